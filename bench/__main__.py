@@ -18,7 +18,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds, smaller sizes.")] = False,
     list_rows: Annotated[bool, typer.Option("--list", help="Name the rows and stop.")] = False,
 ) -> None:
-    """Measure rows side by side with their peers and hold them against their targets."""
+    """Measure rows next to their peers and compare them with their targets."""
     console, rows = Console(), find_rows()
     if list_rows:
         for name, row in rows.items():

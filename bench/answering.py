@@ -1,4 +1,4 @@
-"""The worker's end of ``environments.Worker``; standard library only, for it runs with any peer."""
+"""The worker's side of ``environments.Worker``; standard library only, to run with any peer."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 def answer(questions: Mapping[str, Callable[..., Any]]) -> None:
     """Answer questions from standard input, by name, until it is closed.
 
-    What a peer prints goes to standard error, so that it cannot pass for an answer.
+    Output of a peer goes to standard error, so that it is not read as an answer.
     """
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:

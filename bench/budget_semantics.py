@@ -1,9 +1,10 @@
-"""What a limit of N calls means here and in other frameworks, by ``agent-budget-semantics`` (PyPI).
+"""The meaning of a limit of N calls here and in other frameworks.
 
-The package ships a scripted model with a ledger of requests and one runner for each framework. This
-is the runner of this service, and a program that plays two scripts under some limits with every
-runner whose framework is installed: an agent that never stops asking for a tool, and one whose
-answer comes in call N. Run it with the Python of an environment that has the package::
+The package ``agent-budget-semantics`` (PyPI) has a scripted model with a ledger of requests and one
+runner for each framework. This module adds a runner for this service. It plays two scripts under
+several limits with every runner whose framework is installed: an agent that never stops requesting
+a tool, and one that answers in call N. Run it with the Python of an environment that has the
+package::
 
     python -m bench.budget_semantics http://127.0.0.1:8080 18354
 
@@ -66,7 +67,7 @@ async def run(scenario: dict[str, Any], service: str, budget_value: int) -> Any:
 
 
 def script(tool_turns: int, tool: str) -> list[dict[str, Any]]:
-    """Return replies that ask for a tool so many times, and an answer."""
+    """Return ``tool_turns`` replies that request a tool, followed by an answer."""
 
     def call(number: int) -> dict[str, Any]:
         arguments = json.dumps({"expression": f"{number}+1"})

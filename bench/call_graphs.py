@@ -1,4 +1,4 @@
-"""The sides that the rows about the ExecutionGraph share."""
+"""Sides shared by the rows about the ExecutionGraph."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,7 +19,7 @@ class Questioned:
         self._workers = workers
 
     def side(self, name: str, question: str, factor: float = 1.0, **arguments: object) -> Side:
-        """Return a side that asks one question; ``factor`` turns its seconds into the unit."""
+        """Return a side that sends one question; ``factor`` converts seconds into the unit."""
 
         async def measure() -> float:
             return factor * float(await self.ask(name, question, **arguments))

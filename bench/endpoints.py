@@ -16,12 +16,12 @@ from bench.servers import cpu_seconds, peer, process_at
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server of another project: a module of ``bench.sides`` and what to install for it."""
+    """A server of another project: a module of ``bench.sides`` and its requirements."""
 
     side: str
     requirements: tuple[str, ...]
     python: str = sys.executable
-    """An interpreter, or a version; without that version the peer is left out."""
+    """An interpreter, or a version; the peer is skipped if that version is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A load on one side, and the milliseconds of CPU that each of its runs cost."""
+    """A load on one side, and the CPU milliseconds of each of its runs."""
 
     load: Load
     server: float
@@ -49,7 +49,7 @@ class Measured:
     rates: Mapping[str, Samples]
     """Runs a second."""
     latencies: Mapping[str, Samples]
-    """Milliseconds of every single run."""
+    """Milliseconds of each run."""
     medians: Mapping[str, Samples]
     """The median latency of each round, in milliseconds."""
     servers: Mapping[str, Samples]
@@ -82,7 +82,7 @@ class Measured:
 async def start_peers(
     stack: AsyncExitStack, peers: Mapping[str, Peer], url: str, variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Start peers until ``stack`` closes, each with a database of its own; return addresses."""
+    """Start peers until ``stack`` closes, each with its own database; return their addresses."""
     addresses = {}
     for name, each in peers.items():
         if not await has_python(each.python):
@@ -107,7 +107,7 @@ async def measure_endpoints(
     requests: Callable[[str], int],
     rounds: int,
 ) -> Measured:
-    """Put load on every endpoint once a round; ``requests`` says how many, by the side's name."""
+    """Put load on every endpoint once a round; ``requests`` gives the number for each side."""
     all_rounds: dict[str, list[Round]] = {name: [] for name in endpoints}
     sides = {
         name: _side(each, postgres, in_flight, requests(name), all_rounds[name])
@@ -137,9 +137,9 @@ def _side(
     requests: int,
     rounds: list[Round],
 ) -> Side:
-    """Return a side that appends what it measures to ``rounds``.
+    """Return a side that appends its measurements to ``rounds``.
 
-    Sides take turns, so all CPU that Postgres uses meanwhile is theirs.
+    Sides take turns, so all CPU time of Postgres during a measurement belongs to its side.
     """
 
     async def measure() -> float:

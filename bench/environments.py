@@ -1,8 +1,8 @@
-"""Where the sides run: this project's environment, and one of its own for every peer.
+"""The environments of the sides: this project's own, and a separate one for every peer.
 
-A peer is installed, at a pinned version, into a virtual environment below ``.bench``, so that it
-never meets this project's dependencies. Each side runs as a worker: a process that is asked, by
-lines of JSON, to measure something once and answers with what it measured (``answering.py``).
+A peer is installed at a pinned version into a virtual environment below ``.bench``, so its
+dependencies never mix with those of this project. Each side runs as a worker: a process that reads
+a question as a line of JSON, measures once, and answers with the result (``answering.py``).
 """
 
 import asyncio
@@ -27,15 +27,15 @@ _GRACE_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A Python interpreter with what is installed for it."""
+    """A Python interpreter with its installed packages."""
 
     python: Path
     variables: dict[str, str] = field(default_factory=dict)
-    """Set for its processes, beside those of this one."""
+    """Environment variables of its processes, in addition to those of this process."""
 
 
 def own_environment() -> Environment:
-    """Return the environment that runs this."""
+    """Return the environment of this process."""
     return Environment(Path(sys.executable))
 
 
@@ -47,12 +47,12 @@ async def has_python(version: str) -> bool:
 
 
 async def peer_environment(*requirements: str, python: str = sys.executable) -> Environment:
-    """Return an environment with pinned requirements, created the first time.
+    """Return an environment with pinned requirements, created on first use.
 
-    ``python`` is an interpreter or the version of one that is installed.
+    ``python`` is an interpreter or the version of an installed one.
 
     Raises:
-        RuntimeError: it could not be created.
+        RuntimeError: The environment could not be created.
     """
     digest = sha256("\n".join(requirements).encode()).hexdigest()[:8]
     name = requirements[0].split("==")[0].split("[")[0]
@@ -67,7 +67,7 @@ async def peer_environment(*requirements: str, python: str = sys.executable) -> 
 
 
 class Worker:
-    """A side's process, asked to measure; start it with ``worker``."""
+    """A side's process that measures on request; start it with ``worker``."""
 
     def __init__(self, process: Process, script: str) -> None:
         assert process.stdin is not None
@@ -81,7 +81,7 @@ class Worker:
         """Return the worker's answer to one question.
 
         Raises:
-            RuntimeError: the worker has died; what it said is on standard error.
+            RuntimeError: The worker has died; its output is on standard error.
         """
         line = json.dumps({"question": question, "arguments": arguments})
         self._stdin.write(line.encode() + b"\n")
@@ -92,7 +92,7 @@ class Worker:
         return json.loads(answer)
 
     async def stop(self) -> None:
-        """End the process; kill it if it does not end by itself."""
+        """End the process; kill it if it does not end in time."""
         self._stdin.close()
         try:
             async with asyncio.timeout(_GRACE_SECONDS):
@@ -106,7 +106,7 @@ class Worker:
 async def worker(
     environment: Environment, script: str, arguments: Sequence[str] = ()
 ) -> AsyncIterator[Worker]:
-    """Run a module of ``bench.sides`` as a worker for the duration of the block."""
+    """Run a module of ``bench.sides`` as a worker during the block."""
     path = ROOT / "bench" / "sides" / f"{script}.py"
     process = await asyncio.create_subprocess_exec(
         *(str(environment.python), str(path), *arguments),

@@ -1,4 +1,4 @@
-"""Measured values, and what they are held against."""
+"""Measured values and their targets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from statistics import median, quantiles
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Values of one thing, measured again and again."""
+    """Repeated measurements of one quantity."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The value in the middle."""
+        """The median value."""
         return median(self.values)
 
     @property
@@ -33,19 +33,20 @@ class Samples:
 
 
 def ratio(ours: Samples, theirs: Samples) -> float:
-    """Return the median of the ratios of values that were measured in the same round.
+    """Return the median of the ratios of values measured in the same round.
 
-    Neighbours in time share the machine's mood, so this is steadier than a ratio of medians.
+    Measurements close in time share the state of the machine, so this is more stable than a ratio
+    of medians.
 
     Raises:
-        ValueError: the two were not measured in the same rounds.
+        ValueError: The two were not measured in the same rounds.
     """
     pairs = zip(ours.values, theirs.values, strict=True)
     return median(our / their for our, their in pairs)
 
 
 class Grade(StrEnum):
-    """How a value stands against its target."""
+    """The grade of a value against its target."""
 
     STRETCH = "stretch reached"
     MUST = "reached"
@@ -54,17 +55,17 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a value must be, and what it should be."""
+    """The required value and the desired value."""
 
     must: float
     stretch: float | None = None
     unit: str = "x"
-    """``x`` for ratios."""
+    """The unit; ``x`` is a ratio."""
     at_least: bool = False
-    """Larger is better; otherwise smaller is."""
+    """Whether larger is better."""
 
     def grade(self, value: float) -> Grade:
-        """Return how a value stands."""
+        """Return the grade of a value."""
         if self.stretch is not None and self._holds(value, self.stretch):
             return Grade.STRETCH
         return Grade.MUST if self._holds(value, self.must) else Grade.MISSED
@@ -83,16 +84,16 @@ class Check:
 
     @property
     def grade(self) -> Grade:
-        """How the value stands."""
+        """The grade of the value."""
         return self.target.grade(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One thing measured on every side, and what came of it."""
+    """One quantity measured on every side, with its checks."""
 
     title: str
     unit: str
     sides: Mapping[str, Samples]
-    """By the name of the side, ours first."""
+    """Samples by the name of the side, ours first."""
     checks: Sequence[Check] = ()

@@ -1,4 +1,4 @@
-"""The sides that the rows about the graph runtime share."""
+"""Sides shared by the rows about the graph runtime."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,11 +18,11 @@ DASK: Final = "dask"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What executes graphs: a module of ``bench.sides``, and what it needs installed."""
+    """A graph runtime: its module of ``bench.sides`` and its requirements."""
 
     script: str
     requirements: tuple[str, ...] = ()
-    """Without any it runs in this project's own environment."""
+    """Requirements; without any it runs in this project's own environment."""
 
 
 RUNTIMES: Final[Mapping[str, Runtime]] = {
@@ -37,7 +37,7 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
 
 
 def requirements_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return what is installed for some runtimes, at its version."""
+    """Return the pinned requirements of some runtimes."""
     return tuple(needed for name in names for needed in RUNTIMES[name].requirements)
 
 
@@ -48,7 +48,7 @@ class Runtimes:
         self._workers = workers
 
     def side(self, name: str, question: str, factor: float = 1.0, **arguments: object) -> Side:
-        """Return a side that asks one question; ``factor`` turns its seconds into the unit."""
+        """Return a side that sends one question; ``factor`` converts seconds into the unit."""
 
         async def measure() -> float:
             return factor * float(await self._workers[name].ask(question, **arguments))

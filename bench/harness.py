@@ -1,8 +1,8 @@
-"""How a figure comes about: rows, rounds and sides.
+"""How a figure is measured: rows, rounds and sides.
 
-A row measures one thing that the documents set a target for. It measures every side (this project,
-a peer, a floor that nothing could be faster than) in turn, A B A B, so that whatever else the
-machine does meets all of them alike. The first round only warms up and is not counted.
+A row measures one quantity that the documents set a target for. It measures every side (this
+project, a peer, or a floor that nothing could beat) in turn, A B A B, so other load on the machine
+affects all sides alike. The first round is a warm-up and is not counted.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -20,30 +20,30 @@ Side = Callable[[], Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much work a measurement may be."""
+    """The amount of work of a measurement."""
 
     quick: bool = False
 
     @property
     def rounds(self) -> int:
-        """Counted rounds of all sides."""
+        """The number of counted rounds of all sides."""
         return 5 if self.quick else 25
 
     def choose(self, full: int, quick: int) -> int:
-        """Return a size that suits the effort."""
+        """Return the size for this effort."""
         return quick if self.quick else full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table of speeds and sizes; every module in ``bench.rows`` has one, ``ROW``.
+    """One line of the table of speeds and sizes; every module in ``bench.rows`` has a ``ROW``.
 
     ``measure`` may start environments, workers and servers; it must stop them before it returns.
     """
 
     title: str
     peers: Sequence[str]
-    """Requirements of the peers it is held against, such as ``name==1.2.3``."""
+    """Pinned requirements of its peers, such as ``name==1.2.3``."""
     measure: Callable[[Effort], Coroutine[None, None, Sequence[Figure]]]
 
 

@@ -1,6 +1,6 @@
-"""A closed loop of HTTP requests: so many connections, each with one request in flight.
+"""A closed loop of HTTP requests: several connections, each with one request in flight.
 
-The client is as lean as it can be, for it shares two cores with what it measures.
+The client is minimal, because it shares two cores with the measured process.
 """
 
 import asyncio
@@ -18,35 +18,35 @@ _LIMIT: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, sent again and again."""
+    """One request, sent repeatedly."""
 
     path: str
     body: bytes = b""
-    """``%d`` in it is a number that each request has for itself."""
+    """The body; ``%d`` is replaced by a unique number for each request."""
     method: str = "POST"
     content_type: str = "application/json"
     headers: str = ""
     """Further header lines, each ended by CRLF."""
     expect: tuple[int, ...] = (200,)
     holds: bytes = b""
-    """What every answer must hold."""
+    """Bytes that every answer must contain."""
     numbers: Iterator[int] = field(default_factory=lambda: count(1_000_000))
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of a load."""
+    """The result of a load."""
 
     per_second: float
     milliseconds: Samples
-    """Per request."""
+    """Milliseconds of each request."""
 
 
 async def put_load(url: str, request: Request, *, connections: int, requests: int) -> Load:
-    """Send ``requests`` in all over ``connections``; every answer must be as expected.
+    """Send ``requests`` in total over ``connections``; every answer must be as expected.
 
     Raises:
-        RuntimeError: an answer was another.
+        RuntimeError: An answer was different.
     """
     durations: list[float] = []
     began = time.perf_counter()

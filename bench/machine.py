@@ -1,4 +1,4 @@
-"""Which machine and which versions a figure comes from."""
+"""The machine and the versions behind a figure."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ import psutil
 
 
 class Machine(TypedDict):
-    """What one must know to compare a figure with another's."""
+    """The data needed to compare figures of different machines."""
 
     cpu: str
     cores: int
@@ -19,11 +19,11 @@ class Machine(TypedDict):
     python: str
     caseworker: str
     load_1m: float
-    """Processes that wanted to run in the last minute: above ``cores``, the figures are noisy."""
+    """The load average of the last minute: above ``cores``, the figures are noisy."""
 
 
 def this_machine() -> Machine:
-    """Describe the machine, now."""
+    """Describe the machine in its current state."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 1,

@@ -1,4 +1,4 @@
-"""Figures as a table for people and as JSON for everything else."""
+"""Figures as a table for people and as JSON for programs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _STYLES: Final[Mapping[Grade, str]] = {
 
 
 def show_machine(console: Console, machine: Machine) -> None:
-    """Print where the figures come from."""
+    """Print the machine of the figures."""
     console.print(
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"{machine['system']}, {machine['python']}, caseworker {machine['caseworker']}"
@@ -37,7 +37,7 @@ def show_machine(console: Console, machine: Machine) -> None:
 
 
 def show_row(console: Console, row: Row, figures: Sequence[Figure]) -> None:
-    """Print what a row measured and how it stands."""
+    """Print the measurements of a row and their grades."""
     console.print()
     console.rule(Text(row.title + (f"  (peers: {', '.join(row.peers)})" if row.peers else "")))
     for figure in figures:
@@ -47,7 +47,7 @@ def show_row(console: Console, row: Row, figures: Sequence[Figure]) -> None:
 
 
 def write_results(machine: Machine, measured: Mapping[str, tuple[Row, Sequence[Figure]]]) -> Path:
-    """Write all figures of one run to a file named by its time, and return it."""
+    """Write all figures of one run to a file named by its time; return the path."""
     now = datetime.now(UTC)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"

@@ -27,7 +27,7 @@ _GRACE_SECONDS: Final = 15
 
 @contextmanager
 def database() -> Iterator[str]:
-    """Return the URL of a fresh, migrated Postgres of its own."""
+    """Yield the URL of a new, migrated Postgres server."""
     with (
         tempfile.TemporaryDirectory(prefix="caseworker-bench-") as folder,
         EmbeddedPostgres(Path(folder) / "data") as embedded,
@@ -38,7 +38,7 @@ def database() -> Iterator[str]:
 
 
 def another_database(url: str, name: str) -> str:
-    """Make an empty database beside the one at ``url``, and return its URL."""
+    """Create an empty database on the server of ``url``, and return its URL."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     return make_url(url).set(database=name).render_as_string(hide_password=False)
@@ -48,7 +48,7 @@ def another_database(url: str, name: str) -> str:
 async def service(
     url: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[str]:
-    """Run the service as an operator does, its log thrown away; return where it listens."""
+    """Run the service as an operator does, without its log; return its address."""
     command = (sys.executable, "-m", "caseworker", "serve", *options)
     variables = {"DATABASE_URL": url, "SERVER_PORT": "0", **(settings or {})}
     async with _listening(command, variables, log=DEVNULL) as address:
@@ -57,26 +57,26 @@ async def service(
 
 @asynccontextmanager
 async def models() -> AsyncIterator[str]:
-    """Run a provider of models that takes no time; see ``bench/sides/model_server.py``."""
+    """Run a model provider without latency; see ``bench/sides/model_server.py``."""
     async with _listening((sys.executable, "-m", "bench.sides.model_server"), {}) as address:
         yield address
 
 
 def asking(url: str) -> dict[str, str]:
-    """Return the settings of a service that asks the models at ``url``."""
+    """Return the settings of a service that uses the models at ``url``."""
     named = {"PROVIDER": "openai", "BASE_URL": url, "API_KEY": "none", "MODEL": "turns-1"}
     small = {f"MODELS_SMALL_{name}": value for name, value in named.items()}
-    return {**small, "MODELS_ALLOW_UNLISTED": "true"}  # the names say what is played
+    return {**small, "MODELS_ALLOW_UNLISTED": "true"}  # the model names select the behaviour
 
 
 def service_process() -> psutil.Process:
-    """Return the process of the service that runs now."""
+    """Return the process of the running service."""
     (process,) = (each for each in psutil.Process().children() if "serve" in each.cmdline())
     return process
 
 
 def process_at(address: str) -> psutil.Process:
-    """Return the process that listens there, started by this one."""
+    """Return the child process that listens on this address."""
     port = urlsplit(address).port
     (process,) = (
         each
@@ -94,7 +94,7 @@ def postgres_of(url: str) -> psutil.Process:
 
 
 def cpu_seconds(process: psutil.Process, *, below: bool = False) -> float:
-    """Return the CPU time of a process so far; ``below``: with its children, ended ones too."""
+    """Return the CPU time of a process so far; ``below`` includes its children, even ended ones."""
     spent = 0.0
     if below:
         ended = process.cpu_times()
@@ -107,14 +107,14 @@ def cpu_seconds(process: psutil.Process, *, below: bool = False) -> float:
 
 
 def peak_bytes(process: psutil.Process) -> int:
-    """Return the most memory that a process has held at once, as Linux knows it."""
+    """Return the peak memory of a process, as reported by Linux."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 @asynccontextmanager
 async def floor(url: str) -> AsyncIterator[str]:
-    """Run what nothing on this stack could be faster than; see ``bench/sides/run_floor.py``."""
+    """Run the floor, the fastest possible server here; see ``bench/sides/run_floor.py``."""
     command = (sys.executable, "-m", "bench.sides.run_floor")
     async with _listening(command, {"DATABASE_URL": url}) as address:
         yield address
@@ -124,7 +124,7 @@ async def floor(url: str) -> AsyncIterator[str]:
 async def peer(
     environment: Environment, side: str, url: str, variables: Mapping[str, str]
 ) -> AsyncIterator[str]:
-    """Run a module of ``bench.sides`` that serves a peer, with a database of its own."""
+    """Run a module of ``bench.sides`` that serves a peer with its own database."""
     command = (str(environment.python), "-m", f"bench.sides.{side}")
     own = {"DATABASE_URL": another_database(url, side), **variables}
     async with _listening(command, own) as address:

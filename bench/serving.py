@@ -1,4 +1,4 @@
-"""How floors and peers are served: by uvicorn, as this service is; it imports nothing of it."""
+"""Serves floors and peers by uvicorn, like this service, without importing it."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ import uvicorn
 
 
 class Server(uvicorn.Server):
-    """Says where it listens."""
+    """Prints its address once it listens."""
 
     async def startup(self, sockets: Any = None) -> None:
-        """Start, then say so."""
+        """Start, then print the address."""
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         print(f"listens on http://{host}:{port}", flush=True)
 
 
 def serve(app: Any) -> None:
-    """Serve an application on any free port until the process is ended."""
+    """Serve an application on a free port until the process ends."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",

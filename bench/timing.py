@@ -1,7 +1,7 @@
-"""How sides that only compute are timed; standard library only, for it runs with any peer.
+"""Timing of sides that only compute; standard library only, so that it runs with any peer.
 
-The processor's clock stands still while other processes have the processor. The garbage collector
-stays on, for every side alike, and so does asyncio's own event loop.
+The CPU clock excludes the time of other processes. The garbage collector stays on for every side,
+and so does asyncio's default event loop.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def seconds_each_awaited(
 ) -> float:
     """Return the mean time of awaiting ``work`` once, on one event loop, in seconds.
 
-    The loop is the runner's, for work that keeps connections from one time to the next.
+    The loop is the runner's, for work that keeps connections between repetitions.
     """
 
     async def measure() -> float:

@@ -33,12 +33,15 @@ POSTED: Final = Request(
     body=json.dumps({"input": "2+2?", "budget": {"max_steps": 0}}).encode(),
     expect=(202,),
 )
-"""A run that its budget ends at its first step. Where it is executed by the process that accepts
-it, its execution up to there and its end are part of the figure; in a queue it waits."""
+"""A run that its budget stops at its first step.
+
+If the accepting process executes it, the figure includes this execution and its end; in a queue it
+only waits.
+"""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure eight clients that post and do not wait."""
+    """Measure eight clients that post without waiting for the end."""
     requests = effort.choose(1_200, 400)
     with database() as url, tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "insert.sql"

@@ -1,4 +1,4 @@
-"""What a model writes on its way to a client: from the provider's part to the event of the run."""
+"""Latency of streamed text: from the provider's chunk to the event of the run."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ WITHIN: Final = Target(must=50, unit="ms")
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure one agent after the other; its provider sends a part every ten milliseconds."""
+    """Measure one agent after another; its provider sends a chunk every ten milliseconds."""
     late: list[float] = []
     with database() as url:
         async with (
@@ -37,7 +37,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
 
 
 async def _follow(client: AsyncCaseworkerClient) -> list[float]:
-    """Return how late each part was, in milliseconds; every part holds when it was sent."""
+    """Return the delay of each chunk in milliseconds; every chunk contains its sending time."""
     agent: dict[str, Any] = {
         "name": "clock",
         "prompt": {"system": "Tell the time."},

@@ -1,8 +1,8 @@
-"""One turn of an agent: a call of a model, and of the tool that it wants (003/NFR1.1).
+"""One turn of an agent: a model call and the requested tool call (003/NFR1.1).
 
-What is measured is the time that the processor spends in the process of the agent; the provider of
-models is a process of its own. All sides have the same ten turns before them, with the same tool.
-The client of the provider that they all stand on is measured alone beside them.
+The row measures the CPU time of the agent's process; the model provider is a separate process. All
+sides play the same ten turns with the same tool. The client library of the provider, which all
+sides use, is measured alone as a floor.
 """
 
 import time
@@ -31,7 +31,7 @@ ABOVE_CLIENT: Final = Target(must=10, stretch=5, unit="ms")
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure agents in a process of their own, and ours as a durable run of the service."""
+    """Measure agents in separate processes, and ours also as a durable run of the service."""
     times = effort.choose(10, 5)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(models())

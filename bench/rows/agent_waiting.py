@@ -1,4 +1,4 @@
-"""Runs that wait, for the provider of their model or for a tool: the memory that each holds."""
+"""Memory of runs that wait for their model provider or for a tool."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ WITHOUT: Final = Target(must=32, stretch=20, unit="KiB")
 TOOL: Final = {"TOOLS_PLUGINS": '["bench.sides.outside_tool:PatientTool"]'}
 
 Run = Callable[[AsyncCaseworkerClient, str], Awaitable[None]]
-"""Posts a run that asks the model of a tier."""
+"""Posts a run that calls the model of a tier."""
 
 
 def _graph(seconds: int) -> Request:
@@ -36,7 +36,7 @@ def _graph(seconds: int) -> Request:
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Post runs until all of them wait, and compare the memory with before."""
+    """Post runs until all of them wait, and compare the memory with that before."""
     runs = effort.choose(1_000, 200)
     with database() as url:
         measured = {
@@ -70,7 +70,7 @@ async def _run_llm(client: AsyncCaseworkerClient, tier: str) -> None:
 
 
 async def _asking_bytes(url: str, runs: int, run: Run) -> float:
-    """Return it for runs that ask a model: the small one answers at once, the big one waits."""
+    """Return the bytes of runs that call a model: the small one answers, the big one waits."""
     async with (
         models() as provider,
         service(url, settings=_asking(provider)) as served,
@@ -109,7 +109,7 @@ async def _post(client: AsyncCaseworkerClient, run: Run, tier: str, runs: int) -
 
 
 async def _graph_bytes(url: str, runs: int) -> float:
-    """Return it for runs that have no connection, and whose calls are stored when it is read."""
+    """Return the bytes of runs without a connection, whose calls are stored."""
     settings = {"WORKER_MAX_RUNS": str(2 * runs), **TOOL}
     async with (
         service(url, settings=settings) as served,
@@ -131,7 +131,7 @@ async def _cancel_all(client: AsyncCaseworkerClient) -> None:
 
 
 def _connections(provider: str) -> Callable[[], int]:
-    """Return what counts the connections that the service has to its provider."""
+    """Return a function that counts the connections of the service to its provider."""
     process, port = service_process(), urlsplit(provider).port
 
     def count() -> int:

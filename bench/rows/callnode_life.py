@@ -10,8 +10,10 @@ from bench.harness import OURS, Effort, Row, interleaved
 EXACT: Final = f"{OURS}, cost as Decimal"
 AGAINST_PEER: Final = Target(must=0.6, stretch=0.4)
 FLAT: Final = Target(must=1.5, stretch=1.2)
-"""Our own measure of "flat": a node in a graph a hundred times as large. The memory alone makes the
-bare dicts grow by more than twice."""
+"""Our own threshold for "flat": a node in a graph a hundred times as large.
+
+Memory effects alone more than double the time of the bare dicts.
+"""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:

@@ -1,4 +1,4 @@
-"""A stop: from the 202 of the DELETE until the call in flight has hung up on its provider."""
+"""Cancelling: from the 202 of the DELETE until the call in flight has disconnected."""
 
 import time
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ TARGETS: Final = {
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Cancel runs one by one, in turn at the replica that executes them and at another."""
+    """Cancel runs one by one, alternating between the executing replica and another one."""
     async with AsyncExitStack() as stack:
         url = stack.enter_context(database())
         provider = await stack.enter_async_context(FakeProvider())
@@ -51,7 +51,8 @@ def _cancelled(
 ) -> Side:
     """Return a side that posts a run, waits for its call, and cancels it at ``address``.
 
-    The provider is a process of its own that has seen the client go; all read one clock.
+    The provider is a separate process that sees the client disconnect; all processes read one
+    clock.
     """
 
     async def measure() -> float:

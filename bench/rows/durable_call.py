@@ -1,4 +1,4 @@
-"""A call that reaches the outside: on disk before it is made, and its result before the next."""
+"""An external call: stored before it is made, and its result stored before the next."""
 
 import json
 import time
@@ -25,7 +25,7 @@ TOOL: Final = {"TOOLS_PLUGINS": '["bench.sides.outside_tool:OutsideTool"]'}
 
 
 def _run(calls: int) -> Request:
-    """Return a run of so many calls, each after the one before."""
+    """Return a run of ``calls`` calls in sequence."""
     data = {"tool": "outside", "args": {"number": 1}}
     steps: list[dict[str, Any]] = [
         {"id": f"s{number}", "type": "tool", "data": data} for number in range(calls)
@@ -51,7 +51,7 @@ def _run(calls: int) -> Request:
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure the time a call adds to a run: of one run beside a commit, and of 64 at once."""
+    """Measure the time a call adds to a run: one run against a commit, and 64 runs at once."""
     with database() as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute(ROWS)
         async with service(url, settings=TOOL) as ours:
@@ -71,7 +71,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
 
 
 def _call_ms(url: str, connections: int, runs: int, *, unit: float = 1e3) -> Side:
-    """Return what measures how much longer a run takes for each of its calls."""
+    """Return a side that measures the additional time of each call of a run."""
 
     async def seconds(calls: int) -> float:
         load = await put_load(url, _run(calls), connections=connections, requests=runs)

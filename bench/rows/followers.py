@@ -1,6 +1,6 @@
-"""Followers of events: what those cost who hear nothing, and how late others hear of an event.
+"""Followers of events: the cost of idle followers, and the delay of an event for the others.
 
-Both at the replica that executes the runs and at one that executes nothing.
+Both are measured at the replica that executes the runs and at one that executes none.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ HERE: Final = "where the runs are executed"
 THERE: Final = "at another replica"
 PARTS: Final = 50
 PAUSE_MS: Final = 110
-"""So that parts are not merged, and fall anywhere between two looks."""
+"""A pause that prevents merged chunks and varies their position between two polls."""
 COUNT: Final = 1_000
 AT_ONCE: Final = 20
 IDLE: Final = Target(must=0.1, stretch=0.02, unit="ms/s")
@@ -37,11 +37,11 @@ LIMITS: Final = {
     "SERVER_MAX_CONNECTIONS": "5000",
     "MODELS_SMALL_TIMEOUT_SECONDS": str(WAIT_SECONDS),
 }
-"""So that all may follow, and nothing is tried again meanwhile."""
+"""Allow all followers, and avoid retries during the measurement."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Follow runs that say something now and then, and then many that wait for their provider."""
+    """Follow runs with occasional events, and then many that wait for their provider."""
     seconds = effort.choose(20, 10)
     async with AsyncExitStack() as stack:
         url = stack.enter_context(database())
@@ -90,7 +90,7 @@ def _figure(title: str, unit: str, sides: dict[str, Samples], targets: dict[str,
 
 
 async def _late(owner: AsyncCaseworkerClient, follower: AsyncCaseworkerClient) -> list[float]:
-    """Return how late each part was, in milliseconds; every part holds when it was sent."""
+    """Return the delay of each chunk in milliseconds; every chunk contains its sending time."""
     run = await owner.run_agent(_agent(f"clock-{PARTS}-{PAUSE_MS}"), "Go on.")
     late: list[float] = []
     async for event in follower.stream_events(run.run_id):
@@ -101,7 +101,7 @@ async def _late(owner: AsyncCaseworkerClient, follower: AsyncCaseworkerClient) -
 
 
 async def _waiting(client: AsyncCaseworkerClient, count: int) -> list[str]:
-    """Post runs that wait for their provider for long."""
+    """Post runs that wait a long time for their provider."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def post() -> str:
@@ -119,7 +119,7 @@ def _agent(model: str) -> dict[str, Any]:
 
 
 async def _followed(replica: str, run_id: str) -> asyncio.StreamWriter:
-    """Follow a run; what is told stays in the socket, which holds all of it."""
+    """Follow a run; its events stay in the socket buffer, which can hold all of them."""
     place = urlsplit(replica)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     request = f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n"
@@ -129,7 +129,7 @@ async def _followed(replica: str, run_id: str) -> asyncio.StreamWriter:
 
 
 async def _cost(url: str, replicas: Sequence[str], seconds: float) -> float:
-    """Return the seconds of CPU that services and Postgres use in a second."""
+    """Return the CPU seconds that services and Postgres use per second."""
     await asyncio.sleep(2)
     before = _cpu_seconds(url, replicas)
     await asyncio.sleep(seconds)

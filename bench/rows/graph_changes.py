@@ -1,4 +1,4 @@
-"""What a journal pays to read one change of a graph, whatever its size (architecture 7)."""
+"""The time to read one change of a graph for the journal, at any size (architecture 7)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,11 +8,11 @@ from bench.figures import Check, Figure, Target, ratio
 from bench.harness import OURS, Effort, Row, interleaved
 
 FLAT: Final = Target(must=1.5, stretch=1.2)
-"""Our own measure of "does not grow with the run"."""
+"""Our own threshold for "does not grow with the run"."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure one node begun and read, in a small and in a large graph."""
+    """Measure one node, begun and read, in a small and in a large graph."""
     sizes = (1_000, effort.choose(100_000, 30_000))
     measured = {}
     async with call_graphs() as graphs:

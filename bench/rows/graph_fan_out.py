@@ -1,4 +1,4 @@
-"""One step, a hundred beside one another, and one that joins them (architecture 7)."""
+"""One step, a hundred in parallel, and one that joins them (architecture 7)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +20,7 @@ AGAINST_LANGGRAPH: Final = Target(must=20, at_least=True)
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure steps that each give way to the others once."""
+    """Measure steps that each yield to the event loop once."""
     size = {"width": WIDTH, "times": effort.choose(20, 5)}
     async with runtimes(OURS, ASYNCIO, LANGGRAPH, PYDANTIC_GRAPH) as sides:
         measured = await interleaved(

@@ -1,4 +1,4 @@
-"""Large graphs, built, checked and executed once, each in a fresh process (no target is set)."""
+"""Large graphs, built, checked and executed once, each in a new process (without a target)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,11 +13,11 @@ SHAPES: Final = {
     "100 wide, 100 deep": (100, 100),
 }
 FLAT: Final = Target(must=1.5, stretch=1.2)
-"""Our own measure of "does not grow with the graph": a step of 10,000 against one of 1,000."""
+"""Our own threshold for growth: a step of 10,000 against one of 1,000."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure time and the peak of memory, in processes of their own."""
+    """Measure time and peak memory in separate processes."""
     rounds = effort.choose(5, 1)
     seconds = await interleaved(_sides("seconds", 1e6), rounds)
     memory = await interleaved(_sides("peak_bytes", 1 / 1024), rounds)
@@ -32,7 +32,7 @@ def _sides(question: str, factor: float) -> dict[str, Side]:
 
 
 def _fresh(question: str, factor: float, **arguments: object) -> Side:
-    """Return a side that asks a process of its own, and only once."""
+    """Return a side that starts a new process for each single question."""
 
     async def measure() -> float:
         async with worker(own_environment(), "graph_memory") as asked:

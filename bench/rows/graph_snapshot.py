@@ -11,7 +11,7 @@ AGAINST_PEER: Final = Target(must=0.5, stretch=0.35)
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure graphs whose nodes have ended and carry no metadata, the peer's best case."""
+    """Measure graphs of finished nodes without metadata, the peer's best case."""
     figures = []
     async with call_graphs() as graphs:
         for nodes in (1_000, 10_000):

@@ -1,4 +1,4 @@
-"""What a snapshot of 100,000 nodes does to others: the lock and the event loop (architecture 7)."""
+"""How a snapshot of 100,000 nodes blocks the lock and the event loop (architecture 7)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ LOCK: Final = Target(must=1.0, unit="ms")
 STALL: Final = Target(must=15.0, unit="ms")
 
 RECOMMENDED: Final = ("JSON parts on the loop", "JSON parts in a thread")
-"""The ways that ``GraphCapture`` recommends for a graph of this size; the others are shown."""
+"""The ways that ``GraphCapture`` recommends for this size; others are shown without a check."""
 
 WAYS: Final = {
     "JSON parts on the loop": (OURS, "parts_on_loop"),
@@ -25,7 +25,7 @@ WAYS: Final = {
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure how long the lock is held, and how late the loop's ticks are meanwhile."""
+    """Measure how long the lock is held, and how late the loop's ticks are in that time."""
     async with call_graphs() as graphs:
         names = (OURS, VERONICA)
         sides = {name: graphs.side(name, "lock_held", 1e3, nodes=NODES) for name in names}
@@ -52,7 +52,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
 
 
 async def _delays(graphs: Questioned, rounds: int) -> dict[str, Samples]:
-    """Gather the ticks of several snapshots, taken in every way in turn."""
+    """Collect the ticks of several snapshots, taken in every way in turn."""
     delays: dict[str, list[float]] = {title: [] for title in WAYS}
     for _ in range(rounds):
         for title, (name, way) in WAYS.items():

@@ -1,7 +1,7 @@
-"""One step of a graph, of many in sequence (architecture 7).
+"""One step of a graph, in a long sequence (architecture 7).
 
-Ours has a budget, a cancellation token and a retry policy on every step, and its ExecutionGraph;
-the peers have none of that. Every step adds one to what the step before gave it.
+Our steps have a budget, a cancellation token, a retry policy and the ExecutionGraph; the peers have
+none of these. Every step adds one to the result of the previous step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +33,9 @@ WAITING: Final = {
     HAMILTON: (HAMILTON, "chain_awaited"),
     BURR: (BURR, "chain_awaited"),
 }
-"""Peers as steps use them that may wait for something: by title, the runtime and the question."""
+"""Peers with steps that may await: by title, the runtime and the question."""
 BLOCKING: Final = {f"{name}, blocking": (name, "chain") for name in (HAMILTON, BURR, DASK)}
-"""Their plain way: a step that waits for something holds up everything else in the process."""
+"""Peers with blocking steps: a waiting step blocks the whole process."""
 
 AGAINST_TASK: Final = Target(must=1.0)
 AGAINST_LANGGRAPH: Final = Target(must=40, stretch=60, at_least=True)
@@ -45,7 +45,7 @@ LIMITED: Final = Target(must=45, unit="us")
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure a chain on every side, then ours longer, and with a timeout on every step."""
+    """Measure a chain on every side, then a longer one and one with timeouts on ours."""
     times = effort.choose(20, 5)
     async with runtimes(OURS, ASYNCIO, *PEERS) as sides:
         return [
@@ -89,7 +89,7 @@ def _checks(measured: Mapping[str, Samples]) -> list[Check]:
 
 
 def fastest(measured: Mapping[str, Samples], titles: Iterable[str]) -> str:
-    """Return which of some sides has the smallest median."""
+    """Return the side with the smallest median."""
     return min(titles, key=lambda title: measured[title].median)
 
 

@@ -1,8 +1,8 @@
-"""A run of one ``llm`` step whose model is asked over HTTP: the CPU of the service.
+"""A run of one ``llm`` step whose model is called over HTTP: the CPU time of the service.
 
-The provider is a process of its own that takes no time; its reply is streamed, in eighteen chunks,
-to the client of the provider alone as well. Another run of one step asks nobody: what is between
-the two runs is a call of a model with its budget, its journal and its place in the trace.
+The provider is a separate process without latency; it streams its reply in eighteen chunks, also to
+the client library alone. Another run of one step calls no model: the difference of the two runs is
+a model call with its budget, journal and trace.
 """
 
 import json
@@ -32,7 +32,7 @@ MODEL_RUN: Final = Request(
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure both runs and the client in turn; the difference of the runs is in pairs."""
+    """Measure both runs and the client in turn; the difference of the runs is taken in pairs."""
     requests = effort.choose(320, 96)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(models())

@@ -1,4 +1,4 @@
-"""Many runs posted as fast as they are accepted, whose model takes its time: how late they end."""
+"""Many runs with a slow model, posted as fast as they are accepted: the delay of their ends."""
 
 import asyncio
 import json
@@ -37,10 +37,10 @@ LAST_OF: Final = "SELECT extract(epoch FROM max(finished_at) - max(created_at)):
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Post them, wait until all have ended, and read their times, all by the clock of Postgres.
+    """Post them, wait until all have ended, and read their times from the clock of Postgres.
 
     Raises:
-        RuntimeError: a run did not complete.
+        RuntimeError: A run did not complete.
     """
     runs = effort.choose(3_000, 500)
     with database() as url, psycopg.connect(url, autocommit=True) as connection:

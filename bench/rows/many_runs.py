@@ -1,4 +1,4 @@
-"""The memory of one process while it executes runs without end."""
+"""The memory of one process during many runs."""
 
 from collections.abc import Sequence
 from statistics import linear_regression
@@ -13,11 +13,11 @@ from bench.servers import database, process_at, service
 IN_FLIGHT: Final = 16
 LOOKS: Final = 10
 FLAT: Final = Target(must=100, stretch=20, unit="bytes a run")
-"""Our own measure: 50,000 runs may leave five megabytes behind."""
+"""Our own threshold: 50,000 runs may leave five megabytes."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Execute 50,000 runs of one step, and look at the memory after each tenth of them."""
+    """Execute 50,000 runs of one step, and read the memory after each tenth."""
     each = effort.choose(5_000, 1_000)
     with database() as url:
         async with service(url) as address:

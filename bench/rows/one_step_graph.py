@@ -1,7 +1,7 @@
-"""Short durable runs over HTTP, from POST to completed, each with a question of its own.
+"""Short durable runs over HTTP, from POST to completed, each with its own question.
 
-Beside ours stand peers that keep runs in the same Postgres: each computes a sum in a workflow of
-one step, and has its runs kept. All are one process; ours keeps every call and event as well.
+The peers store runs in the same Postgres: each computes a sum in a workflow of one step and keeps
+its runs. All run in one process; ours also stores every call and event.
 """
 
 import json
@@ -78,7 +78,7 @@ AGAINST_PEER: Final = Target(must=10, stretch=15, at_least=True)
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure 1, 16 and 64 runs in flight, and how much memory the servers needed for them."""
+    """Measure 1, 16 and 64 runs in flight, and the memory of the servers."""
     async with AsyncExitStack() as stack:
         url = stack.enter_context(database())
         ours = await stack.enter_async_context(service(url))

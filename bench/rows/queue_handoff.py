@@ -1,4 +1,4 @@
-"""A run that one process accepts and another executes: from its row to its claim."""
+"""A run accepted by one process and executed by another: from its row to its claim."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +19,7 @@ WORST: Final = Target(must=1_000, unit="ms")
 WAITS: Final = """
 SELECT 1000 * extract(epoch FROM claimed_at - created_at)::float8 FROM runs ORDER BY created_at
 """
-"""Both moments are told by the clock of Postgres."""
+"""Both times come from the clock of Postgres."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:

@@ -1,7 +1,7 @@
-"""What a run, a list and clearing runs away cost while more and more runs are stored.
+"""The cost of a run, a list and retention as the number of stored runs grows.
 
-Databases of different sizes stand beside one another in one Postgres, each with a service of its
-own, and take turns. They are filled with copies of a run that was really made, older than it.
+Databases of different sizes share one Postgres, each with its own service, and take turns. They are
+filled with older copies of a real run.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ TABLES: Final = ("runs", "calls", "events")
 AT_ONCE: Final = 20_000
 IN_FLIGHT: Final = 16
 DAYS: Final = 7
-"""How much older than the run the youngest of its copies is."""
+"""Days between the run and the newest of its copies."""
 
 AGAINST_FEWEST: Final = Target(must=1.5, stretch=1.15)
 LISTED: Final = 20
 LIST_MS: Final = Target(must=5, stretch=2, unit="ms")
-"""With 100,000 runs; all of them are completed, and none has failed."""
+"""The target with 100,000 completed runs and no failed ones."""
 
 IDS: Final = """
 CREATE TEMP TABLE copies ON COMMIT DROP AS
@@ -45,7 +45,7 @@ SELECT overlay(overlay(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12,
 FROM generate_series(%(first)s::int, %(last)s::int) AS n,
     LATERAL (SELECT now() - make_interval(days => %(days)s, secs => %(of)s - n) AS at) AS moment
 """
-"""Ids that sort by time, as those of the service do, a second apart and the oldest first."""
+"""SQL for time-ordered IDs, like those of the service, a second apart, oldest first."""
 
 COPY: Final = "INSERT INTO {table} ({columns}) SELECT {values} FROM copies, {table} WHERE {the_run}"
 COLUMNS: Final = """
@@ -53,7 +53,7 @@ SELECT column_name FROM information_schema.columns
 WHERE table_schema = current_schema() AND table_name = %s
 """
 MOVED: Final = ("created_at", "queued_at", "claimed_at", "started_at", "finished_at")
-"""Moments of a run that are put where its id says it was made."""
+"""Timestamps of a run that are moved to the time in its ID."""
 
 BACKENDS: Final = """
 SELECT pid FROM pg_stat_activity
@@ -65,16 +65,16 @@ WHERE pid <> pg_backend_pid() AND (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A service on a database of its own."""
+    """A service on its own database."""
 
     url: str
-    """Of the database."""
+    """The URL of the database."""
     address: str
-    """Where the service listens."""
+    """The address of the service."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure runs, one after another and many at once, and the batches of a sweep."""
+    """Measure runs, sequential and in parallel, and the batches of a sweep."""
     sizes = (1_000, 10_000) if effort.quick else (1_000, 100_000, 1_000_000)
     requests = effort.choose(200, 60)
     async with AsyncExitStack() as stack:
@@ -212,7 +212,7 @@ def _batch(stored: Stored) -> Side:
 
 
 def _cpu_seconds(stored: Stored) -> dict[int, float]:
-    """Return what the service of a database, and what serves it in Postgres, have used by now."""
+    """Return the CPU seconds used so far by the service of a database and its backends."""
     processes = [process_at(stored.address)]
     with psycopg.connect(stored.url) as connection:
         processes += [psutil.Process(pid) for (pid,) in connection.execute(BACKENDS)]

@@ -1,4 +1,4 @@
-"""What tracing costs: the same graph with and without a trace, in pairs."""
+"""The cost of tracing: the same graph with and without a trace, in pairs."""
 
 from collections.abc import Sequence
 from statistics import quantiles
@@ -15,9 +15,9 @@ COST: Final = Target(must=5, stretch=2, unit="%")
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure 100 steps in sequence, the mean of ten executions, over and over in turn.
+    """Measure 100 steps in sequence, the mean of ten executions, in many alternating rounds.
 
-    What a trace costs is less than what the machine's mood does to one pair, so there are many.
+    The overhead of a trace is smaller than the noise of a single pair, so many pairs are measured.
     """
     async with runtimes(OURS) as sides:
         measured = await interleaved(
@@ -46,7 +46,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
 
 
 def overhead_percent(traced: Samples, plain: Samples) -> Samples:
-    """Return by how much each traced value is above the plain one of the same round."""
+    """Return by what percentage each traced value exceeds the plain one of its round."""
     pairs = zip(traced.values, plain.values, strict=True)
     return Samples(tuple(100 * (with_it - without) / without for with_it, without in pairs))
 

@@ -1,4 +1,4 @@
-"""The viewer's page of a run with 10,000 calls: opening it, scrolling it, the trace behind it."""
+"""The viewer's page of a run with 10,000 calls: opening, scrolling, and its trace."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ from tests.support.browser import opened_browser
 Value = TypeVar("Value")
 
 CALLS: Final = 9_999
-"""Items of a map, each a step of its own; the map and the run are calls too."""
+"""Items of a map, each as a step; the map and the run count as calls too."""
 
 _SHOWN: Final = """async () => {
     while (document.querySelectorAll(".calls-body .call").length < 5) {
@@ -25,7 +25,7 @@ _SHOWN: Final = """async () => {
     }
     return performance.now();
 }"""
-"""Looks in every frame; returns the milliseconds from asking for the page until it shows calls."""
+"""A script that checks every frame; it returns the milliseconds until calls are shown."""
 
 _SCROLLED: Final = """async (grid) => {
     const times = [];
@@ -38,11 +38,11 @@ _SCROLLED: Final = """async (grid) => {
     }
     return times;
 }"""
-"""Scrolls by a screen or so in each frame, now and then by many; returns how long frames took."""
+"""A script that scrolls by about a screen per frame, sometimes further; it returns frame times."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Let a run make the calls, then ask for its trace, open its page and scroll there."""
+    """Let a run make the calls, then request its trace, open its page and scroll it."""
     rounds = effort.choose(15, 5)
     async with AsyncExitStack() as stack:
         url = stack.enter_context(database())
@@ -90,7 +90,7 @@ def _run() -> dict[str, Any]:
 
 
 async def _looked(browser: Browser, address: str) -> tuple[float, list[float]]:
-    """Open the page in a tab that has nothing in its cache; return that time and the frames'."""
+    """Open the page in a tab without a cache; return its time and the frame times."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900})
     page = await context.new_page()
     await page.goto(address)

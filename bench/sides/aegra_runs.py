@@ -13,7 +13,7 @@ graphs: Any = import_module("langgraph.graph")
 
 
 class State(TypedDict, total=False):
-    """What the graph is asked, and what it answers."""
+    """The input and the output of the graph."""
 
     asked: str
     answer: str

@@ -36,7 +36,7 @@ RUNNER = asyncio.Runner()
 
 
 def turn(url: str, turns: int, times: int, *, streamed: bool) -> float:
-    """Return the time of one turn: a call of the model, and of the tool that it wants."""
+    """Return the time of one turn: a model call and the requested tool call."""
     graph = _agent(url, turns, streamed)
 
     async def execute() -> None:

@@ -1,4 +1,4 @@
-"""Agno's AgentOS: agents whose runs are kept in Postgres, without telemetry."""
+"""Agno's AgentOS: agents whose runs are stored in Postgres, without telemetry."""
 
 import os
 from importlib import import_module

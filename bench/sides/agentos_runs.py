@@ -1,4 +1,4 @@
-"""Agno's AgentOS: a workflow of one step that computes, kept in Postgres, without telemetry."""
+"""Agno's AgentOS: a workflow of one computing step, stored in Postgres, without telemetry."""
 
 import os
 from importlib import import_module

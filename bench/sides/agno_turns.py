@@ -15,7 +15,7 @@ RUNNER = asyncio.Runner()
 
 
 def turn(url: str, turns: int, times: int, *, streamed: bool) -> float:
-    """Return the time of one turn: a call of the model, and of the tool that it wants."""
+    """Return the time of one turn: a model call and the requested tool call."""
     agent = _agent(url, turns)
 
     async def execute() -> None:

@@ -1,4 +1,4 @@
-"""The floor under every asynchronous runtime: each step a task, and nothing else."""
+"""The floor for every asynchronous runtime: each step is a task."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def chain(steps: int, times: int) -> float:
 
 
 def fan_out(width: int, times: int) -> float:
-    """Return the time of one task, of so many beside one another in a TaskGroup, and of a sum."""
+    """Return the time of one task, ``width`` parallel tasks in a TaskGroup, and a sum."""
 
     async def execute() -> None:
         begun = await _increment(-1)

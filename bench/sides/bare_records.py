@@ -1,4 +1,4 @@
-"""The floor under every call graph: plain dicts in a list, with no lock, rules or totals."""
+"""The floor for every call graph: plain dicts in a list, without a lock, rules or totals."""
 
 import gc
 from time import process_time

@@ -1,4 +1,4 @@
-"""Burr: actions joined by transitions, the application built once and begun anew each time."""
+"""Burr: actions joined by transitions; the application is built once and restarted each time."""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -17,18 +17,18 @@ from bench.timing import seconds_each, seconds_each_awaited
 
 @action(reads=["value"], writes=["value"])  # type: ignore[untyped-decorator]
 def increment(state: Any) -> Any:
-    """Count one more."""
+    """Add one."""
     return state.update(value=state["value"] + 1)
 
 
 @action(reads=["value"], writes=["value"])  # type: ignore[untyped-decorator]
 async def increment_awaited(state: Any) -> Any:
-    """Count one more, in a coroutine."""
+    """Add one, in a coroutine."""
     return state.update(value=state["value"] + 1)
 
 
 def chain(steps: int, times: int) -> float:
-    """Return the time of one step of a chain of plain actions: none of them can wait."""
+    """Return the time of one step of a chain of plain actions, which cannot wait."""
     application, last = _application(steps, awaited=False), str(steps - 1)
 
     def execute() -> None:

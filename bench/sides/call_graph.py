@@ -21,10 +21,10 @@ COST_USD = 0.0042
 
 
 class CallGraph:
-    """The questions about a class of graphs; all times are in seconds.
+    """Measurements of a class of graphs; all times are in seconds.
 
-    What only computes is timed by the processor's clock, which stands still while other processes
-    have the processor; what others wait for is timed by the wall's.
+    Pure computation is timed by the CPU clock, which excludes other processes; waiting is timed by
+    the wall clock.
     """
 
     def __init__(self, graph_class: Callable[[], Any]) -> None:
@@ -32,9 +32,9 @@ class CallGraph:
         self._graphs: dict[int, Any] = {}
 
     def life(self, nodes: int, *, exact: bool = False) -> float:
-        """Return the time of one node's life, in a new graph of so many nodes.
+        """Return the time of one node's life, in a new graph of ``nodes`` nodes.
 
-        ``exact`` gives the cost as a Decimal, else it is a float as in the document.
+        ``exact`` records the cost as a Decimal instead of a float as in the document.
         """
         gc.collect()
         began = process_time()
@@ -49,14 +49,14 @@ class CallGraph:
         return process_time() - began
 
     def lock_held(self, nodes: int) -> float:
-        """Return for how long one snapshot holds the graph's lock."""
+        """Return how long one snapshot holds the graph's lock."""
         graph = self._grown(nodes)
         with timed_lock(graph) as held:
             graph.snapshot()
         return max(held)
 
     def changes(self, nodes: int) -> float:
-        """Return the time to begin one more node and to read what has changed since."""
+        """Return the time to begin one more node and to read the change."""
         graph = self._grown(nodes)
         revision = graph.revision
         began = process_time()
@@ -65,7 +65,7 @@ class CallGraph:
         return process_time() - began
 
     def delays(self, nodes: int, way: str) -> list[float]:
-        """Return how late an event loop was at each tick while it took a snapshot in some way."""
+        """Return the delay of each tick of an event loop during a snapshot taken in some way."""
         return asyncio.run(_delays(self._ways(nodes)[way]))
 
     def _ways(self, nodes: int) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -105,7 +105,7 @@ class CallGraph:
 
 
 class TimedLock:
-    """A lock that notes for how long it was held, by whichever way it is taken."""
+    """A lock that records how long it was held, however it is acquired."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock
@@ -114,14 +114,14 @@ class TimedLock:
         self.held: list[float] = []
 
     def acquire(self) -> None:
-        """Take the lock."""
+        """Acquire the lock."""
         self._lock.acquire()
         self._depth += 1
         if self._depth == 1:
             self._since = perf_counter()
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._depth -= 1
         if self._depth == 0:
             self.held.append(perf_counter() - self._since)
@@ -136,7 +136,7 @@ class TimedLock:
 
 @contextmanager
 def timed_lock(graph: Any) -> Iterator[list[float]]:
-    """Note for how long the graph's lock is held within the block."""
+    """Record how long the graph's lock is held within the block."""
     plain = graph._lock  # both classes name it so
     timed = TimedLock(plain)
     graph._lock = timed
@@ -171,7 +171,7 @@ def _write_parts(graph: Any) -> None:
 
 
 def _drop(_: object) -> None:
-    """Let a result go in the thread that made it, as a writer would."""
+    """Free a result in the thread that made it, as a writer would."""
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from bench.timing import seconds_each
 
 
 def chain(steps: int, times: int) -> float:
-    """Return the time of one step of a chain of plain functions: none of them can wait."""
+    """Return the time of one step of a chain of plain functions, which cannot wait."""
     graph = _chain(steps)
 
     def execute() -> None:

@@ -1,4 +1,4 @@
-"""One execution of a large graph in a process of its own, by the public Python face."""
+"""One execution of a large graph in a separate process, through the public Python API."""
 
 import asyncio
 import gc
@@ -18,8 +18,8 @@ def seconds(wide: int, deep: int) -> float:
 
 
 def peak_bytes(wide: int, deep: int) -> float:
-    """Return the most memory that the graph and its execution ever held, by step."""
-    _execute(2, 2)  # what is made once, whatever the size
+    """Return the peak memory of the graph and its execution, by step."""
+    _execute(2, 2)  # warm up one-time costs that do not depend on the size
     gc.collect()
     tracemalloc.start()
     _execute(wide, deep)

@@ -1,4 +1,4 @@
-"""This project's graph runtime, by its public Python face."""
+"""This project's graph runtime, through its public Python API."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def chain(steps: int, times: int, *, timeout_ms: int | None = None) -> float:
 
 
 def fan_out(width: int, times: int) -> float:
-    """Return the time of one step, of so many beside one another, and of one that joins them."""
+    """Return the time of one step, ``width`` parallel steps, and one that joins them."""
     graph = _fan(width)
 
     async def execute() -> None:
@@ -46,9 +46,9 @@ def fan_out(width: int, times: int) -> float:
 
 
 def protocol(*, traced: bool = False, read: bool = False) -> float:
-    """Return the mean time of ten executions of 100 steps, as the requirement on tracing has it.
+    """Return the mean time of ten executions of 100 steps, as in the requirement on tracing.
 
-    ``read`` also reads the trace once, which is when it is made.
+    ``read`` also reads the trace once, which builds it.
     """
     graph = _independent(100)
 
@@ -95,7 +95,7 @@ def _fan(width: int) -> Graph:
 
 @lru_cache
 def _independent(steps: int) -> Graph:
-    """Return a graph whose steps only follow one another."""
+    """Return a graph whose steps depend on each other only by their order."""
     graph = Graph("perf-test")
     for number in range(steps):
         node = FunctionNode("increment", lambda context: context.input + 1)

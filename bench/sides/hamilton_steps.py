@@ -16,7 +16,7 @@ STEP = """
 
 
 def chain(steps: int, times: int) -> float:
-    """Return the time of one step of a chain of plain functions: none of them can wait."""
+    """Return the time of one step of a chain of plain functions, which cannot wait."""
     built, last = _plain(steps), f"step_{steps}"
 
     def execute() -> None:
@@ -47,7 +47,7 @@ def _asynchronous(steps: int) -> Any:
 
 
 def _module(how: str, steps: int) -> Any:
-    """Return a module of functions that name the one before as their parameter."""
+    """Return a module of functions whose parameter names the previous function."""
     functions = (
         STEP.format(how=how, number=number, before=number - 1) for number in range(1, steps + 1)
     )

@@ -12,13 +12,13 @@ from bench.timing import seconds_each_awaited
 
 
 class Number(TypedDict):
-    """What is handed along a chain."""
+    """The state passed along a chain."""
 
     value: int
 
 
 class Numbers(TypedDict):
-    """What the steps beside one another add up to."""
+    """The sum of the parallel steps."""
 
     values: Annotated[list[int], operator.add]
     total: int
@@ -36,7 +36,7 @@ def chain(steps: int, times: int) -> float:
 
 
 def fan_out(width: int, times: int) -> float:
-    """Return the time of one step, of so many beside one another, and of one that joins them."""
+    """Return the time of one step, ``width`` parallel steps, and one that joins them."""
     graph = _fan(width)
 
     async def execute() -> None:

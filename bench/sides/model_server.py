@@ -1,8 +1,8 @@
-"""A provider of models that takes no time: an OpenAI-compatible server in a process of its own.
+"""A model provider without latency: an OpenAI-compatible server in a separate process.
 
-The name of the model says what it plays, so that it needs no state: ``turns-20`` asks for nineteen
-calls of the tool ``calculator`` and then answers; ``clock-50-20`` answers with 50 parts, 20
-ms apart, each of which is the time at which it was sent; ``wait-30`` answers after 30 s.
+The model name selects its behaviour, so it keeps no state. ``turns-20`` requests nineteen calls of
+the tool ``calculator`` and then answers. ``clock-50-20`` answers with 50 chunks, 20 ms apart, each
+containing its sending time. ``wait-30`` answers after 30 s.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def answer(asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    """Play what the name of the model says."""
+    """Answer as the name of the model says."""
     play, *numbers = asked["model"].split("-")
     if play == "clock":
         writer.write(HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked"))
@@ -72,7 +72,7 @@ def parts(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def common(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return what every document of an answer holds."""
+    """Return the common fields of all documents of an answer."""
     return {"id": "chatcmpl-1", "created": 1_700_000_000, "model": asked["model"]}
 
 
@@ -83,7 +83,7 @@ def sent(asked: dict[str, Any], delta: dict[str, Any], reason: str | None = None
 
 
 def last(asked: dict[str, Any]) -> bytes:
-    """Return the end of a stream, with what it has used."""
+    """Return the end of a stream, with the usage."""
     usage = {**common(asked), "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
     return _event(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
@@ -97,7 +97,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 async def main() -> None:
-    """Listen on any free port, say which, and serve until the process is ended."""
+    """Listen on a free port, print it, and serve until the process ends."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=4096)
     port = server.sockets[0].getsockname()[1]
     sys.stdout.write(f"listens on http://127.0.0.1:{port}/v1\n")

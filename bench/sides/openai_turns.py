@@ -1,4 +1,4 @@
-"""The client of the provider alone, which the agents of all sides stand on: nothing is faster."""
+"""The client library of the provider alone, which all agents use: the floor for all sides."""
 
 import asyncio
 import json
@@ -23,9 +23,9 @@ TOOL: Any = {
 
 
 def turn(url: str, turns: int, times: int, *, streamed: bool, wall: bool = False) -> float:
-    """Return the time of one turn: a call of the model, and the sum that it wants.
+    """Return the time of one turn: a model call, and the requested sum.
 
-    ``wall`` includes the time in which the provider is waited for.
+    ``wall`` includes the time spent waiting for the provider.
     """
     client = _client(url)
 

@@ -1,4 +1,4 @@
-"""Tools that reach the outside: one takes no time, so that a call is its records; one waits."""
+"""External tools: one takes no time, so that a call is only its records; one waits."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 
 class OutsideTool:
-    """Returns its argument; it counts as reaching the outside, and may not be repeated."""
+    """Returns its argument; it counts as an external call that may not be repeated."""
 
     spec = ToolSpec(
         name="outside",
@@ -24,12 +24,12 @@ class OutsideTool:
     )
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return it; see Tool."""
+        """Return the argument; see Tool."""
         return {"number": args["number"]}
 
 
 class PatientTool(OutsideTool):
-    """Waits so many seconds before it returns its argument."""
+    """Waits for the number of seconds in its argument before it returns it."""
 
     spec = replace(OutsideTool.spec, name="patient", description="Waits for some seconds.")
 

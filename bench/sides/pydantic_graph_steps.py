@@ -23,7 +23,7 @@ def chain(steps: int, times: int) -> float:
 
 
 def fan_out(width: int, times: int) -> float:
-    """Return the time of one step, of so many beside one another, and of their sum."""
+    """Return the time of one step, ``width`` parallel steps, and their sum."""
     graph = _fan(width)
 
     async def execute() -> None:

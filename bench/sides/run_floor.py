@@ -1,4 +1,4 @@
-"""The floor of a durable run behind FastAPI: insert, run, update, two commits; and a bare echo."""
+"""The floor of a durable run behind FastAPI: insert, run, update, two commits; and an echo."""
 
 import os
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ UPDATE = "UPDATE floor_runs SET status = 'completed', result = %s::jsonb WHERE i
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Hold a pool of connections that commit every statement."""
+    """Hold a pool of connections with autocommit."""
     pool = AsyncConnectionPool(
         os.environ["DATABASE_URL"],
         min_size=16,
@@ -42,7 +42,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/echo")
 async def echo(request: Request) -> JSONResponse:
-    """Answer with what came."""
+    """Answer with the request body."""
     return JSONResponse(await request.json(), 202)
 
 

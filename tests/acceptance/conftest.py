@@ -12,14 +12,14 @@ from tests.support.service import ServiceProcess, model_settings
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running_provider() -> AsyncIterator[FakeProvider]:
-    """A model provider as a process of its own."""
+    """Run the fake model provider as a separate process."""
     async with FakeProvider() as running:
         yield running
 
 
 @pytest.fixture
 async def provider(running_provider: FakeProvider) -> FakeProvider:
-    """The provider without scripts and memories; its arrival log is the oracle."""
+    """Reset the provider; its arrival log is the oracle."""
     await running_provider.reset()
     return running_provider
 
@@ -28,7 +28,7 @@ async def provider(running_provider: FakeProvider) -> FakeProvider:
 async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
-    """One service process that asks the fake provider."""
+    """Run one service process that uses the fake provider."""
     settings = model_settings(running_provider.openai_url)
     async with ServiceProcess(module_database_url, settings=settings) as running:
         yield running
@@ -36,6 +36,6 @@ async def service(
 
 @pytest.fixture
 async def client(service: ServiceProcess) -> AsyncIterator[JsonClient]:
-    """A client of the service."""
+    """Return a client of the service."""
     async with service.client() as opened:
         yield opened

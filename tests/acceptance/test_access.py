@@ -1,4 +1,4 @@
-"""Keys made on the command line, shown to real processes."""
+"""Keys made on the command line and used with real processes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -31,7 +31,7 @@ async def status(service: ServiceProcess, headers: Mapping[str, str]) -> int:
 
 
 async def ask(service: ServiceProcess, secret: str) -> None:
-    """Post a run that waits for a person."""
+    """Post a run that waits for an approval."""
     step = {"id": "ask", "type": "approval", "data": {"message": "Well?"}}
     body = {"kind": "graph", "run_id": "asks", "graph": {"steps": [step], "edges": []}}
     async with httpx.AsyncClient(base_url=service.url, trust_env=False) as http:
@@ -47,7 +47,7 @@ class Following:
         self.last = ""
 
     async def until(self, kind: str) -> None:
-        """Read on until an event of a type has come."""
+        """Read until an event of a type has arrived."""
         while self.last != kind:
             self._read(await anext(self._lines))
 
@@ -74,7 +74,7 @@ async def following(service: ServiceProcess, secret: str) -> AsyncIterator[Follo
 
 @pytest.mark.req("card/s2s")
 async def test_a_key_works_on_every_replica_until_it_is_revoked(database_url: str) -> None:
-    """Also on a replica that has just let it in."""
+    """A replica that has just accepted the key refuses it too."""
     async with ServiceProcess(database_url) as one, ServiceProcess(database_url) as other:
         assert await status(one, {}) == 200
         secret = caseworker(database_url, "keys", "create", "--name", "robot", "--tenant", "a")
@@ -100,7 +100,7 @@ async def test_a_key_works_on_every_replica_until_it_is_revoked(database_url: st
 
 @pytest.mark.req("card/s2s")
 async def test_a_stream_ends_with_the_key_that_it_was_opened_with(database_url: str) -> None:
-    """Also one of a run in which nothing happens, on every replica; those of other keys go on."""
+    """The stream ends on every replica, even without new events; streams of other keys continue."""
     async with ServiceProcess(database_url) as one, ServiceProcess(database_url) as other:
         secrets = {
             name: caseworker(database_url, "keys", "create", "--name", name)
@@ -127,7 +127,7 @@ async def test_a_stream_ends_with_the_key_that_it_was_opened_with(database_url: 
 
 
 async def test_the_clients_send_the_key_of_the_environment(database_url: str) -> None:
-    """The command line, and with it the Python client; without it they are refused."""
+    """The command line uses the Python client, and both are refused without the key."""
     settings = {"AUTH_BOOTSTRAP_KEY": BOOTSTRAP}
     async with ServiceProcess(database_url, settings=settings) as service:
         secret = caseworker(database_url, "keys", "create", "--name", "robot")

@@ -1,4 +1,4 @@
-"""The commands that run agents and talk to them, over HTTP against a service."""
+"""Commands that run agents and chat with them, over HTTP against a service."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ AGENT = {
 
 @pytest.fixture
 def at(service: ServiceProcess) -> dict[str, str]:
-    """The environment of a caller of the service."""
+    """Return the environment of a caller of the service."""
     return {"CASEWORKER_URL": service.url}
 
 
@@ -33,7 +33,7 @@ async def register(service: ServiceProcess, **agent: Any) -> None:
 async def test_an_agent_is_run_by_its_name_or_from_a_file(
     service: ServiceProcess, provider: FakeProvider, at: dict[str, str], tmp_path: Path
 ) -> None:
-    """With its variables and limits; the list finds its runs."""
+    """Variables and limits reach the run, and the list finds its runs."""
     await provider.script("(cli)", [Step(text="Forty-two.")], repeat_last=True)
     await register(service, name="by-name")
     await register(service, name="by-name", description="The second one.")
@@ -57,7 +57,7 @@ async def test_an_agent_is_run_by_its_name_or_from_a_file(
 async def test_a_wrong_agent_is_refused_with_what_to_do(
     service: ServiceProcess, at: dict[str, str], tmp_path: Path
 ) -> None:
-    """A file that is not there or holds no agent, a name that nobody has registered."""
+    """The command rejects a missing file, a file without an agent and an unregistered name."""
     broken, text = tmp_path / "broken.yaml", tmp_path / "text.yaml"
     broken.write_text("name: [")
     text.write_text("just a text")
@@ -80,7 +80,7 @@ async def test_a_wrong_agent_is_refused_with_what_to_do(
 async def test_runs_are_listed_by_what_their_callers_sent_along(
     service: ServiceProcess, at: dict[str, str]
 ) -> None:
-    """All of several values must hold."""
+    """If several values are given, all must match."""
     async with service.client() as client:
         for number in (1, 2):
             body = {"input": "2 + 2?", "metadata": {"team": "red", "ticket": number}}
@@ -96,7 +96,7 @@ async def test_runs_are_listed_by_what_their_callers_sent_along(
 async def test_a_thread_is_begun_and_read_from_the_command_line(
     service: ServiceProcess, provider: FakeProvider, at: dict[str, str]
 ) -> None:
-    """The answer is printed as it comes; a graph's answer, which does not stream, at its end."""
+    """An agent's answer is printed as it arrives, a graph's answer at its end."""
     steps = [Step(text="It is\n42, surely.", chunk_chars=3), Step(text="Yes."), Step(status=401)]
     await provider.script("(said)", steps)
     await register(service, name="talker", inputs={}, prompt={"system": "Help."})

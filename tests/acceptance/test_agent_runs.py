@@ -1,4 +1,4 @@
-"""Runs of kind agent over real sockets: registered, from files, over MCP, and gone on from."""
+"""Runs of kind agent over real sockets: registered, from files, over MCP, and resumed."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ async def register(service: ServiceProcess, agent: dict[str, Any]) -> dict[str, 
 
 
 def asked(run_id: str, **more: Any) -> dict[str, Any]:
-    """A run of the registered helper."""
+    """Return a run of the registered helper."""
     return {
         "run_id": run_id,
         "kind": "agent",
@@ -48,7 +48,7 @@ def asked(run_id: str, **more: Any) -> dict[str, Any]:
 async def test_a_registered_agent_is_run_and_its_answer_streams(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The result is the agent's own; the model got the prompt with the inputs put in."""
+    """The result is that of the agent, and the prompt contains the inputs."""
     registered = await register(service, HELPER)
     answer = "It is 42, as everybody knows."
     await provider.script("(whole)", [Step(tool_calls=[CALL]), Step(text=answer, chunk_chars=6)])
@@ -79,7 +79,7 @@ async def test_a_registered_agent_is_run_and_its_answer_streams(
 async def test_a_registered_agent_calls_another_one(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """By the name that it has; the run keeps both."""
+    """An agent calls another one by name, and the run stores both."""
     await register(service, HELPER)
     chief = {"name": "chief", "prompt": {}, "tools": [{"agent": {"name": "helper"}}]}
     await register(service, chief)
@@ -105,7 +105,7 @@ async def test_a_registered_agent_calls_another_one(
 async def test_an_agent_that_a_limit_halted_goes_on_when_it_is_raised(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """What it had called and asked is not made again and costs nothing."""
+    """Completed calls are not repeated and cost nothing in the new run."""
     await register(service, HELPER)
     await provider.script("(limit)", [Step(tool_calls=[CALL]), Step(text="It is 42.")])
     await client.post_run(asked("limit", budget={"max_turns": 1}))
@@ -134,7 +134,7 @@ async def test_an_agent_that_a_limit_halted_goes_on_when_it_is_raised(
 async def test_agents_from_files_are_there_when_the_service_answers(
     database_url: str, provider: FakeProvider, tmp_path: Path
 ) -> None:
-    """A wrong one keeps it from starting, with one line."""
+    """An invalid file prevents the start with a one-line error."""
     (tmp_path / "helper.yaml").write_text("name: filed\nprompt: {system: Help.}\n")
     settings = model_settings(provider.openai_url) | {"AGENTS_FOLDER": str(tmp_path)}
     await provider.script("(filed)", [Step(text="42")])

@@ -1,4 +1,4 @@
-"""Agents whose process is killed in the middle of an answer, followed by the published client."""
+"""Agents whose process is killed during an answer, followed by the published client."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ ONCE = {"turn_start", "tool_call_start", "tool_call_end", "usage", "turn_end"}
 async def test_a_client_reads_one_whole_story_although_the_process_is_killed(
     database_url: str, provider: FakeProvider, by: str
 ) -> None:
-    """No event is missing or comes twice, its texts are whole, and no finished call is repeated."""
+    """No event is missing or repeated, its texts are complete, and no finished call is repeated."""
     settings = {**model_settings(provider.openai_url), "SERVER_PORT": str(_free_port())}
     whole = Step(text=ANSWER, thinking=THINKING, chunk_chars=6)
     held = Step(text=ANSWER, thinking=THINKING, chunk_chars=6, after_events=14, then="hold")
@@ -100,7 +100,7 @@ def _texts_of(events: list[dict[str, Any]]) -> set[tuple[int, str]]:
 
 
 def _free_port() -> int:
-    """Return a port for a process that must listen where it did before it was killed."""
+    """Return a port for a process that must listen on the same one after it was killed."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Agents over real sockets: a service, a provider that streams, a client that follows."""
+"""Agents over real sockets: a service, a streaming provider and a following client."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ TURNS = {"turn_start", "content_chunk", "tool_call_start", "tool_call_end", "usa
 
 
 def agent_run(run_id: str, **more: Any) -> dict[str, Any]:
-    """A run of a graph whose one step is an agent."""
+    """Return a run of a graph with a single agent step."""
     agent = {
         "name": "helper",
         "prompt": {"system": "Help with ${topic}."},
@@ -33,7 +33,7 @@ def agent_run(run_id: str, **more: Any) -> dict[str, Any]:
 
 
 def text_of(events: list[dict[str, Any]], turn: int) -> str:
-    """What a client shows of a turn."""
+    """Return the text that a client shows for a turn."""
     text = ""
     for event in events:
         if event["type"] == "content_chunk" and event["data"]["turn_number"] == turn:
@@ -45,7 +45,7 @@ def text_of(events: list[dict[str, Any]], turn: int) -> str:
 async def test_an_agent_works_as_a_step_of_a_posted_graph(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """Its events tell of turns, calls and the answer; its result has the messages."""
+    """The agent's events report turns, calls and the answer; its result contains the messages."""
     steps = [Step(tool_calls=[CALL]), Step(text=ANSWER, chunk_chars=6)]
     await provider.script("(whole)", steps)
     async with service.client() as client:

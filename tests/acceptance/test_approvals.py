@@ -1,4 +1,4 @@
-"""Approvals over real processes: nothing is done before a person agrees, and then once."""
+"""Approvals with real processes: no call before a person approves, and then exactly one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -45,7 +45,7 @@ def graph_run(run_id: str, *steps: dict[str, Any], **members: Any) -> dict[str, 
 
 
 class People:
-    """Callers of one process."""
+    """The callers of one process."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.get, self.post, self.delete = http.get, http.post, http.delete
@@ -79,7 +79,7 @@ async def finished(client: People, run_id: str) -> dict[str, Any]:
 
 
 async def waiting(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
-    """Return the open approvals of a run once it waits for so many."""
+    """Return the open approvals of a run once it waits for ``count`` of them."""
     async with asyncio.timeout(150):
         while True:
             run = (await client.get(f"/runs/{run_id}")).json()
@@ -102,7 +102,7 @@ async def decide(
 async def test_a_tool_is_called_once_after_a_person_has_agreed(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
-    """Until then the run holds no worker; the decision is in the trace and in the events."""
+    """Until then the run occupies no worker; trace and events show the decision."""
     async with (
         ServiceProcess(database_url, settings=settings) as service,
         people(service) as client,
@@ -162,7 +162,7 @@ async def shown_as_waiting(client: People, run_id: str) -> None:
 async def test_lanes_that_can_work_go_on_and_each_approval_counts(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
-    """Two lanes wait; one is decided, and the run waits again for the other."""
+    """Two lanes wait; after one decision the run waits again for the other."""
     calculated = {
         "id": "sum",
         "type": "tool",
@@ -192,7 +192,7 @@ async def test_lanes_that_can_work_go_on_and_each_approval_counts(
 async def test_a_step_asks_and_goes_on_as_decided(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
-    """What was approved leaves on one handle, why it was not on the other."""
+    """Approved arguments leave on one handle, and the reason of a refusal leaves on the other."""
     ask = {
         "id": "ask",
         "type": "approval",
@@ -235,7 +235,7 @@ async def test_a_step_asks_and_goes_on_as_decided(
 async def test_what_waits_survives_kill_and_restart_and_is_asked_once(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
-    """Killed while it waits, decided elsewhere, killed right after the decision: called once."""
+    """The process is killed while waiting and right after the decision; the tool runs once."""
     async with ServiceProcess(database_url, settings=settings, name="first") as first:
         async with people(first) as client:
             await client.post_run(graph_run("a", note("write", "hello")))
@@ -263,7 +263,7 @@ async def test_what_waits_survives_kill_and_restart_and_is_asked_once(
 async def test_the_end_of_the_time_and_a_cancel_end_the_wait(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
-    """Nothing is called then, and a decision that comes later is refused."""
+    """The tool is not called, and a later decision is refused."""
     quick = settings | {"TOOLS_APPROVAL_TIMEOUT_SECONDS": "1.0"}
     async with (
         ServiceProcess(database_url, settings=quick) as service,

@@ -1,4 +1,4 @@
-"""Approvals wherever runs call tools: in threads, in cases, of MCP servers, and under limits."""
+"""Approvals wherever runs call tools: in threads, in cases, of MCP servers, under limits."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ def plan(expression: str) -> Step:
 async def test_a_thread_is_stopped_while_its_answer_waits_for_a_person(
     database_url: str, settings: Settings, notes: Path, provider: FakeProvider
 ) -> None:
-    """The answer ends at once, nothing is called, nobody can decide; the thread goes on."""
+    """The answer ends at once, no tool runs, a late decision is refused, the thread continues."""
     steps = [Step(tool_calls=[NOTE_IT]), Step(text="Never mind, then.")]
     await provider.script("(stopped)", steps)
     agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["note"]}
@@ -112,7 +112,7 @@ def _moment(text: str) -> datetime:
 async def test_a_deadline_halts_a_run_that_waits_and_its_seconds_stand_still(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
-    """One run completes, and its wait is no part of its seconds; the other waits until its end."""
+    """One run completes without counting its waiting time; the other waits until its deadline."""
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     async with (
         serving(database_url, settings) as (_, client),
@@ -139,7 +139,7 @@ async def test_a_deadline_halts_a_run_that_waits_and_its_seconds_stand_still(
 async def test_a_case_waits_for_its_tool_and_answers_with_what_was_approved(
     database_url: str, settings: Settings, provider: FakeProvider
 ) -> None:
-    """Also after its process was killed meanwhile; the planner is asked once."""
+    """The result survives the kill of the process, and the planner is asked once."""
     await provider.script("6 times 7", [plan("6 * 7")])
     needs = {"TOOLS_REQUIRES_APPROVAL": '["calculator"]'}
     case = {"kind": "case", "input": "What is 6 times 7?"}
@@ -167,7 +167,7 @@ async def test_a_case_waits_for_its_tool_and_answers_with_what_was_approved(
 async def test_a_case_whose_tool_is_refused_fails_without_the_call(
     database_url: str, settings: Settings, provider: FakeProvider
 ) -> None:
-    """Each plan asks anew; the reason is in the evidence, from which the next plan is made."""
+    """Each plan needs a new approval; the reason is in the evidence for the next plan."""
     await provider.script("6 times 7", [plan("6 * 7")], repeat_last=True)
     needs = {"TOOLS_REQUIRES_APPROVAL": '["calculator"]'}
     case = {"kind": "case", "input": "What is 6 times 7?", "mode": "fallback_only"}
@@ -194,7 +194,7 @@ async def test_a_case_whose_tool_is_refused_fails_without_the_call(
 async def test_a_tool_of_a_server_is_called_once_after_its_approval(
     database_url: str, settings: Settings, tmp_path: Path
 ) -> None:
-    """Whatever process decides; until then the server hears nothing of it."""
+    """Any process can accept the decision, and the server gets no call before it."""
     log = tmp_path / "log"
     needs = mcp_settings({"h": hostile(log)}, TOOLS_REQUIRES_APPROVAL='["h.*"]')
     async with serving(database_url, settings, **needs) as (first, client):
@@ -224,7 +224,7 @@ async def test_a_tool_of_a_server_is_called_once_after_its_approval(
 async def test_an_agent_goes_on_when_a_tool_of_a_toolset_is_refused(
     database_url: str, settings: Settings, provider: FakeProvider, tmp_path: Path
 ) -> None:
-    """It is told so as the tool's error; what it asks for next is another question."""
+    """The tool result reports the refusal, and the next call needs its own approval."""
     calls = [
         {"id": f"c{n}", "name": "h_echo", "arguments": json.dumps({"text": text})}
         for n, text in enumerate(("one", "two"))

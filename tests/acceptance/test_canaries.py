@@ -35,36 +35,36 @@ KEPT = frozenset(
         *(
             "runs.request",
             "runs.metadata",
-        ),  # what the caller sent, to execute the run and to return
-        *("runs.result", "calls.value"),  # what the caller asked for, and the journal it comes from
+        ),  # input of the caller, stored to execute the run and to return it
+        *("runs.result", "calls.value"),  # results of the caller, and their journal
         *(
             "definitions.definition",
             "definitions.description",
-        ),  # what the caller registered, to return it
+        ),  # definitions of the caller, stored to return them
         *("approvals.message", "approvals.arguments", "approvals.changed_arguments"),  # to decide
         *("schedules.sent", "schedules.request", "schedules.metadata"),
         *("threads.title", "threads.inputs", "threads.metadata", "messages.content"),
         *("runs.webhook", "webhook_deliveries.url", "runs.concurrency_key"),
     }
 )
-"""The columns that hold what callers sent or asked for, as it is."""
+"""Columns that keep the original data of callers."""
 
 WHO = "key name"
-"""Planted in the name of the key that sends everything."""
+"""The canary in the name of the key that sends all requests."""
 SAY_WHO = frozenset(
     {
         *("api_keys.name", "runs.cancel_requested_by", "runs.stop"),
         *("approvals.decided_by", "calls.value", "calls.node", "events.data"),
     }
 )
-"""The columns that say who made a cancel request or a decision: names of keys are not redacted."""
+"""Columns with the author of a cancel request or decision: key names are not redacted."""
 
 PATIENCE = httpx.Timeout(60)
 
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    """Something that takes spans."""
+    """Run a collector of spans."""
     with Collector() as listening:
         yield listening
 
@@ -76,7 +76,7 @@ async def service(
     collector: Collector,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
-    """A service that says all it can, wherever it can."""
+    """Run a service that logs and exports everything it can."""
     server = {
         "command": sys.executable,
         "args": ["-m", "tests.support.hostile_mcp", str(tmp_path_factory.mktemp("mcp") / "log")],
@@ -105,7 +105,7 @@ async def service(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def key(service: ServiceProcess) -> dict[str, str]:
-    """The header of a caller whose key has a canary in its name."""
+    """Return the header of a key whose name contains a canary."""
     body = {"name": planted("key name").of("email").needle, "scopes": ["admin"]}
     operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
     async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, trust_env=False) as http:
@@ -117,7 +117,7 @@ async def key(service: ServiceProcess) -> dict[str, str]:
 async def story(
     service: ServiceProcess, running_provider: FakeProvider, key: dict[str, str]
 ) -> AsyncIterator[Story]:
-    """What happened."""
+    """Return the completed story."""
     async with (
         receiving() as receiver,
         httpx.AsyncClient(
@@ -134,13 +134,13 @@ async def story(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def arrivals(story: Story) -> list[Arrival]:
-    """What reached the model provider."""
+    """Return the requests that reached the model provider."""
     return await story.provider.arrivals(bodies=True)
 
 
 @pytest.fixture(scope="module")
 def database(story: Story, module_database_url: str) -> list[Surface]:
-    """Every value of every table after the story; some tables must not be empty."""
+    """Return every value of every table after the story; some tables must not be empty."""
     found = list(columns_of(module_database_url))
     tables = {surface.name.partition(".")[0] for surface in found}
     assert tables >= {"runs", "calls", "events", "definitions", "workers"}
@@ -149,7 +149,7 @@ def database(story: Story, module_database_url: str) -> list[Surface]:
 
 
 def leaks(story: Story, surfaces: Iterable[Surface], *, besides: str = "") -> list[str]:
-    """Return which canaries can be read where, but for those of one place."""
+    """Return the canaries in each surface, except those of one place."""
     return sorted(
         {
             f"{leaked} in {surface.name}"
@@ -163,7 +163,7 @@ def leaks(story: Story, surfaces: Iterable[Surface], *, besides: str = "") -> li
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
-    """Otherwise the searches below would search what never happened."""
+    """Otherwise the searches below would prove nothing."""
     assert {name: run["status"] for name, run in story.runs.items()} == {
         "completed": "completed",
         "wrong": "failed",
@@ -193,7 +193,7 @@ async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
 async def test_every_canary_reached_its_place(
     story: Story, arrivals: list[Arrival], database: list[Surface]
 ) -> None:
-    """Prompts reached the provider, replies the journal, and what is kept is kept."""
+    """Prompts reached the provider, replies the journal, and the stored fields are intact."""
     prompts = json.dumps([arrival.prompt for arrival in arrivals])
     kept = json.dumps([surface.text for surface in database if surface.name in KEPT])
     asked = [name for name in story.canaries if name.startswith("question")]
@@ -230,7 +230,7 @@ async def test_every_canary_reached_its_place(
 async def test_no_canary_is_in_the_output_of_the_process(
     story: Story, service: ServiceProcess
 ) -> None:
-    """At the most talkative level; and there is output to search."""
+    """The log level is debug, and the output is not empty."""
     lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
     output = Surface("output", service.child.stdout + service.child.stderr)
 
@@ -245,7 +245,7 @@ async def test_no_canary_is_in_the_output_of_the_process(
 async def test_no_canary_is_in_metrics_or_spans(
     story: Story, service: ServiceProcess, collector: Collector
 ) -> None:
-    """Spans hold no content either, so not even what the trace shows redacted."""
+    """Spans contain no content, not even the redacted content of the trace."""
     async with httpx.AsyncClient(trust_env=False) as anonymous:
         metrics = (await anonymous.get(f"{service.url}/metrics")).text
     await asyncio.to_thread(collector.wait_for_all, len(story.answers))
@@ -263,7 +263,7 @@ async def test_no_canary_is_in_metrics_or_spans(
 async def test_no_canary_is_kept_beyond_what_a_run_needs(
     story: Story, database: list[Surface]
 ) -> None:
-    """The database holds requests, results and the journal, and of nothing else a copy."""
+    """Only requests, results and the journal contain them, and no other column has a copy."""
     elsewhere = [surface for surface in database if surface.name not in KEPT]
 
     assert leaks(story, elsewhere, besides=WHO) == []
@@ -276,7 +276,7 @@ async def test_no_canary_is_kept_beyond_what_a_run_needs(
 @pytest.mark.req("002/19.2", "002/13.5")
 @pytest.mark.guarantee(15)
 async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
-    """Its view, its log, its trace in every form, its events, its receipt."""
+    """The run's view, log, trace in every form, events and receipt are clean."""
     for name, run in story.runs.items():
         views = await views_of(story.http, run["run_id"])
         assert leaks(story, views, besides=WHO) == [], name
@@ -291,7 +291,7 @@ async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/23.5")
 async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
-    """Neither bodies nor headers of answers; and every refusal says why."""
+    """Bodies and headers of answers are clean, and every refusal states a reason."""
     for answer in story.answers:
         shown = Surface(str(answer.request.url.path)[:5], answer.text + str(answer.headers.raw))
         assert leaks(story, [shown], besides=WHO) == [], answer.text
@@ -303,7 +303,7 @@ async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
 async def test_a_gold_answer_is_known_to_the_verifier_alone(
     story: Story, arrivals: list[Arrival], database: list[Surface], service: ServiceProcess
 ) -> None:
-    """It stands in the request that is kept, and is in nothing else, prompts included."""
+    """The gold answer is stored only in the request and appears nowhere else, prompts included."""
     gold = story.canaries["gold"]
     run = story.runs["wrong"]
     views = await views_of(story.http, run["run_id"])
@@ -323,7 +323,7 @@ async def test_a_gold_answer_is_known_to_the_verifier_alone(
 async def test_a_redacted_trace_still_tells_what_happened(
     story: Story, running_provider: FakeProvider
 ) -> None:
-    """Calculations, dates and ids stay; the log of a case has every field it needs."""
+    """Calculations, dates and IDs stay, and the log of a case has all its fields."""
     args = {"expression": "0.17 * 2340 + 1,234.50", "precision": 2}
     plan = {"actions": [{"tool": "calculator", "args": {"expression": args["expression"]}}]}
     await running_provider.script("How much", [Step(plan=plan)])
@@ -343,7 +343,7 @@ async def test_a_redacted_trace_still_tells_what_happened(
 async def test_full_payloads_are_shown_to_those_who_ask_for_them(
     module_database_url: str, running_provider: FakeProvider, key: dict[str, str]
 ) -> None:
-    """Which also shows that the searches above would find what is there."""
+    """This also proves that the searches above would find a leak."""
     settings = {**model_settings(running_provider.openai_url), "TRACE_PAYLOADS": "full"}
     async with (
         ServiceProcess(module_database_url, settings=settings) as service,

@@ -1,4 +1,4 @@
-"""Cancels that race with runs: POST on one replica, DELETE on the other, after some calls."""
+"""Cancel requests race with runs: POST on one replica, DELETE on another, after some calls."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ SEED = 12
 AT_ONCE = 6
 CALLS = 12
 PROMISED_SECONDS = 0.25
-"""What the service promises beside a database that is near."""
+"""The promised bound in seconds with a nearby database."""
 
 
 @pytest.mark.req("card/delete", "004/cancel-early")
@@ -32,7 +32,7 @@ PROMISED_SECONDS = 0.25
 async def test_no_call_but_the_one_that_was_on_its_way_arrives_after_a_receipt(
     module_database_url: str, running_provider: FakeProvider, count: int, within_seconds: float
 ) -> None:
-    """The provider's own record says when calls arrived; the client's clock when it had the 202."""
+    """The record of the provider gives arrival times; the clock of the client gives the 202."""
     await running_provider.reset()
     await running_provider.script(f"s{CALLS - 1}", [Step(hang=True)], repeat_last=True)
     await running_provider.script("RACE", [Step(text="on")])
@@ -73,7 +73,7 @@ async def test_no_call_but_the_one_that_was_on_its_way_arrives_after_a_receipt(
 
 
 def _graph(run_id: str) -> dict[str, Any]:
-    """Return a line of steps that ask the model one after the other."""
+    """Return a sequence of steps that call the model one after another."""
     names = [f"s{number}" for number in range(CALLS)]
     return {
         "steps": [
@@ -101,9 +101,9 @@ async def _race(
     stopper: JsonClient,
     provider: FakeProvider,
 ) -> tuple[str, float]:
-    """Post, and cancel after so many calls; return the run's number and when the receipt came.
+    """Post a run and cancel it after ``calls`` calls; return its number and the receipt time.
 
-    The last call is not answered, so the cancel always meets the run at work.
+    The last call gets no answer, so the run is always executing when the cancel request arrives.
     """
     run_id = f"{number:04d}"
     async with turns:

@@ -1,4 +1,4 @@
-"""The commands of a caller, over HTTP against a service."""
+"""Commands of a caller, over HTTP against a service."""
 
 import json
 import subprocess
@@ -26,14 +26,14 @@ GRAPH = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(module_database_url: str) -> AsyncIterator[ServiceProcess]:
-    """A service with the built-in planner."""
+    """Run a service with the built-in planner."""
     async with ServiceProcess(module_database_url) as running:
         yield running
 
 
 @pytest.fixture
 def at(service: ServiceProcess) -> dict[str, str]:
-    """The environment of a caller of the service."""
+    """Return the environment of a caller of the service."""
     return {"CASEWORKER_URL": service.url}
 
 
@@ -42,7 +42,7 @@ def caseworker(*arguments: str, **variables: str) -> subprocess.CompletedProcess
 
 
 def test_commands_find_the_service_where_it_is_configured(service: ServiceProcess) -> None:
-    """By --url, by CASEWORKER_URL, else by the configured host and port, in this order."""
+    """The order is --url, CASEWORKER_URL, then the configured host and port."""
     host, _, port = service.url.removeprefix("http://").partition(":")
     nowhere = {"CASEWORKER_URL": "http://127.0.0.1:9"}
 
@@ -59,7 +59,7 @@ def test_commands_find_the_service_where_it_is_configured(service: ServiceProces
 
 
 def test_a_run_takes_an_id_and_limits_and_is_listed(at: dict[str, str]) -> None:
-    """The limits are those of a budget; the list can be read by people and programs."""
+    """Limits work as in a budget, and the list can be read by people and programs."""
     asked = caseworker("run", "2 + 2?", "--run-id", "listed", "--max-tool-calls", "3", **at)
     halted = caseworker("run", "2 + 2?", "--run-id", "halted", "--max-seconds", "0", "--json", **at)
     listed = caseworker("runs", **at)
@@ -77,7 +77,7 @@ def test_a_run_takes_an_id_and_limits_and_is_listed(at: dict[str, str]) -> None:
 
 
 def test_events_are_followed_to_the_end(at: dict[str, str]) -> None:
-    """From any point; behind the last one there is nothing to wait for."""
+    """Following can start at any point, and ends with the last event."""
     caseworker("run", "3 + 3?", "--run-id", "followed", **at)
 
     shown = caseworker("events", "followed", **at).stdout.splitlines()
@@ -96,7 +96,7 @@ def test_events_are_followed_to_the_end(at: dict[str, str]) -> None:
 
 
 def test_a_run_is_watched_to_its_end(at: dict[str, str]) -> None:
-    """As a tree on a terminal, else line by line or as JSON; the exit code tells how it ended."""
+    """A terminal shows a tree, other outputs show lines or JSON; the exit code gives the status."""
     caseworker("run", "4 * 4?", "--run-id", "watched", **at)
     caseworker("run", "4 * 4?", "--run-id", "stopped", "--max-seconds", "0", **at)
 
@@ -118,7 +118,7 @@ def test_a_run_is_watched_to_its_end(at: dict[str, str]) -> None:
 
 
 def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
-    """With what stopped the run; the text that explains it, and the snapshot, on demand."""
+    """The trace shows the reason of the stop; the explanation and the snapshot are optional."""
     caseworker("run", "5 * 5?", "--run-id", "traced", **at)
     caseworker("run", "5 * 5?", "--run-id", "cut", "--max-tool-calls", "0", **at)
 
@@ -147,7 +147,7 @@ def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
 
 
 def test_what_is_refused_is_told_in_a_line(at: dict[str, str]) -> None:
-    """What went wrong and what to do about it, whatever was asked."""
+    """The line states the error and the remedy, for every command."""
 
     def told(*arguments: str, **variables: str) -> str:
         ended = caseworker(*arguments, **{**at, **variables})
@@ -162,7 +162,7 @@ def test_what_is_refused_is_told_in_a_line(at: dict[str, str]) -> None:
 
 
 def test_a_shell_completes_commands_and_runs(at: dict[str, str]) -> None:
-    """Of a service that does not answer it knows no runs, and says nothing about that."""
+    """Completion of run IDs stays silent if the service does not respond."""
     caseworker("run", "6 * 6?", "--run-id", "complete-me", **at)
 
     def completed(words: str, **variables: str) -> list[str]:
@@ -177,7 +177,7 @@ def test_a_shell_completes_commands_and_runs(at: dict[str, str]) -> None:
 
 
 def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: Path) -> None:
-    """What is wrong with it is printed, each problem with its place."""
+    """Each problem is printed with its place."""
     file, broken = tmp_path / "graph.json", tmp_path / "broken.json"
     file.write_text(json.dumps(GRAPH))
     broken.write_text(json.dumps({**GRAPH, "edges": [{"source": "double", "target": "no"}]}))
@@ -204,13 +204,13 @@ def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: 
 
 
 def test_the_version_is_shown() -> None:
-    """It is that of the installed package."""
+    """The version is that of the installed package."""
     assert caseworker("--version").stdout == f"caseworker {version('caseworker')}\n"
 
 
 @pytest.mark.req("002/15.4")
 def test_storage_that_grows_without_retention_is_a_warning_of_the_check() -> None:
-    """The configuration fits all the same; with days for runs and threads nothing is said."""
+    """The configuration is still valid, and there is no warning if both periods are set."""
     kept = caseworker("config", "check", RETENTION_RUNS_DAYS="30")
     days = {"RETENTION_RUNS_DAYS": "30", "RETENTION_THREADS_DAYS": "30"}
     cleared = caseworker("config", "check", "--json", **days)
@@ -222,7 +222,7 @@ def test_storage_that_grows_without_retention_is_a_warning_of_the_check() -> Non
 
 
 def test_a_variable_that_is_nearly_a_setting_cannot_be_missed() -> None:
-    """``config check`` fails, and whatever reads the configuration says it at any log level."""
+    """``config check`` fails, and every command that reads the configuration reports it."""
     miss = {"BUDGET_MAX_SECOND": "3"}
     told = "BUDGET_MAX_SECOND: not a setting; did you mean BUDGET_MAX_SECONDS?"
     nowhere = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/x", "LOGGING_LEVEL": "error"}

@@ -30,7 +30,7 @@ ALTER ROLE frozen SET default_transaction_read_only = on;
 
 @pytest.fixture(scope="module")
 def server_url() -> Iterator[str]:
-    """A migrated database of a server that asks one of its roles for a password."""
+    """Return a migrated database on a server that requires a password for one role."""
     with (
         tempfile.TemporaryDirectory(prefix="caseworker-pg-") as folder,
         EmbeddedPostgres(Path(folder) / "data") as server,
@@ -48,7 +48,7 @@ def server_url() -> Iterator[str]:
 
 
 def failure_of(url: str, *command: str) -> str:
-    """Run a command that the database keeps from starting, and return its one line."""
+    """Run a command that fails because of the database; return its single line."""
     ended = run_caseworker(*command, env={"DATABASE_URL": url, "SERVER_PORT": "0"})
 
     assert ended.returncode == 2, ended.stdout + ended.stderr
@@ -59,14 +59,14 @@ def failure_of(url: str, *command: str) -> str:
 
 
 def pieces_of(secret: str) -> set[str]:
-    """Return every run of three characters in a secret."""
+    """Return every sequence of three characters in a secret."""
     return {secret[at : at + 3] for at in range(len(secret) - 2)}
 
 
 @pytest.mark.parametrize("password", [*PARSED, *UNPARSED])
 @pytest.mark.parametrize("command", [("config", "check"), ("serve",), ("keys", "list")])
 def test_no_part_of_a_password_is_printed(password: str, command: tuple[str, ...]) -> None:
-    """Whether the URL is refused or the server is not there: no three characters of it."""
+    """An invalid URL or a missing server prints no three characters of it."""
     url = f"postgresql://app:{password}@127.0.0.1:1/name"
     ended = run_caseworker(*command, env={"DATABASE_URL": url})
     shown = ended.stdout + ended.stderr
@@ -84,7 +84,7 @@ def test_no_part_of_a_password_is_printed(password: str, command: tuple[str, ...
 
 @pytest.mark.parametrize("parameter", ["password=p&ss", "password=p%ss", "password=p@ss"])
 def test_a_password_among_the_parameters_is_not_printed(parameter: str) -> None:
-    """A parameter that cannot be parsed is refused without its text."""
+    """A parameter that cannot be parsed is refused without its value."""
     line = failure_of(f"postgresql://app@127.0.0.1:1/name?{parameter}", "config", "check")
 
     assert line.startswith("DATABASE_URL: cannot be parsed")
@@ -103,7 +103,7 @@ def test_a_password_among_the_parameters_is_not_printed(parameter: str) -> None:
 def test_a_refused_user_is_named(
     server_url: str, command: tuple[str, ...], user: str, reason: str, advice: str
 ) -> None:
-    """The line has the server's reason and what to look at."""
+    """The line has the server's reason and a hint."""
     line = failure_of(server_url.replace("postgres@", f"{user}@", 1), *command)
 
     assert line.startswith("database.url: ")
@@ -163,7 +163,7 @@ def test_a_role_that_may_not_write_is_named(
     ],
 )
 def test_each_reason_has_its_advice(said: str, advice: str) -> None:
-    """The first two are what PgBouncer 1.18 says in transaction mode."""
+    """The first two messages come from PgBouncer 1.18 in transaction mode."""
     line = reason_of(psycopg.OperationalError(said))
 
     assert line.startswith(f"{said}: ")

@@ -1,4 +1,4 @@
-"""One process is drained: it stays up, takes no more runs, and those it has end or go elsewhere."""
+"""One process is drained: it stays up, claims no runs, and its runs end or move elsewhere."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ async def _not_ready(service: ServiceProcess) -> None:
 async def test_a_drained_process_hands_over_and_queues_what_it_accepts(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Its run goes on elsewhere without a counted attempt; it answers, and is not ready."""
+    """Another process finishes its run without a counted attempt; it answers but is not ready."""
     settings = {**model_settings(provider.openai_url), "WORKER_DRAIN_SECONDS": "0.3"}
     await provider.script("6 times 7", [Step(hang=True)])
     async with ServiceProcess(database_url, settings=settings, name="first") as first:
@@ -70,7 +70,7 @@ async def test_a_drained_process_hands_over_and_queues_what_it_accepts(
 async def test_runs_of_a_drained_process_may_end_there(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Within the configured time nothing is handed over."""
+    """No run is released within the configured time."""
     settings = {**model_settings(provider.openai_url), "WORKER_DRAIN_SECONDS": "60"}
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     async with (
@@ -92,7 +92,7 @@ async def test_runs_of_a_drained_process_may_end_there(
 async def test_a_replica_is_not_ready_beside_nothing_but_a_drained_worker(
     database_url: str,
 ) -> None:
-    """What it accepts would wait for a worker that takes runs."""
+    """The runs that it accepts would have no worker to execute them."""
     async with (
         ServiceProcess(database_url, command="worker", name="worker"),
         ServiceProcess(database_url, "--no-worker") as replica,
@@ -105,7 +105,7 @@ async def test_a_replica_is_not_ready_beside_nothing_but_a_drained_worker(
 
 
 def test_a_worker_that_is_unknown_is_named(database_url: str) -> None:
-    """With the command that lists those there are."""
+    """The error names the command that lists the known workers."""
     ended = run_caseworker("drain", "nobody", env={**QUICK, "DATABASE_URL": database_url})
     assert ended.returncode == 2
     assert ended.stderr.strip().splitlines()[-1] == (

@@ -1,4 +1,4 @@
-"""The evaluation, as continuous integration runs it: its gates bar a service that became worse.
+"""The evaluation as in continuous integration, whose gates detect a worse service.
 
 With ``EVALUATION_DIR`` in the environment, metrics and traces are kept there.
 """
@@ -24,15 +24,15 @@ ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "data" / "cases" / "cases.json"
 UNSEEN = CASES.with_name("unseen.json")
 ALL_OF_THEM = ("--min-success", "1")
-"""Each case is answered as expected; the service's verifier knows no gold answers."""
+"""Each case must be answered as expected; the service's verifier has no gold answers."""
 QUICKLY = 2.0
-"""The seconds that an easy question may take, as requirement 002/26.1 demands."""
+"""The allowed seconds for an easy question, from requirement 002/26.1."""
 OFFLINE = {"MODELS_SMALL_PROVIDER": "offline", "MODELS_BIG_PROVIDER": "offline"}
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """How the command ended, and the folder it left."""
+    """The result of the command and its output folder."""
 
     exit_code: int
     stderr: str
@@ -40,7 +40,7 @@ class Evaluated:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What stands in metrics.json."""
+        """The contents of metrics.json."""
         metrics: dict[str, Any] = json.loads((self.folder / "metrics.json").read_text())
         return metrics
 
@@ -65,13 +65,13 @@ class Evaluator:
 
 @pytest.fixture
 def evaluator(tmp_path: Path, module_database_url: str) -> Evaluator:
-    """The command, and where it leaves what it measured."""
+    """Return the command with the folder for its results."""
     return Evaluator(Path(os.environ.get("EVALUATION_DIR", tmp_path)), module_database_url)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service_url(module_database_url: str) -> AsyncIterator[str]:
-    """A running service that asks no model."""
+    """Return the URL of a running service that calls no model."""
     async with ServiceProcess(module_database_url, settings=OFFLINE) as service:
         yield service.url
 
@@ -83,7 +83,7 @@ def lines_of(folder: Path, case_id: str) -> list[dict[str, Any]]:
 
 @pytest.mark.req("002/12.2", "002/12.4", "002/14.2", "002/14.4", "002/16.3", "002/26.1", "002/26.2")
 def test_every_case_that_the_built_in_planner_reads_is_solved(evaluator: Evaluator) -> None:
-    """Blind and without an exception; and every case leaves a trace that tells how it went."""
+    """There are no false verifications or errors, and every case leaves a complete trace."""
     evaluated = evaluator.evaluate(CASES, *ALL_OF_THEM, name="cases")
 
     metrics = evaluated.metrics
@@ -108,7 +108,7 @@ def test_every_case_that_the_built_in_planner_reads_is_solved(evaluator: Evaluat
 def test_easy_questions_are_answered_quickly_with_one_small_pass(
     evaluator: Evaluator, service_url: str
 ) -> None:
-    """In fallback_only mode, end to end; and nothing wrong is claimed without the gold answers."""
+    """The mode is fallback_only, and no false answer is verified without the gold answers."""
     chosen = (*ALL_OF_THEM, "--only", "easy", "--mode", "fallback_only", "--url", service_url)
     evaluated = evaluator.evaluate(CASES, *chosen, name="easy-fallback-only")
 
@@ -123,7 +123,7 @@ def test_easy_questions_are_answered_quickly_with_one_small_pass(
 def test_nothing_wrong_is_claimed_of_questions_that_need_a_model(
     evaluator: Evaluator, service_url: str, tmp_path: Path
 ) -> None:
-    """What the planner does not read it does not answer."""
+    """The planner answers no question that it cannot read."""
     cases = [case for path in (CASES, UNSEEN) for case in json.loads(path.read_text())]
     (tmp_path / "all.json").write_text(json.dumps(cases))
     options = ("--all", "--no-gate", "--url", service_url)
@@ -138,7 +138,7 @@ def test_nothing_wrong_is_claimed_of_questions_that_need_a_model(
 def test_the_same_questions_with_the_same_seed_end_the_same(
     evaluator: Evaluator, service_url: str
 ) -> None:
-    """Each of them three times."""
+    """Each question is asked three times."""
     options = ("--url", service_url, "--limit", "8", "--seed", "3", "--repeat", "3")
     evaluated = evaluator.evaluate(CASES, *options, name="repeated")
 
@@ -171,7 +171,7 @@ def test_an_answer_that_is_not_the_right_one_misses_the_target(
     outcome: str,
     missed: str,
 ) -> None:
-    """The command ends with 1 and says why, line by line; the warning is logged elsewhere."""
+    """The command exits with 1 and prints each missed target; the warning goes to the log file."""
     cases = [{"id": "wrong", "input": "What is 2 + 2?", "gold_answer": "5"}]
     (tmp_path / "wrong.json").write_text(json.dumps(cases))
     options = (protocol, "--url", service_url)
@@ -197,7 +197,7 @@ async def test_ctrl_c_cancels_the_runs_under_way_and_keeps_what_had_ended(
     provider: FakeProvider,
     module_database_url: str,
 ) -> None:
-    """Nothing that costs money goes on behind an evaluation, and the exit code says what it was."""
+    """No paid call continues after the interrupt, and the exit code is 130."""
     cases = [{"id": "done", "input": "quick: what is 6 * 7?"}] + [
         {"id": f"waits-{number}", "input": f"forever {number}"} for number in range(2)
     ]

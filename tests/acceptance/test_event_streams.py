@@ -1,4 +1,4 @@
-"""Event streams over real sockets: from any replica, taken up again, and never in the way."""
+"""Event streams over real sockets: from any replica, resumable, and without delaying others."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ RUN = {"run_id": "followed", "input": "What is 6 times 7?"}
 async def events_of(
     service: ServiceProcess, *, after: int = 0, opened: asyncio.Event | None = None
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Follow the run at one replica, as a client does that knows the last number it has seen."""
+    """Follow the run at one replica from the last known sequence number."""
     headers = {"Last-Event-ID": str(after)}
     url = f"{service.url}/runs/followed/events"
     async with (
@@ -46,7 +46,7 @@ async def _seen(service: ServiceProcess, opened: asyncio.Event) -> list[dict[str
 async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It hangs up after each event and goes on at the other replica, also after the run's end."""
+    """The client reconnects elsewhere after each event, even after the end of the run."""
     settings = model_settings(provider.openai_url)
     await provider.script("6 times 7", [Step(plan=PLAN)])
     async with (
@@ -75,7 +75,7 @@ async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
 async def test_open_streams_do_not_hold_up_the_end_of_a_process(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """They end at SIGTERM, and whoever read them is told the rest at another replica."""
+    """SIGTERM ends the streams, and another replica serves the remaining events."""
     settings = model_settings(provider.openai_url)
     await provider.script("6 times 7", [Step(hang=True)])
     async with two_services(database_url, settings) as (first, second, client):

@@ -1,7 +1,7 @@
-"""Usage is what the provider has counted, and a limit of N allows exactly N, whatever happens.
+"""Usage equals the count of the provider, and a limit of N allows exactly N.
 
-Real processes: two services on one database, of which one is killed or told to end every now and
-then, and a provider that answers, fails, breaks off, counts nothing, and has read from its cache.
+Two real service processes share a database, and one of them is killed or terminated from time to
+time. The provider answers, fails, disconnects, omits its counts and reports cached tokens.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ DOWN = (ServiceUnreachableError, httpx.HTTPError, OSError)
 
 
 def exact_settings(provider: FakeProvider) -> dict[str, str]:
-    """Models with a price and a fallback, and retries that do not keep the test waiting."""
+    """Return models with a price and a fallback, and short retries."""
     fallback = {
         "provider": "openai",
         "base_url": provider.openai_url,
@@ -51,7 +51,7 @@ def exact_settings(provider: FakeProvider) -> dict[str, str]:
 
 
 def mapping(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
-    """A graph that asks the small model for each item of a list, on some lanes."""
+    """Return a graph that calls the small model for each item of a list, on several lanes."""
     inner = {"type": "llm", "data": {"prompt": prompt}}
     data = {"step": inner, "max_parallel": lanes}
     return {
@@ -65,7 +65,7 @@ def mapping(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
 async def test_sixty_small_calls_in_thirty_two_lanes_fit_under_a_cent(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Each would reserve most of it; they ask for less, wait for one another, and all are made."""
+    """Calls that would reserve most of the budget shrink, wait for each other, and succeed."""
     await provider.answer_by_default(Step(text="ok", tokens_in=12, tokens_out=2))
     settings = exact_settings(provider)
     async with (
@@ -134,7 +134,7 @@ def _answers(run: dict[str, Any]) -> list[Any]:
 
 @dataclass
 class Chaos:
-    """Two services of which one is replaced every now and then, and what is asked of them."""
+    """Two services of which one is replaced from time to time, and a client for both."""
 
     chance: random.Random
     start: Callable[[str], Awaitable[ServiceProcess]]
@@ -142,7 +142,7 @@ class Chaos:
     happened: Counter[str] = field(default_factory=Counter)
 
     async def replace_one(self) -> None:
-        """Kill a service, or tell it to end; start another one in its place."""
+        """Kill or terminate a service and start a replacement."""
         place = self.chance.randrange(2)
         old = self.services[place]
         if self.chance.random() < 0.5:
@@ -156,7 +156,7 @@ class Chaos:
         old.child.close()
 
     async def ask(self, request: Callable[[JsonClient], Awaitable[Any]]) -> Any:
-        """Ask a service; another one if it has just gone."""
+        """Call a service; use another one if it has just stopped."""
         async with asyncio.timeout(150):
             while True:
                 try:
@@ -167,7 +167,7 @@ class Chaos:
 
 
 def some_step(chance: random.Random) -> Step:
-    """How the provider treats one request."""
+    """Return the provider's treatment of one request."""
     tokens: dict[str, Any] = {
         "tokens_in": chance.randint(1, 400),
         "tokens_out": chance.randint(1, 300),
@@ -195,7 +195,7 @@ def some_step(chance: random.Random) -> Step:
 
 
 async def one_run(name: str, chance: random.Random, chaos: Chaos, provider: FakeProvider) -> None:
-    """Post a run with a script of its own, perhaps cancel it, and wait for its end."""
+    """Post a run with its own script, possibly cancel it, and wait for its end."""
     items = chance.randint(1, 6)
     for item in range(items):
         steps = [some_step(chance) for _ in range(chance.randint(1, 4))]
@@ -222,7 +222,7 @@ async def one_run(name: str, chance: random.Random, chaos: Chaos, provider: Fake
 async def test_the_usage_of_random_runs_is_what_the_provider_has_counted(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """To the token, apart from what is marked as estimated: every such mark has its reason."""
+    """Counts match to the token, except those marked as estimated; each mark has its reason."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - to repeat it
     chance, settings = random.Random(seed), exact_settings(provider)
@@ -256,7 +256,7 @@ async def test_the_usage_of_random_runs_is_what_the_provider_has_counted(
 
 
 async def _all_runs(names: list[str], chaos: Chaos, provider: FakeProvider) -> None:
-    """Have the runs made, some at once; replace a service after each twentieth."""
+    """Execute all runs, some concurrently, and replace a service after each twentieth."""
     left = list(reversed(names))
     done = 0
 

@@ -16,7 +16,7 @@ from tests.support.service import ServiceProcess
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = re.compile(r"```sh\n\S+ examples/(\w+)\.py\n```\n\n```text\n(.*?)\n```", re.DOTALL)
 README = dict(SHOWN.findall((EXAMPLES / "README.md").read_text()))
-"""What each program has printed, by its name."""
+"""The output of each program by its name."""
 MASKS = {
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "RUN",
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "TIME",
@@ -25,7 +25,7 @@ MASKS = {
     r"\"question\": .*": "CUT",
     r"(?m) +$": "",
 }
-"""Ids, times, and what is cut off behind a date of another length."""
+"""IDs, times and text that is truncated after a date of variable length."""
 
 
 def masked(printed: str) -> str:
@@ -35,7 +35,7 @@ def masked(printed: str) -> str:
 
 
 def printed_by(name: str, **variables: str) -> str:
-    """Run a program as a reader does, and return what it prints."""
+    """Run a program as a reader would, and return its output."""
     ran = subprocess.run(
         [sys.executable, f"examples/{name}.py"],
         cwd=EXAMPLES.parent,
@@ -50,7 +50,7 @@ def printed_by(name: str, **variables: str) -> str:
 
 
 def test_every_program_is_shown() -> None:
-    """Six of them; the other files are their service and a server of tools."""
+    """There are six programs; the other files are their service and a tool server."""
     programs = {path.stem for path in EXAMPLES.glob("*.py")}
 
     assert len(README) == 6
@@ -65,14 +65,14 @@ def test_every_program_is_shown() -> None:
     ],
 )
 def test_a_program_prints_what_the_readme_shows(name: str, module_database_url: str) -> None:
-    """With a service of its own; agents hear what a real model has said."""
+    """Each program starts its own service; agents use recorded replies of a real model."""
     printed = printed_by(name, DATABASE_URL=module_database_url)
 
     assert masked(printed) == masked(README[name])
 
 
 def exchanges(recording: Path) -> list[dict[str, Any]]:
-    """What a recording holds, without the ids of runs and times."""
+    """Return the exchanges of a recording without run IDs and times."""
     lines = map(json.loads, recording.read_text().splitlines()[1:])
     kept = ("purpose", "request_hash", "reply")
     return sorted(({name: line[name] for name in kept} for line in lines), key=json.dumps)
@@ -81,7 +81,7 @@ def exchanges(recording: Path) -> list[dict[str, Any]]:
 async def test_a_service_records_what_its_models_reply(
     module_database_url: str, tmp_path: Path
 ) -> None:
-    """The chat, recorded anew from the model that replays it, is the recording that it replays."""
+    """Recording the replayed chat gives the same recording."""
     first, again = EXAMPLES / "recordings" / "chat.jsonl", tmp_path / "again.jsonl"
     settings = {
         "MODELS_SMALL_PROVIDER": "recorded",

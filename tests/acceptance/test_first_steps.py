@@ -1,4 +1,4 @@
-"""What a newcomer does first, exactly as the pages say, against the service of ``make serve``."""
+"""The first steps in the pages work as printed, against the service of ``make serve``."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ _DURATION = re.compile(r"\d[\d.]* m?s\b")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def demo() -> AsyncIterator[ChildProcess]:
-    """The service of ``make serve`` with the tool of the README and no model configured."""
+    """Run the service of ``make serve`` with the tool of the README and without a model."""
     [(path, plugin, module)] = SERVED_WITH_A_TOOL.findall(README.read_text())
     [tool] = blocks_of(README, "python")
     [options] = re.findall(r"\$\(BIN\)/caseworker (serve .*)", (ROOT / "Makefile").read_text())
@@ -51,14 +51,14 @@ async def demo() -> AsyncIterator[ChildProcess]:
 
 @pytest.fixture
 def url(demo: ChildProcess) -> str:
-    """The address of the service."""
+    """Return the address of the service."""
     found = re.search(r"Caseworker listens on (\S+)", demo.stdout)
     assert found
     return found[1]
 
 
 def answered(command: str, url: str) -> str:
-    """Run a block of a page and return what it prints."""
+    """Run a block of a page and return its output."""
     text = command.replace(HOST, url.removeprefix("http://"))
     ended = subprocess.run(
         ["bash", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
@@ -81,7 +81,7 @@ def documents_in(text: str) -> Iterator[Any]:
 
 
 def is_part(shown: Any, whole: Any) -> bool:
-    """Return whether a JSON value has everything that is shown of it."""
+    """Return whether a JSON value contains everything in the shown part."""
     if isinstance(shown, dict):
         return isinstance(whole, dict) and all(
             name in whole and is_part(value, whole[name]) for name, value in shown.items()
@@ -99,7 +99,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def difference(shown: Block, printed: str) -> list[Any]:
-    """Return what a page shows of an answer and the answer does not have."""
+    """Return the parts of a shown block that are missing from the actual output."""
     if shown.language == "json":
         document = json.loads(shown.text)
         return [] if any(is_part(document, one) for one in documents_in(printed)) else [document]
@@ -118,7 +118,7 @@ def difference(shown: Block, printed: str) -> list[Any]:
 def test_the_commands_of_a_page_run_as_printed_and_answer_what_it_shows(
     page: str, url: str
 ) -> None:
-    """A page shows JSON that is part of an answer, or lines of it."""
+    """A page shows JSON that is part of an answer, or lines of the output."""
     printed, compared = None, 0
     for block in blocks_of(ROOT / page):
         if block.language == "sh":
@@ -187,7 +187,7 @@ async def test_a_question_that_the_planner_does_not_read_fails_with_the_reason(u
     ],
 )
 def test_a_start_that_cannot_work_ends_with_one_line(variables: dict[str, str], told: str) -> None:
-    """It names the key, and there is no traceback."""
+    """The line names the key, and there is no traceback."""
     ended = run_caseworker("serve", env=variables)
 
     assert ended.returncode == 2

@@ -1,4 +1,4 @@
-"""Runs that go on from others, on real processes: what was done is not done again."""
+"""Runs that resume from other runs, on real processes: completed work is not repeated."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ STEPS = ["a", "b", "c", "d"]
 
 
 def chain() -> dict[str, Any]:
-    """Four steps, each of which asks what the one before it was answered."""
+    """Return a graph of four steps, each of which uses the answer of the step before it."""
     first, *others = STEPS
     steps = [asks(first, "Begin with ${x}.")]
     steps += [asks(step, f"Go on at {step} with ${{before}}.") for step in others]
@@ -49,7 +49,7 @@ async def nodes_of(client: JsonClient, run_id: str) -> dict[str, dict[str, Any]]
 
 
 def node_of(nodes: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    """The last node of a name."""
+    """Return the last node with a name."""
     return [node for node in nodes.values() if node["name"] == name][-1]
 
 
@@ -57,7 +57,7 @@ def node_of(nodes: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
 async def test_a_halted_run_goes_on_when_its_limit_is_raised(
     database_url: str, provider: FakeProvider, limit: str, more: int
 ) -> None:
-    """Each call is made once, and the new limit counts only what is made anew."""
+    """Each call is made once, and the new limit counts only new calls."""
     async with (
         ServiceProcess(database_url, settings=model_settings(provider.openai_url)) as service,
         service.client() as client,
@@ -91,7 +91,7 @@ async def test_a_halted_run_goes_on_when_its_limit_is_raised(
 async def test_a_failed_run_goes_on_from_its_failure(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """In the step that failed; a run of a run tells where each call was made."""
+    """The run resumes in the failed step, and its trace names the run behind each import."""
     await provider.script("at c", [Step(status=401)], repeat_last=True)
     async with (
         ServiceProcess(database_url, settings=model_settings(provider.openai_url)) as service,
@@ -117,7 +117,7 @@ async def test_a_failed_run_goes_on_from_its_failure(
 
 
 async def test_a_what_if_begins_in_the_middle(database_url: str, provider: FakeProvider) -> None:
-    """Another graph from the second step on; erasing the old run changes nothing in the new one."""
+    """The graph differs from the second step on, and erasing the source changes nothing."""
     async with (
         ServiceProcess(database_url, settings=model_settings(provider.openai_url)) as service,
         service.client() as client,
@@ -148,7 +148,7 @@ async def test_a_what_if_begins_in_the_middle(database_url: str, provider: FakeP
 async def test_a_what_if_with_other_inputs_begins_in_the_middle(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """What stands behind the node is asked with them; the way there is neither made nor paid."""
+    """Steps after the node run again; the steps before it are neither repeated nor charged."""
     steps = [
         asks("plan", "Plan ${topic}."),
         asks("price", "Price in ${currency}."),
@@ -201,7 +201,7 @@ async def test_a_what_if_with_other_inputs_begins_in_the_middle(
 async def test_a_case_goes_on_in_the_middle_of_its_only_step(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The step goes on as the same node; its first call is not made again by another mode."""
+    """The step resumes as the same node, and its first call is not repeated."""
     plan = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 6"}}]}
     right = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
     await provider.script("6 times 7", [Step(plan=plan), Step(plan=right)], repeat_last=True)
@@ -230,7 +230,7 @@ async def test_a_case_goes_on_in_the_middle_of_its_only_step(
 async def test_a_run_that_goes_on_survives_its_process(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Killed in its first new call, it is finished by another one: each call once, as ever."""
+    """After a kill in the first new call another process finishes the run with each call once."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await begin(client, budget={"max_steps": 2})

@@ -1,4 +1,4 @@
-"""What the guide to graphs shows works as it stands."""
+"""The examples in the guide to graphs work as printed."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 @pytest.mark.req("000/G5", "000/O2")
 def test_the_example_in_python_runs_without_a_database() -> None:
-    """It prints its result and its trace."""
+    """The example prints its result and its trace."""
     ran = subprocess.run(
         [sys.executable, EXAMPLES / "in_python.py"],
         cwd=EXAMPLES.parents[1],
@@ -33,7 +33,7 @@ def test_the_example_in_python_runs_without_a_database() -> None:
 
 
 def test_the_example_over_http_is_a_valid_graph() -> None:
-    """Without even a warning."""
+    """There is no warning either."""
     settings = Settings()
     toolbox = Toolbox(settings.tools)
     dispatch = build_tools(settings, toolbox.tools)

@@ -1,4 +1,4 @@
-"""Graphs over real sockets: killed in the middle, stopped in full flight, at their limits."""
+"""Graphs over real sockets: killed during calls, cancelled under load, at their limits."""
 
 import asyncio
 import time
@@ -25,16 +25,16 @@ from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 
 BEGUN_WITHIN_SECONDS = 0.25
-"""How long after the answer to a stop the last call may begin (spec, section 5)."""
+"""Seconds after the answer to a cancel request in which a last call may start (spec, section 5)."""
 
 
 def asks(step_id: str, prompt: str, **more: Any) -> dict[str, Any]:
-    """A step that asks the small model."""
+    """Return a step that calls the small model."""
     return {"id": step_id, "type": "llm", "data": {"prompt": prompt}, **more}
 
 
 def asks_each(step_id: str, prompt: str, *, max_parallel: int) -> dict[str, Any]:
-    """A step that asks the small model for every item of its input."""
+    """Return a step that calls the small model for every item of its input."""
     inner = {"type": "llm", "data": {"prompt": prompt}}
     return {"id": step_id, "type": "map", "data": {"step": inner, "max_parallel": max_parallel}}
 
@@ -44,7 +44,7 @@ def flow(source: str, target: str, handle: str) -> dict[str, Any]:
 
 
 def wide(count: int, prompt: str) -> dict[str, Any]:
-    """A graph of steps that ask side by side, on eight lanes."""
+    """Return a graph of parallel steps with model calls, on eight lanes."""
     steps = [asks(f"s{number}", f"{prompt} {number}.") for number in range(count)]
     return {"steps": steps, "edges": [], "max_parallel": 8}
 
@@ -55,7 +55,7 @@ def told_of(database_url: str, run_id: str, path: str) -> list[str]:
 
 
 async def answered(client: JsonClient, run_id: str, count: int) -> None:
-    """Wait until so many answers of models are in the run's journal."""
+    """Wait until the journal of the run has ``count`` model answers."""
     async with asyncio.timeout(150):
         while True:
             nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
@@ -80,7 +80,7 @@ WIDE_AND_MAPPED = {
 async def test_a_graph_whose_process_is_killed_goes_on_where_it_was(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """What was answered is not asked again; what was in flight is; steps start once."""
+    """Completed calls are not repeated, calls in flight are, and each step starts once."""
     await provider.script("alpha.", [Step(text="A")])
     await provider.script("beta.", [Step(hang=True), Step(text="B")])
     await provider.script("Item three", [Step(hang=True), Step(text="3")])
@@ -130,7 +130,7 @@ async def test_a_graph_whose_process_is_killed_goes_on_where_it_was(
 async def test_an_attempt_that_was_over_is_not_made_again_after_a_kill(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Its time had run out; the step goes on with its second attempt, and has no third."""
+    """The first attempt had timed out; the step resumes its second attempt and makes no third."""
     await provider.script("never", [Step(hang=True)], repeat_last=True)
     policy = {
         "on_error": "skip",
@@ -168,9 +168,9 @@ async def test_an_attempt_that_was_over_is_not_made_again_after_a_kill(
 async def stopped_in_flight(
     client: JsonClient, provider: FakeProvider, quick: list[Step]
 ) -> tuple[dict[str, Any], float, list[Arrival]]:
-    """Stop a run of eight lanes: four hang, four ask one question after the other.
+    """Cancel a run of eight lanes: four hang, four make one call after another.
 
-    Returns the run, when the answer to the stop had come, and all calls.
+    Returns the run, the time of the answer to the cancel request, and all calls.
     """
     await provider.script("Hang", [Step(hang=True)], repeat_last=True)
     await provider.script("Quick", quick, repeat_last=True)
@@ -217,7 +217,7 @@ async def stopped_in_flight(
 async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Each lane waits for an answer; what was answered is kept, and nothing else is asked."""
+    """Each lane waits for an answer; completed answers are kept, and no further call is made."""
     quick = [Step(text="quick")] * 36 + [Step(hang=True)]
 
     run, _, arrivals = await stopped_in_flight(client, provider, quick)
@@ -231,7 +231,7 @@ async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
 async def test_a_stop_in_full_flight_is_over_as_soon_as_is_promised(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """No call begins, and none goes on, later after the answer than the bound allows."""
+    """No call starts or continues after the promised bound."""
     quick = [Step(text="quick", delay_seconds=0.02)]
 
     _, answered_at, _ = await stopped_in_flight(client, provider, quick)
@@ -249,7 +249,7 @@ async def test_a_stop_in_full_flight_is_over_as_soon_as_is_promised(
 async def test_eight_lanes_make_no_more_calls_than_are_allowed(
     client: JsonClient, provider: FakeProvider, limited: str, limit: int, at_least: int
 ) -> None:
-    """The provider counts them; the first one too many halts the run, which keeps its answers."""
+    """The provider counts them; the first call beyond the limit halts the run with its answers."""
     await provider.script("Question", [Step(text="yes", delay_seconds=0.2)], repeat_last=True)
 
     run = await client.run_graph(wide(24, "Question"), budget={limited: limit}, wait_seconds=120)
@@ -268,7 +268,7 @@ async def test_eight_lanes_make_no_more_calls_than_are_allowed(
 async def test_without_a_limit_all_of_the_lanes_are_used(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Eight calls are open at once, or the limits would have been easy to keep."""
+    """Eight calls are open at once, which shows that the limits above had an effect."""
     hangs = [Step(text="yes", hang=True)] * 8
     await provider.script("Question", [*hangs, Step(text="yes")], repeat_last=True)
     await client.run_graph(wide(12, "Question"), run_id="wide")

@@ -1,4 +1,4 @@
-"""Graphs that answer in threads: who sees the chat, who has the user's tools, what is executed."""
+"""Graphs that answer in threads: which agents get the chat and the user's tools."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,7 +22,7 @@ from tests.support.threads import (
 
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """Speaks to the service."""
+    """A client for the service."""
     async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
         yield http
 
@@ -32,7 +32,7 @@ def graph(steps: list[dict[str, Any]], *edges: dict[str, Any], **more: Any) -> d
 
 
 def agent_free(step_id: str) -> dict[str, Any]:
-    """A step that is no agent."""
+    """Return a step that runs a tool instead of an agent."""
     data = {"tool": "calculator", "args": {"expression": "1 + 1"}}
     return {"id": step_id, "type": "tool", "data": data}
 
@@ -41,7 +41,7 @@ def agent_free(step_id: str) -> dict[str, Any]:
 async def test_only_the_first_agent_of_a_pipeline_sees_the_chat(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """chat-start -> A -> B: A is given the whole chat, B what A has made of it."""
+    """In chat-start -> A -> B, A gets the whole chat and B gets only the output of A."""
     answers = [Step(text=text) for text in ("draft 1", "final 1", "draft 2", "final 2")]
     await provider.script("You are", answers)
     steps = [chat_start(), agent_step("A"), agent_step("B")]
@@ -62,7 +62,7 @@ async def test_only_the_first_agent_of_a_pipeline_sees_the_chat(
 async def test_what_stands_between_changes_neither_the_chat_nor_the_users_tools(
     http: httpx.AsyncClient, provider: FakeProvider, let_through: bool
 ) -> None:
-    """An agent behind a step that is none is an entry agent; the one behind it is not."""
+    """An agent after a tool step is an entry agent; the agent after that one is not."""
     name = f"between-{let_through}"
     await provider.script("You are", [Step(text="a"), Step(text="b")] * 2)
     start = chat_start(includeUserTools=let_through)
@@ -84,7 +84,7 @@ async def test_what_stands_between_changes_neither_the_chat_nor_the_users_tools(
 async def test_one_chat_start_that_holds_the_tools_back_counts_more_than_others(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """An agent behind both is offered none, one behind the generous one alone is."""
+    """An agent behind both gets no tools, one behind the generous chat start alone gets them."""
     await provider.script("You are", [Step(text="x")], repeat_last=True)
     steps = [chat_start("yes"), chat_start("no", includeUserTools=False)]
     steps += [agent_step("both"), agent_step("one")]
@@ -103,7 +103,7 @@ async def test_one_chat_start_that_holds_the_tools_back_counts_more_than_others(
 async def test_without_a_chat_start_the_users_tools_reach_nobody(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The chat does: an agent needs no chat start to be an entry agent."""
+    """The chat does reach an agent, which is an entry agent without a chat start."""
     await provider.script("You are", [Step(text="x")], repeat_last=True)
     thread = await ThreadClient.begin(
         http, "startless", graph=graph([agent_step("S")]), tools=["calculator"]
@@ -120,7 +120,7 @@ async def test_without_a_chat_start_the_users_tools_reach_nobody(
 async def test_a_pipeline_and_a_composition_stand_in_one_graph(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """A calls the agent that is linked to it and flows into B; the member sees what it is asked."""
+    """A calls its linked member and flows into B; the member sees only its own input."""
     call = {"id": "c", "name": "member", "arguments": '{"input": "Look it up."}'}
     await provider.script("You are A.", [Step(tool_calls=[call]), Step(text="draft")])
     await provider.script("You are member.", [Step(text="found")])
@@ -142,7 +142,7 @@ async def test_a_pipeline_and_a_composition_stand_in_one_graph(
 async def test_graphs_inside_steps_belong_to_the_flow_around_them(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """An agent in a graph behind an agent is given its payload; one in the first graph the chat."""
+    """In a graph behind an agent an agent gets its payload; in the first graph it gets the chat."""
     await provider.script("You are", [Step(text="x"), Step(text="y")] * 2)
     nested = [
         {"id": name, "type": "subgraph", "data": {"graph": graph([agent_step(f"in-{name}")])}}
@@ -166,7 +166,7 @@ async def test_graphs_inside_steps_belong_to_the_flow_around_them(
 async def test_a_thread_executes_what_its_chat_starts_lead_to(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Steps and circles elsewhere do nothing and do no harm; each that is executed ends once."""
+    """Steps and cycles elsewhere are ignored, and each executed step ends once."""
     await provider.script("You are", [Step(text="x")], repeat_last=True)
     alone = [agent_step(name) for name in ("idle", "c1", "c2")]
     edges = [flow("chat", "A"), flow("c1", "c2"), flow("c2", "c1")]
@@ -202,7 +202,7 @@ async def test_a_thread_executes_what_its_chat_starts_lead_to(
 async def test_a_thread_is_not_begun_with_an_invalid_graph(
     http: httpx.AsyncClient, edges: list[dict[str, Any]], place: str, told: str
 ) -> None:
-    """The answer names the edge, before anything is asked."""
+    """The answer names the edge before any message is sent."""
     steps = [chat_start(), agent_step("A"), agent_step("B")]
 
     refused = await http.post("/threads", json={"graph": graph(steps, flow("chat", "A"), *edges)})
@@ -217,7 +217,7 @@ async def test_a_thread_is_not_begun_with_an_invalid_graph(
 async def test_a_registered_graph_answers_in_its_newest_version(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """A message may name another one, once."""
+    """A message may select another version once."""
     await provider.script("You are", [Step(text="x")], repeat_last=True)
     for name in ("A", "B"):
         content = graph([chat_start(), agent_step(name)], flow("chat", name))
@@ -243,7 +243,7 @@ async def test_a_registered_graph_answers_in_its_newest_version(
 async def test_the_ends_of_a_graph_that_were_reached_are_its_answer(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Joined in the order of the graph; text as it is, other values as JSON."""
+    """The outputs are joined in the order of the graph; values other than texts are JSON."""
     await provider.script("You are B.", [Step(text="B says.")])
     await provider.script("You are A.", [Step(text="A says.")])
     steps = [chat_start(), agent_step("B"), agent_step("A"), agent_free("sum")]

@@ -1,4 +1,4 @@
-"""Graphs as a caller meets them: registered, run by name, kept by the run; real sockets."""
+"""Graphs over real sockets: registered, run by name, and stored with the run."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ DISCOUNT = {
 
 @pytest.mark.req("card/post", "card/executor")
 async def test_a_registered_graph_is_run_inside_another_one(client: JsonClient) -> None:
-    """Its outputs are those of every step, and deleting it changes nothing about the run."""
+    """The inner graph's outputs are listed by step, and deleting it does not change the run."""
     await client.register_graph("discount", DISCOUNT)
     whole = {
         "steps": [{"id": "inner", "type": "subgraph", "data": {"graph": named("discount")}}],
@@ -53,7 +53,7 @@ async def test_a_registered_graph_is_run_inside_another_one(client: JsonClient) 
 
 @pytest.mark.req("000/B1")
 async def test_a_graph_run_has_the_limits_that_it_is_given(client: JsonClient) -> None:
-    """A limit of one step allows one, and its output stays."""
+    """A limit of one step allows one, and its output is kept."""
     run = await client.run_graph(
         DISCOUNT, inputs={"default": 1840}, budget={"max_steps": 1}, wait_seconds=120
     )

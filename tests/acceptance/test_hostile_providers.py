@@ -1,4 +1,4 @@
-"""What a model's endpoint may send without harm to the service or to the run's account."""
+"""Invalid replies of a model endpoint harm neither the service nor the usage of the run."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ EDGE = {
 
 
 def reply(content: str) -> str:
-    """Return a chat completion whose content is JSON text as it is given, escapes included."""
+    """Return a chat completion whose content is raw JSON text, including its escapes."""
     body = {
         "id": "c",
         "object": "chat.completion",
@@ -49,7 +49,7 @@ async def ask(client: JsonClient, question: str, *steps: Any) -> dict[str, Any]:
 async def test_halves_of_characters_in_a_reply_hurt_nothing(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """They cannot be stored or sent on; the reply holds a replacement character instead."""
+    """Lone surrogates cannot be stored or sent, so they become a replacement character."""
     await provider.script("halves", [Step(raw_body=reply(r"a\ud800\u0000 \udfff\ud83d\ude00b"))])
 
     run = await ask(client, "halves", THEN)
@@ -65,7 +65,7 @@ async def test_halves_of_characters_in_a_reply_hurt_nothing(
 async def test_a_reply_of_many_megabytes_is_refused(
     client: JsonClient, provider: FakeProvider, packed: bool
 ) -> None:
-    """It is not unfolded, not kept and not asked for again."""
+    """A reply of many megabytes is neither decompressed nor stored nor requested again."""
     await provider.script("huge", [Step(text="x" * 20_000_000, gzip=packed)], repeat_last=True)
 
     run = await ask(client, "huge")

@@ -1,4 +1,4 @@
-"""Requests that are small and ask for what is large, against a process with 2 GB of memory."""
+"""Small requests with large effects, against a process with 2 GB of memory."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ from tests.support.service import ServiceProcess, finished
 MEMORY_BYTES = 2 << 30
 MAX_GROWTH_BYTES = 200 << 20
 PATIENCE_SECONDS = 5.0
-"""Of a look at the service's health on a machine that does much else; a stall is far longer."""
+"""The allowed seconds of a health check on a busy machine; a real stall takes far longer."""
 
 ALWAYS = {"path": "default", "op": "exists"}
 
@@ -41,7 +41,7 @@ def edge(source: str, target: str, handle: str) -> dict[str, Any]:
 
 
 def joining(steps: int, handles: int) -> dict[str, Any]:
-    """Every step sends what it got on many handles, and the next one joins them."""
+    """Return a graph in which every step sends its input on many handles to the next one."""
     edges = [
         edge(f"r{n}", f"r{n + 1}", f"o{handle}")
         for n in range(steps - 1)
@@ -51,7 +51,7 @@ def joining(steps: int, handles: int) -> dict[str, Any]:
 
 
 def nesting(levels: int) -> dict[str, Any]:
-    """Every step joins what the one before got with a small value."""
+    """Return a graph in which every step joins the value of the previous step with a small one."""
     steps = [router("k"), *(router(f"s{n}") for n in range(levels))]
     sources = [("k", "s0")]
     for one, other in itertools.pairwise(f"s{n}" for n in range(levels)):
@@ -86,12 +86,12 @@ HOSTILE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "limits.max_value_kb",
     ),
 }
-"""Graphs, their inputs, and the limit that ends them."""
+"""Graphs, their inputs, and the limit that stops them."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def limited(module_database_url: str) -> AsyncIterator[ServiceProcess]:
-    """A service that may have two gigabytes of address space."""
+    """Run a service with two gigabytes of address space."""
     async with ServiceProcess(module_database_url) as service:
         resource.prlimit(service.child.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         yield service
@@ -99,14 +99,14 @@ async def limited(module_database_url: str) -> AsyncIterator[ServiceProcess]:
 
 @pytest.fixture
 async def caller(limited: ServiceProcess) -> AsyncIterator[JsonClient]:
-    """A client of the limited service."""
+    """Return a client of the limited service."""
     async with limited.client() as client:
         yield client
 
 
 @asynccontextmanager
 async def watched(service: ServiceProcess) -> AsyncIterator[None]:
-    """Ask the service how it is while the block works; it answers, and does not grow much."""
+    """Check the health and memory of the service during the block."""
     process = psutil.Process(service.child.pid)
     before, most, stop = process.memory_info().rss, 0, asyncio.Event()
 
@@ -134,7 +134,7 @@ async def watched(service: ServiceProcess) -> AsyncIterator[None]:
 async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
     name: str, limited: ServiceProcess, caller: JsonClient
 ) -> None:
-    """It says which limit it met, can be read, and the process goes on serving."""
+    """The failed run names the limit and is readable, and the process keeps serving."""
     graph, inputs, limit = HOSTILE[name]
 
     async with watched(limited):
@@ -152,7 +152,7 @@ async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
 async def test_a_map_in_a_map_in_a_map_is_halted_by_the_ceiling_of_steps(
     limited: ServiceProcess, caller: JsonClient
 ) -> None:
-    """Nobody gave it a budget; the answer says which limits it got, and others are served."""
+    """The run has no budget of its own; its limits show the ceiling, and other runs complete."""
     graph = one_step(mapped(mapped(mapped(sending("index")))))
     inputs = {"list": [0] * 2000, "default": 1}
 
@@ -168,7 +168,7 @@ async def test_a_map_in_a_map_in_a_map_is_halted_by_the_ceiling_of_steps(
 
 @pytest.mark.guarantee(22)
 async def test_a_schema_full_of_patterns_is_refused_at_once(limited: ServiceProcess) -> None:
-    """Its patterns would have taken seconds and a gigabyte to compile."""
+    """Compiling its patterns would take seconds and a gigabyte."""
     for count in (300, 2000):
         rules = [{"pattern": f"[\\p{{L}}\\p{{N}}]{{90}}{n}"} for n in range(count)]
         data = {"prompt": "x", "output_schema": {"allOf": rules}}

@@ -22,25 +22,25 @@ from tests.support.service import ServiceProcess
 
 KEY = "operator-" + "7" * 32
 EVERYWHERE = 10_000
-"""More than there are places."""
+"""A number larger than the count of places."""
 PLACES = pytest.mark.parametrize("count", [2, pytest.param(EVERYWHERE, marks=pytest.mark.proof)])
-"""The number of places that each text is sent to."""
+"""The number of places that get each text."""
 EXPECTED = {"n": {400}, "y": {422}, "i": {400, 422}}
-"""How a document is answered that is none, is JSON but no run, or may be either."""
+"""Statuses for a document that is not JSON, is JSON but not a run, or could be either."""
 OWN_WAY = {
     "n_structure_no_data.json": {422},
     "y_object_duplicated_key.json": {400},
     "y_object_duplicated_key_and_value.json": {400},
 }
-"""An empty body is one that is missing, and a key that comes twice is refused."""
+"""Expected statuses that differ: an empty body is missing, and a duplicate key is refused."""
 BROKEN = ("Traceback", "http.request_broke", '"level": "error"')
-"""What a log has of a request that the service was not prepared for."""
+"""Log texts that reveal an unhandled failure."""
 
 Each = TypeVar("Each")
 
 
 class World:
-    """A service that has one of everything, and what has been wrong with its answers."""
+    """A service with one resource of each type, and the faults found in its answers."""
 
     def __init__(self, service: ServiceProcess, client: RawClient) -> None:
         self.service = service
@@ -58,7 +58,7 @@ class World:
         return answer
 
     async def furnish(self) -> None:
-        """Make one of everything that texts are about."""
+        """Create one resource of every type that the texts refer to."""
         waiting = {"Prefer": b"wait=20"}
         known = {"run_id": "known", "kind": "graph", "graph": GRAPH}
         asking = {"run_id": "asking", "kind": "graph", "graph": ASKING}
@@ -77,7 +77,7 @@ class World:
             await asyncio.sleep(0.02)
 
     async def read_everything(self) -> int:
-        """Read all that was stored, and return how many runs there are."""
+        """Read all stored resources, and return the number of runs."""
         pages = ("graphs", "agents", "threads", "approvals", "schedules", "keys", "quotas")
         for path in (*pages, "webhooks/deliveries", "threads/t/messages"):
             assert (await self.ask(Ask("GET", f"/{path}"))).status == 200, path
@@ -95,7 +95,7 @@ class World:
         return len(runs)
 
     def require_no_fault(self) -> None:
-        """Check what was noted, and what the service has logged."""
+        """Fail if a fault was recorded or the service logged an unhandled failure."""
         sys.stdout.write(f"{self.statuses.total()} requests: {dict(self.statuses)}\n")
         found = Counter((fault, each.method, each.path[:60]) for fault, each, _ in self.faults)
         assert found == {}, self.faults[:20]
@@ -106,7 +106,7 @@ class World:
 
 @pytest.fixture
 async def world(database_url: str) -> AsyncIterator[World]:
-    """A furnished world."""
+    """Return a world with all resources."""
     settings = {"AUTH_BOOTSTRAP_KEY": KEY, "ADMISSION_MAX_QUEUED": "100000"}
     async with opened(database_url, settings) as world:
         await world.furnish()
@@ -133,7 +133,7 @@ def some(each: Sequence[Each], count: int, turn: int) -> Iterable[Each]:
 @pytest.mark.guarantee(17)
 @PLACES
 async def test_no_json_document_makes_the_service_fail(world: World, count: int) -> None:
-    """What is no JSON is malformed, what is JSON and no run is invalid, wherever it is sent."""
+    """Malformed JSON gets a 400 and JSON that is no run gets a 422, on every route."""
     wrong = []
     for turn, (name, document) in enumerate(json_documents().items()):
         answer = await world.ask(Ask("POST", "/runs", document))
@@ -154,7 +154,7 @@ async def test_no_json_document_makes_the_service_fail(world: World, count: int)
 @pytest.mark.guarantee(17)
 @PLACES
 async def test_no_naughty_string_makes_the_service_fail(world: World, count: int) -> None:
-    """In a body, a path, a query or a header; what it was accepted in can be read again."""
+    """Strings in a body, path, query or header do no harm, and accepted ones can be read again."""
     strings = naughty_strings()
     seen: set[int] = set()
     for turn, text in enumerate(strings):

@@ -1,4 +1,4 @@
-"""Answers of endpoints that are not complete, over the HTTP surface: none is a success."""
+"""Incomplete replies of endpoints, over HTTP: no such answer is a success."""
 
 import json
 from collections.abc import AsyncIterator
@@ -23,13 +23,13 @@ def agent_run(question: str, **agent: Any) -> dict[str, Any]:
 
 
 async def asked(client: JsonClient, question: str, **agent: Any) -> dict[str, Any]:
-    """Run an agent and return its run once it has ended."""
+    """Run an agent and return its finished run."""
     return await client.post_run(agent_run(question, **agent), wait_seconds=60)
 
 
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """Speaks to the service."""
+    """A client for the service."""
     async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
         yield http
 
@@ -40,7 +40,7 @@ async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
 async def test_an_agent_whose_answer_is_cut_off_fails(
     client: JsonClient, provider: FakeProvider, reason: str, stream: bool
 ) -> None:
-    """The run says so, and the result keeps the text."""
+    """The run states the reason, and the result keeps the text."""
     marker = f"list {reason} {stream}"
     await provider.script(marker, [Step(text="1, 2, 3, an", finish_reason=reason)])
 
@@ -59,7 +59,7 @@ async def test_an_agent_whose_answer_is_cut_off_fails(
 async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_no_success(
     client: JsonClient, provider: FakeProvider, reason: str
 ) -> None:
-    """Although the arguments are complete; the result keeps the answer."""
+    """The tool call's arguments are complete, and the result keeps the answer."""
     done = {"id": "c1", "name": "finish", "arguments": '{"answer": "42"}'}
     await provider.script(f"hand {reason}", [Step(tool_calls=[done], finish_reason=reason)])
 
@@ -74,7 +74,7 @@ async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_no_success(
 async def test_a_step_that_asks_a_model_fails_with_an_answer_that_is_cut_off(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Unless it allows incomplete answers."""
+    """The step can allow incomplete answers."""
     await provider.script("say", [Step(text="1, 2", finish_reason="length")], repeat_last=True)
     step: dict[str, Any] = {"id": "s", "type": "llm", "data": {"prompt": "say"}}
     allowed = {**step, "data": {"prompt": "say", "allow_incomplete": True}}
@@ -90,7 +90,7 @@ async def test_a_step_that_asks_a_model_fails_with_an_answer_that_is_cut_off(
 async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """A step that asks a model fails with it."""
+    """A step that calls a model fails with it."""
     await provider.script("say more", [Step(tool_calls=[CALL], finish_reason="tool_calls")])
     step = {"id": "s", "type": "llm", "data": {"prompt": "say more"}}
 
@@ -104,7 +104,7 @@ async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(
 async def test_an_empty_answer_after_a_tool_is_no_success(
     client: JsonClient, provider: FakeProvider, stream: bool
 ) -> None:
-    """It is asked for once more; the second empty one ends the agent."""
+    """An empty answer is requested once more; a second empty answer ends the agent."""
     marker = f"nothing {stream}"
     await provider.script(marker, [Step(tool_calls=[CALL]), Step(text=""), Step(text="")])
 
@@ -118,7 +118,7 @@ async def test_an_empty_answer_after_a_tool_is_no_success(
 async def test_a_tool_whose_arguments_were_cut_off_is_not_called(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The next prompt says so, and the agent goes on."""
+    """The next prompt reports the uncalled tool, and the agent continues."""
     broken = {"id": "c1", "name": "calculator", "arguments": '{"expression":"6'}
     await provider.script(
         "cut call", [Step(tool_calls=[broken], finish_reason="length"), Step(text="Done.")]
@@ -137,7 +137,7 @@ async def test_a_tool_whose_arguments_were_cut_off_is_not_called(
 async def test_a_summary_that_is_not_complete_replaces_no_messages(
     client: JsonClient, provider: FakeProvider, reason: str
 ) -> None:
-    """The messages are trimmed, and an event says why they are not summarised."""
+    """The messages are trimmed, and an event gives the reason for the missing summary."""
     said = [
         {"role": role, "content": f"door {number}. " + "filler words " * 60}
         for number in range(6)
@@ -162,7 +162,7 @@ async def test_a_summary_that_is_not_complete_replaces_no_messages(
 async def test_text_of_a_cancelled_answer_stays_in_its_thread(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The message has it, marked as incomplete, and so has the next prompt."""
+    """The message and the next prompt contain the text, marked as incomplete."""
     begun = Step(text="Turn off the water. Then wait.", after_events=4, then="hold")
     await provider.script("(tap)", [begun, Step(text="Undo the screw.")])
     thread = await ThreadClient.begin(http, "tap")
@@ -187,7 +187,7 @@ async def test_text_of_a_cancelled_answer_stays_in_its_thread(
 async def test_an_answer_that_is_not_complete_can_be_continued(
     http: httpx.AsyncClient, provider: FakeProvider, reason: str
 ) -> None:
-    """The reply that was cut is asked for once more, and nothing before it."""
+    """Only the incomplete reply is requested again."""
     marker = f"(continue {reason})"
     cut = Step(text="1, 2") if reason == "empty" else Step(text="1, 2", finish_reason=reason)
     cuts = [Step(text=""), Step(text="")] if reason == "empty" else [cut]
@@ -234,7 +234,7 @@ async def test_a_run_that_goes_on_from_a_reply_that_was_cut_off_may_ask_for_a_lo
 async def test_an_incomplete_answer_of_a_step_that_asks_a_model_stays_in_its_thread(
     http: httpx.AsyncClient, provider: FakeProvider, reason: str, tools: bool
 ) -> None:
-    """With what it says of it, and in the next prompt."""
+    """The message is marked as incomplete and appears in the next prompt."""
     marker = f"(step {reason} {tools})"
     cut = Step(text="1, 2, 3, an", finish_reason=reason)
     await provider.script(marker, [cut, Step(text="Done.")])
@@ -256,7 +256,7 @@ async def test_an_incomplete_answer_of_a_step_that_asks_a_model_stays_in_its_thr
 async def test_the_text_of_a_refusal_is_shown_with_the_message(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The answer itself is empty; the model is the one that the reply names."""
+    """The answer itself is empty, and its model is the one that the reply names."""
     refused = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
     choice = {"index": 0, "message": refused, "finish_reason": "stop"}
     body = {"id": "r", "object": "chat.completion", "model": "m", "choices": [choice]}
@@ -275,7 +275,7 @@ async def test_the_text_of_a_refusal_is_shown_with_the_message(
 async def test_text_that_came_with_a_call_before_a_cancel_is_told_once(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """It is no complete answer, and the next prompt has it with its call alone."""
+    """The answer is incomplete, and the next prompt contains its text once."""
     first = Step(text="First text.", tool_calls=[CALL])
     await provider.script("(second turn)", [first, Step(hang=True), Step(text="Done.")])
     agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}

@@ -1,4 +1,4 @@
-"""Stock questions that are answered by a provider of prices over HTTP."""
+"""Stock questions with prices from a provider over HTTP."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ KEY = "canary-3f9a77c2b1"
 
 
 def asking(tiingo: FakeTiingo) -> Mapping[str, str]:
-    """Settings of a service that asks this provider."""
+    """Return settings of a service that uses this provider."""
     return {"TOOLS_PRICES_API_KEY": KEY, "TOOLS_PRICES_BASE_URL": tiingo.url}
 
 
@@ -19,7 +19,7 @@ def asking(tiingo: FakeTiingo) -> Mapping[str, str]:
 async def test_prices_of_a_provider_are_fetched_once_more_after_a_failure(
     database_url: str,
 ) -> None:
-    """The answer names its source, the trace shows both attempts, and nothing holds the key."""
+    """The answer names its source, the trace shows both attempts, and the key appears nowhere."""
     async with FakeTiingo() as tiingo:
         tiingo.replies.append(Reply(status=503, body=f"overloaded, {KEY}"))
         async with (

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.proof
 async def at_work(
     database_url: str, provider: FakeProvider
 ) -> AsyncIterator[tuple[list[ServiceProcess], JsonClient, FaultProxy]]:
-    """Two processes behind one proxy, each with runs whose first call is in flight."""
+    """Run two processes behind one proxy, each with runs whose first call is in flight."""
     await provider.answer_by_default(Step(plan=PLAN, hang=True))
     settings = {**model_settings(provider.openai_url), **AS_DELIVERED}
     settings |= {f"MODELS_{tier}_TIMEOUT_SECONDS": "120" for tier in ("SMALL", "BIG")}
@@ -81,7 +81,7 @@ async def _all_ended_once(client: JsonClient, provider: FakeProvider) -> None:
 async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its_runs(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It misses beats, and more of them than a dead one may, but holds its connection."""
+    """The process misses more heartbeats than a dead one may, but it keeps its connection."""
     async with at_work(database_url, provider) as (services, _, _):
         services[0].child.freeze()
         await asyncio.sleep(5)  # of ten
@@ -98,7 +98,7 @@ async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its
 async def test_living_processes_keep_their_runs_through_a_long_outage(
     database_url: str, provider: FakeProvider, begin: Callable[[FaultProxy], object]
 ) -> None:
-    """However long the database is away, and whoever of them is back first."""
+    """Runs survive an outage of any length, whichever process reconnects first."""
     async with at_work(database_url, provider) as (_, _, proxy):
         begin(proxy)
         await asyncio.sleep(OUTAGE_SECONDS)
@@ -111,7 +111,7 @@ async def test_living_processes_keep_their_runs_through_a_long_outage(
 async def test_living_processes_keep_their_runs_beside_a_slow_database(
     database_url: str, provider: FakeProvider, round_trip_ms: int
 ) -> None:
-    """For several times the time after which silence means death."""
+    """The database is slow for several times the limit for heartbeats."""
     async with at_work(database_url, provider) as (_, _, proxy):
         proxy.delay(round_trip_ms / 1000)
         await asyncio.sleep(3 * STALE_SECONDS)
@@ -122,7 +122,7 @@ async def test_living_processes_keep_their_runs_beside_a_slow_database(
 async def test_a_process_that_gets_next_to_no_processor_keeps_its_runs(
     database_url: str, provider: FakeProvider, tmp_path: Path, hogs: int
 ) -> None:
-    """Others, of a higher priority, take all there is on the processor that it is tied to."""
+    """Processes of a higher priority use up the CPU that the starved process is bound to."""
     async with at_work(database_url, provider) as (services, _, _):
         starved = psutil.Process(services[0].child.pid)
         starved.cpu_affinity([0])

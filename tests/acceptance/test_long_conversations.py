@@ -1,7 +1,7 @@
-"""A long conversation in one run: what it stores, and that losses of its process cost little.
+"""Long conversations in one run: their storage, and the small cost of losing a process.
 
-``LONG_CALLS`` and ``LONG_KILLS`` make it longer by hand: 1000 and 100 are documented.
-``ARCHIVE_OF_PROSE=1`` has it speak of Python's manual instead of texts that cannot be compressed.
+``LONG_CALLS`` and ``LONG_KILLS`` make the run longer; 1000 and 100 are documented.
+``ARCHIVE_OF_PROSE=1`` uses the Python manual as text instead of incompressible text.
 """
 
 import os
@@ -20,24 +20,24 @@ from tests.support.service import ServiceProcess, finished, model_settings
 CALLS = int(os.environ.get("LONG_CALLS", "60"))
 KILLS = int(os.environ.get("LONG_KILLS", "2"))
 SHARE = 1.15
-"""How many bytes of texts are stored for each byte that was said, at most."""
+"""The largest ratio of stored bytes to bytes of text."""
 BESIDE = 1500
-"""How many bytes a turn stores beside its texts: its nodes, its journal, about 12 events."""
+"""Stored bytes of a turn in addition to its texts: nodes, journal and about 12 events."""
 PROSE_SHARE = 1.3
-"""How many bytes are stored in all for each byte of prose, at most."""
+"""The largest ratio of stored bytes to bytes of prose."""
 TEXTS = ("calls.value", "runs.result", "runs.request")
 
 TABLES = ("runs", "calls", "events")
 
 
 def said(number: int) -> Step:
-    """What the model says in a turn: a text, and a call that no other turn makes."""
+    """Return the model's reply for a turn: a text, and a tool call that no other turn makes."""
     call = {"id": f"c{number}", "name": "archive", "arguments": f'{{"page": {number}}}'}
     return Step(text=page_text(-number), tool_calls=[call], chunk_chars=500)
 
 
 def body(run_id: str, calls: int) -> dict[str, Any]:
-    """A run of one agent that reads many pages."""
+    """Return a run of one agent that reads many pages."""
     agent = {
         "name": "reader",
         "prompt": {"system": "Read."},
@@ -60,7 +60,7 @@ def body(run_id: str, calls: int) -> dict[str, Any]:
 
 
 def stored_bytes(url: str, run_id: str) -> dict[str, int]:
-    """Return how many bytes each column of each table holds of a run, as they are stored."""
+    """Return the stored bytes of a run in each column of each table."""
     found = {}
     with psycopg.connect(driver_url(url)) as connection:
         for table in TABLES:
@@ -83,7 +83,7 @@ def stored_bytes(url: str, run_id: str) -> dict[str, int]:
 async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Nothing that had ended is made again, and a late call stores no more than an early one."""
+    """No finished call is repeated, and a late call stores no more than an early one."""
     settings = {
         **model_settings(provider.openai_url),
         "TOOLS_PLUGINS": '["tests.support.archive_tool:ArchiveTool"]',
@@ -125,7 +125,7 @@ async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(
 
 
 def _on_disk(url: str) -> dict[str, int]:
-    """Return the bytes of each table in files, with its indexes and what is stored out of line."""
+    """Return the bytes of each table on disk, including its indexes and out-of-line storage."""
     with psycopg.connect(driver_url(url)) as connection:
         rows = connection.execute(
             "SELECT name, pg_total_relation_size(name::regclass) FROM unnest(%s::text[]) AS name",
@@ -135,7 +135,7 @@ def _on_disk(url: str) -> dict[str, int]:
 
 
 def _said_bytes(url: str) -> int:
-    """Return the bytes of everything that was said and has ended, each once."""
+    """Return the bytes of all texts of completed calls, each counted once."""
     with psycopg.connect(driver_url(url)) as connection:
         rows = connection.execute("SELECT node, value FROM journal WHERE outcome = 'result'")
         return sum(
@@ -147,7 +147,7 @@ def _said_bytes(url: str) -> int:
 
 
 def _written_by_turn(url: str) -> list[int]:
-    """Return the bytes of the journal row of each model call, in order, without its answer."""
+    """Return the bytes of the journal row of each model call in order, without its reply."""
     with psycopg.connect(driver_url(url)) as connection:
         rows = connection.execute(
             """SELECT octet_length(request::text) + octet_length(brief::text) FROM calls
@@ -157,9 +157,9 @@ def _written_by_turn(url: str) -> list[int]:
 
 
 def _own_ms(url: str) -> list[float]:
-    """Return the milliseconds between the end of each call of the tool and the next turn's call.
+    """Return the milliseconds between the end of each tool call and the next model call.
 
-    Between them nobody but the service works.
+    Only the service works in these intervals.
     """
     with psycopg.connect(driver_url(url)) as connection:
         rows = connection.execute(

@@ -1,4 +1,4 @@
-"""``kill -9``, freezing and SIGTERM: what an acknowledged run survives."""
+"""``kill -9``, freezing and SIGTERM: an acknowledged run survives them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ QUESTION = {
     "input": "What is 6 times 7?",
     "gold_answer": "42",
 }
-"""The first plan is wrong, so that a second call follows."""
+"""A case whose first plan is wrong, so that a second call follows."""
 
 
 @pytest.fixture(autouse=True)
 def _sound_events(database_url: str) -> Iterator[None]:
-    """Whatever happened to its owners, the log of every run is one that an owner could have."""
+    """Check that every event log is valid, even after a change of owner."""
     yield
     require_sound_events(database_url)
 
 
 async def _in_second_call(service: ServiceProcess, provider: FakeProvider) -> None:
-    """Post a run; return when its first call is in the journal and its second in flight."""
+    """Post a run; return once its first call is in the journal and its second one in flight."""
     await provider.script("6 times 7", [Step(plan=PLAN), Step(hang=True)])
     async with service.client() as client:
         await client.post_run(QUESTION)
@@ -43,7 +43,7 @@ async def _answer_from_now_on(provider: FakeProvider) -> None:
 
 
 def _page(number: int) -> Step:
-    """What a model says that reads a page."""
+    """Return a model reply that calls the tool for a page."""
     arguments = f'{{"page": {number}}}'
     return Step(tool_calls=[{"id": f"c{number}", "name": "archive", "arguments": arguments}])
 
@@ -58,7 +58,7 @@ def _told_of_steps(database_url: str) -> list[str]:
 async def test_a_run_whose_process_was_killed_is_finished_by_another(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The recorded call is not made again; the one in flight is, and stays charged."""
+    """The journaled call is not repeated; the one in flight is, and it stays charged."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
@@ -82,7 +82,7 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
 async def test_a_run_that_kills_every_process_fails_as_lost(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """After the configured attempts it is given up, with a reason."""
+    """After the configured attempts the run fails with a reason."""
     await provider.answer_by_default(Step(hang=True))
     settings = {**model_settings(provider.openai_url), "WORKER_MAX_ATTEMPTS": "2"}
     async with ServiceProcess(database_url, settings=settings) as service:
@@ -102,7 +102,7 @@ async def test_a_run_that_kills_every_process_fails_as_lost(
 async def test_a_run_that_gets_on_between_losses_is_begun_as_often_as_it_takes(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Each process ends with one more call finished, more often than a run may be lost."""
+    """Each process finishes one more call, more often than a run may be lost without progress."""
     losses = 5
     steps = [Step(text="All read.")]
     for number in range(2 * losses, 0, -2):
@@ -137,7 +137,7 @@ async def test_a_run_that_gets_on_between_losses_is_begun_as_often_as_it_takes(
 async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The cancel wins over the recovery."""
+    """The cancel request wins over the recovery."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
@@ -154,7 +154,7 @@ async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
 async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The queue carries what the accepting process cannot take."""
+    """The run waits in the queue until a worker claims it."""
     settings = model_settings(provider.openai_url)
     async with (
         ServiceProcess(database_url, "--no-worker", settings=settings) as service,
@@ -171,7 +171,7 @@ async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(
 async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The process ends in time, and another one goes on with the run."""
+    """The process ends in time, and another process resumes the run."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
@@ -187,7 +187,7 @@ async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
 async def test_a_frozen_process_that_thaws_changes_nothing(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Its run was taken over; what it still writes is refused by the fence."""
+    """Another process recovered the run, and the fence rejects late writes of the frozen one."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)

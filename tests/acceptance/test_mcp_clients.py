@@ -19,7 +19,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.service import ServiceProcess, model_settings
 
 GENERATIONS = ["auto", "legacy"]
-"""Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
+"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""
 QUESTION = "What is 17% of 2340?"
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
 
@@ -28,7 +28,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}
 async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
-    """A service whose model answers one question and hangs at the other."""
+    """Run a service whose model answers one question and hangs at the other."""
     settings = model_settings(running_provider.openai_url)
     async with ServiceProcess(module_database_url, settings=settings) as running:
         await running_provider.script("17%", [Step(plan=PLAN)], repeat_last=True)
@@ -42,7 +42,7 @@ def client_of(service: ServiceProcess, generation: str) -> Client:
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 async def test_a_call_is_an_ordinary_run(service: ServiceProcess, generation: str) -> None:
-    """Its result is the run, structured; the run says that it came by MCP and can be got again."""
+    """The call returns the run as structured content, and its metadata names MCP as the source."""
     async with client_of(service, generation) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         result = await client.call_tool("run_case", {"input": QUESTION})
@@ -62,7 +62,7 @@ async def test_a_call_is_an_ordinary_run(service: ServiceProcess, generation: st
 async def test_inputs_of_an_agent_may_be_named_like_fields_of_a_run(
     service: ServiceProcess, running_provider: FakeProvider
 ) -> None:
-    """They reach the agent; the run keeps its own id and metadata."""
+    """Inputs named like fields reach the agent, and the run keeps its own ID and metadata."""
     await running_provider.script("(named)", [Step(text="So it is.")])
     names = ("run_id", "metadata", "wait_seconds")
     agent = {
@@ -92,9 +92,9 @@ async def test_inputs_of_an_agent_may_be_named_like_fields_of_a_run(
 async def test_a_process_that_ends_cancels_no_run(
     database_url: str, running_provider: FakeProvider
 ) -> None:
-    """The call is answered with the run as it stands, and the run waits for another process.
+    """The call returns the run in its current status, and the run waits for another process.
 
-    It is answered although the database takes more than a second for it.
+    The answer arrives although the database takes more than a second.
     """
     await running_provider.script("leisure", [Step(hang=True)], repeat_last=True)
     settings = {**model_settings(running_provider.openai_url), "SHUTDOWN_GRACE_SECONDS": "5"}
@@ -118,7 +118,7 @@ async def test_a_process_that_ends_cancels_no_run(
 
 
 async def test_a_request_that_is_repeated_makes_one_run(service: ServiceProcess) -> None:
-    """The older protocol names a request by its session and its id."""
+    """The older protocol identifies a request by its session and its ID."""
     headers = {
         "accept": "application/json, text/event-stream",
         "mcp-session-id": "a-session",

@@ -1,4 +1,4 @@
-"""Tools of MCP servers that others wrote, used by runs of a real service."""
+"""Runs of a real service use tools of third-party MCP servers."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def settings(servers: Mapping[str, Any], **more: str) -> dict[str, str]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A git repository with one commit."""
+    """Return a git repository with one commit."""
     folder = tmp_path / "repository"
     who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
@@ -57,7 +57,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def client(database_url: str, tmp_path: Path, repository: Path) -> AsyncIterator[JsonClient]:
-    """A service with two servers from PyPI, one from npm over HTTP, and one that is not there."""
+    """Run a service with two servers from PyPI, one from npm over HTTP, and a missing one."""
     installed_packages(NPM_SERVERS)
     async with everything(tmp_path) as url:
         servers: dict[str, dict[str, Any]] = {
@@ -82,7 +82,7 @@ async def client(database_url: str, tmp_path: Path, repository: Path) -> AsyncIt
 async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
     client: JsonClient, repository: Path
 ) -> None:
-    """Texts, structured results and pictures arrive; a wrong argument is refused here."""
+    """Texts, structured results and pictures arrive; the service refuses wrong arguments."""
     async with httpx.AsyncClient(trust_env=False, timeout=150) as plain:
         listed = (await plain.get(f"{client.url}/tools")).json()["servers"]
     by_name = {each["name"]: each for each in listed}
@@ -139,7 +139,7 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
 async def test_a_cancelled_run_cancels_its_request_and_disturbs_no_other(
     database_url: str, tmp_path: Path
 ) -> None:
-    """The server hears of it, and goes on in the same process."""
+    """The server is notified and keeps running in the same process."""
     log = tmp_path / "log"
     configured = settings({"h": hostile(log)})
     async with (
@@ -161,7 +161,7 @@ async def test_a_cancelled_run_cancels_its_request_and_disturbs_no_other(
 async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
     database_url: str, tmp_path: Path
 ) -> None:
-    """Killing the service ends the server, too; the next process replays the finished call."""
+    """Killing the service ends the server; the next process replays the finished call."""
     log = tmp_path / "log"
     server = {"h": hostile(log)}
     service = ServiceProcess(database_url, settings=settings(server))
@@ -187,7 +187,7 @@ async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
 async def test_a_toolset_gives_an_agent_the_tools_of_a_server_that_it_allows(
     database_url: str, provider: FakeProvider, tmp_path: Path
 ) -> None:
-    """Beside other tools; what is not allowed is not offered, and refused if it is asked for."""
+    """Allowed tools are offered next to others; the rest are hidden, and refused if called."""
     calls = [
         {"id": "c1", "name": "h_echo", "arguments": '{"text": "heard"}'},
         {"id": "c2", "name": "h_refuse", "arguments": "{}"},

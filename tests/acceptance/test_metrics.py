@@ -1,6 +1,6 @@
-"""What /metrics tells of a service that has worked, read by the parser of Prometheus' own library.
+"""Checks ``/metrics`` of a service after some load with the parser of the Prometheus client.
 
-The service runs in the process of the test; its documentation is held against what it tells.
+The service runs in the test process; the tests compare its documentation with its metrics.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ FAILING: dict[str, Any] = {
 
 @dataclass
 class Watched:
-    """A service, and how to read what it tells of itself."""
+    """A service and access to its metrics."""
 
     process: Process
     http: httpx.AsyncClient
@@ -102,14 +102,14 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    """Something that takes spans."""
+    """Run a collector of spans."""
     with Collector() as listening:
         yield listening
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def watched(postgres: TestServer, collector: Collector) -> AsyncIterator[Watched]:
-    """A service that has completed, failed, halted and cancelled runs."""
+    """Run a service with completed, failed, halted and cancelled runs."""
     settings = Settings(
         telemetry=TelemetrySettings.model_validate(
             {
@@ -141,7 +141,7 @@ async def watched(postgres: TestServer, collector: Collector) -> AsyncIterator[W
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_ended_runs_are_counted_by_kind_and_status(watched: Watched) -> None:
-    """Each once, also one that no process has executed; with what stopped it."""
+    """Each counts once, also without any worker, and with the reason of its stop."""
     ended = "caseworker_run_duration_seconds_count"
 
     assert await watched.value(ended, kind="case", status="completed", tenant="default") == 1
@@ -158,7 +158,7 @@ async def test_ended_runs_are_counted_by_kind_and_status(watched: Watched) -> No
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_runs_did_is_what_their_usage_says(watched: Watched) -> None:
-    """Steps, calls and retries of the runs that have ended."""
+    """The metrics count steps, calls and retries of finished runs."""
     listed = (await watched.http.get("/runs")).json()["runs"]
     usage = [(await watched.http.get(f"/runs/{run['run_id']}")).json()["usage"] for run in listed]
     small = sum(each.get("llm_calls_small", 0) + each.get("llm_calls_big", 0) for each in usage)
@@ -173,7 +173,7 @@ async def test_what_runs_did_is_what_their_usage_says(watched: Watched) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_requests_are_counted_by_the_template_of_their_path(watched: Watched) -> None:
-    """No id that a caller chose is in any label."""
+    """No label contains an ID from a caller."""
     counted = "caseworker_http_request_duration_seconds_count"
 
     assert await watched.value(counted, method="POST", route="/runs", status="202") == 1
@@ -183,7 +183,7 @@ async def test_requests_are_counted_by_the_template_of_their_path(watched: Watch
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_process_is_told_of(watched: Watched) -> None:
-    """A slot is taken at each look for a run, and counts of the queue are kept for a while."""
+    """Each poll takes a slot, and counts of the queue are cached for a while."""
 
     async def is_at_rest() -> bool:
         slots = await watched.value("caseworker_free_run_slots")
@@ -200,7 +200,7 @@ async def test_the_process_is_told_of(watched: Watched) -> None:
 
 @pytest.mark.asyncio
 async def test_a_run_that_nobody_takes_is_told_of(postgres: TestServer) -> None:
-    """In the count and in the age of the queue, once the figures are read again."""
+    """The count and the age of the queue show it after the next refresh."""
     with postgres.database() as url:
         process = Process(Settings(), url, executes=False)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
@@ -235,7 +235,7 @@ async def test_a_run_that_nobody_takes_is_told_of(postgres: TestServer) -> None:
 async def test_the_metrics_are_for_this_machine_and_for_the_key(
     watched: Watched, peer: str, shown: str | None, status: int
 ) -> None:
-    """On the API as on the port of a worker."""
+    """The rule is the same for the API and for the port of a worker."""
     metrics = watched.process.telemetry.metrics
     worker = build_health_api(FixedReadiness(), metrics=metrics, allowed_hosts=None)
     headers = {} if shown is None else {"Authorization": shown}
@@ -247,7 +247,7 @@ async def test_the_metrics_are_for_this_machine_and_for_the_key(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_metric_stands_on_its_page(watched: Watched) -> None:
-    """With its labels; and nothing else does."""
+    """Each has its labels there, and the page lists no other metric."""
     rows = re.findall(r"^\| `(caseworker_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(), re.M)
     families = (await watched.families()).values()
     told = {family.name: family for family in families if family.name.startswith("caseworker_")}
@@ -268,7 +268,7 @@ async def test_every_metric_stands_on_its_page(watched: Watched) -> None:
 async def test_the_spans_of_a_run_reach_the_collector(
     watched: Watched, collector: Collector
 ) -> None:
-    """Below the span of the request, which is below its caller's; those that the trace shows."""
+    """Spans of a run are children of the request's span, whose parent is the caller's."""
     told = await watched.http.get("/runs/traced/trace", params={"format": "otlp"})
     [scope] = told.json()["resourceSpans"][0]["scopeSpans"]
     shown = {span["spanId"]: span for span in scope["spans"]}
@@ -289,7 +289,7 @@ async def test_the_spans_of_a_run_reach_the_collector(
 async def test_spans_of_requests_hold_nothing_that_callers_wrote(
     watched: Watched, collector: Collector
 ) -> None:
-    """Neither path nor query nor host; and probes have none."""
+    """Spans contain neither path, query nor host, and probes have no spans."""
     trace = "0af7651916cd43dd8448eb211c80319c"
     headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
     await watched.http.get("/healthz", headers=headers)
@@ -306,7 +306,7 @@ Point = tuple[str, frozenset[tuple[str, str]]]
 
 
 def _sent(metrics: Any) -> Mapping[Point, float]:
-    """Return what a collector got, as Prometheus tells it."""
+    """Return the samples that a collector received, in the form of a Prometheus page."""
     found: dict[Point, float] = {}
     for metric in metrics.scope_metrics[0].metrics:
         for point in getattr(metric, metric.WhichOneof("data")).data_points:
@@ -327,7 +327,7 @@ def _sent(metrics: Any) -> Mapping[Point, float]:
 async def test_the_collector_gets_the_numbers_of_the_page(
     watched: Watched, collector: Collector
 ) -> None:
-    """Each process by a name of its own; counters and histograms since it began."""
+    """Each process sends its own instance ID, and its counters and histograms are cumulative."""
     living = re.compile(
         "caseworker_(http|event_loop|heartbeat|database|queue|free_run)|process|python"
     )
@@ -358,7 +358,7 @@ _NAME = re.compile(r"\b(?:caseworker|process)_\w+")
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_rules_and_dashboard_ask_for_metrics_that_there_are(watched: Watched) -> None:
-    """By the names and labels with which they are told."""
+    """Rules and dashboard use only metric names and labels that the service exports."""
     samples: dict[str, set[str]] = {}
     for family in (await watched.families()).values():
         names = {sample.name for sample in family.samples}

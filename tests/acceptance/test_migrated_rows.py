@@ -1,4 +1,4 @@
-"""Rows survive the way back to the oldest schema and forth again."""
+"""Rows survive a downgrade to the oldest schema and the upgrade back."""
 
 import asyncio
 
@@ -21,21 +21,21 @@ SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM calls), (SELECT count(
 
 
 async def told_of(client: JsonClient, run_id: str) -> list[object]:
-    """Return what is shown of a run that has ended."""
+    """Return the status, result, usage, nodes and events of a finished run."""
     run, trace = await client.get_run(run_id), await client.trace(run_id)
     events = [event async for event in client.events(run_id)]
     return [run["status"], run["result"], run["usage"], trace["snapshot"]["nodes"], events]
 
 
 async def waiting(client: JsonClient, run_id: str) -> None:
-    """Return once a run waits."""
+    """Return a run once it waits."""
     async with asyncio.timeout(150):
         while (await client.get_run(run_id))["status"] != "waiting":  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
 def counted(url: str) -> list[tuple[int, ...]]:
-    """Return how many rows there are of what every schema has."""
+    """Return the row counts of tables that exist in every schema."""
     with psycopg.connect(url) as connection:
         return connection.execute(COUNTS).fetchall()
 
@@ -45,9 +45,9 @@ def counted(url: str) -> list[tuple[int, ...]]:
 async def test_what_was_stored_is_there_after_every_migration_was_undone_and_done_again(
     postgres: TestServer,
 ) -> None:
-    """A run that has ended, an answer in a thread, and a run that waits for an approval.
+    """The rows are a finished run, an answer in a thread, and a run that waits for an approval.
 
-    The oldest schema keeps no questions, so the last one asks again.
+    The oldest schema stores no approvals, so the last run asks again.
     """
     with postgres.empty_database() as url:
         upgrade(url)

@@ -1,4 +1,4 @@
-"""One agent against both protocols of models: what a caller sees must not tell them apart."""
+"""One agent runs against both model protocols, and a caller sees no difference."""
 
 from itertools import groupby
 from typing import Any
@@ -49,7 +49,7 @@ def _body(run_id: str) -> dict[str, Any]:
 async def test_both_protocols_bring_the_same_events_and_messages(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Thinking, streamed texts, calls, a broken one among them, a reprompt and a JSON answer."""
+    """The script has thinking, streamed texts, calls, a broken call, a reprompt and JSON."""
     told = {}
     for name, base_url in (("openai", provider.openai_url), ("anthropic", provider.url)):
         await provider.reset()
@@ -80,10 +80,10 @@ async def test_both_protocols_bring_the_same_events_and_messages(
 
 
 def _merged(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the turn events, the parts of each text put together, without what a provider counts.
+    """Return the turn events with merged text parts and without provider counts.
 
-    How many parts a text comes in is a matter of time, and so is which of two calls side by side
-    begins or ends first: they are told one after the other here.
+    The number of parts and the order of parallel calls depend on timing, so parallel calls are
+    sorted.
     """
     merged: list[tuple[str, Any]] = []
     for event in events:

@@ -1,4 +1,4 @@
-"""Named models from the environment, and a process that is killed while a fallback answers."""
+"""Named models from the environment, and a process killed during a call of a fallback."""
 
 import json
 from itertools import pairwise
@@ -16,7 +16,7 @@ STEPS = ("one", "two", "three")
 async def test_a_run_goes_on_at_the_fallback_at_which_its_process_was_killed(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The model that had failed is not asked again, and all logical calls are counted once."""
+    """The failed model is not called again, and each logical call counts once."""
     named = {
         "fast": {
             "provider": "openai",

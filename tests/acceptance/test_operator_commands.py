@@ -1,4 +1,4 @@
-"""Quotas and approvals on the command line: its commands, called in this process."""
+"""Quotas and approvals on the command line, called in the test process."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ ASKING = {
 
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
-    """Commands configure the logging of their process, which is that of the tests here."""
+    """Restore the logging, which the commands configure for this process."""
     root, known = logging.getLogger(), structlog.get_config()
     handlers, level, show = root.handlers[:], root.level, warnings.showwarning
     yield
@@ -54,7 +54,7 @@ def caseworker(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Command:
-    """Calls a command beside the service, as on a terminal of its machine."""
+    """Return a function that runs a command on the machine of the service."""
     monkeypatch.chdir(tmp_path)
     places = {"CASEWORKER_URL": service.url, "DATABASE_URL": module_database_url}
 
@@ -73,7 +73,7 @@ def table(shown: Result) -> dict[str, list[str]]:
 
 
 def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
-    """It takes the place of the whole one before; without one the configured one counts."""
+    """A new quota replaces the old one; without a quota the configured default applies."""
     caseworker("quotas", "set", "acme", "--max-running", "3", "--max-queued", "7")
     limits = ("--max-runs-per-minute", "60", "--max-cost-usd-per-day", "4.50", "--model", "big")
     replaced = caseworker("quotas", "set", "acme", *limits)
@@ -110,7 +110,7 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
 def test_a_quota_that_is_set_holds_for_the_service_at_once(
     caseworker: Command, tmp_path: Path
 ) -> None:
-    """What is used and reserved of it is shown: a run that waits runs no more, and may yet cost."""
+    """The quota shows used and reserved cost: a waiting run is not running but may still cost."""
     caseworker("quotas", "set", "default", "--max-runs-per-minute", "0")
     refused = caseworker("run", "What is 6 * 7?")
     caseworker("quotas", "set", "default", "--max-cost-usd-per-day", "5")
@@ -144,7 +144,7 @@ def test_a_quota_that_is_set_holds_for_the_service_at_once(
     ],
 )
 def test_what_is_no_quota_is_refused(caseworker: Command, arguments: tuple[str, ...]) -> None:
-    """And nothing is stored."""
+    """Nothing is stored."""
     refused = caseworker("quotas", *arguments)
 
     assert (refused.exit_code, refused.stdout) == (2, "")
@@ -153,7 +153,7 @@ def test_what_is_no_quota_is_refused(caseworker: Command, arguments: tuple[str, 
 
 
 def test_a_database_that_is_away_is_one_line(caseworker: Command) -> None:
-    """Like everywhere on the command line."""
+    """The error has the same form as for all commands."""
     lost = caseworker("quotas", "list", DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
 
     assert (lost.exit_code, lost.stdout) == (2, "")
@@ -161,7 +161,7 @@ def test_a_database_that_is_away_is_one_line(caseworker: Command) -> None:
 
 
 def test_keys_are_shown_to_programs(caseworker: Command, database_url: str) -> None:
-    """Their secrets once: when they are made or replaced."""
+    """Secrets are shown once, when a key is created or replaced."""
     there = {"DATABASE_URL": database_url}
     command = ("keys", "create", "--name", "ci", "--tenant", "json", "--scope", "read")
     made = json.loads(caseworker(*command, "--json", **there).stdout)
@@ -177,7 +177,7 @@ def test_keys_are_shown_to_programs(caseworker: Command, database_url: str) -> N
 
 
 def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> None:
-    """The command as it is started from a shell."""
+    """The command is started from a shell."""
     env = {"DATABASE_URL": module_database_url}
     done = run_caseworker("quotas", "set", "shell", "--max-running", "2", env=env)
     with psycopg.connect(module_database_url) as connection:
@@ -192,7 +192,7 @@ def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> N
 
 
 def asked(caseworker: Command, run_id: str, folder: Path, *limits: str) -> list[str]:
-    """Have a run ask, and return the words of the line that shows what."""
+    """Start a run that asks, and return the words of the line that lists its approval."""
     file = folder / "asking.json"
     file.write_text(json.dumps(ASKING))
     value = ("--input", '{"amount": 5}')
@@ -209,7 +209,7 @@ def asked(caseworker: Command, run_id: str, folder: Path, *limits: str) -> list[
 
 
 def end_of(caseworker: Command, run_id: str) -> dict[str, Any]:
-    """Return the last event of a run once it has ended."""
+    """Return the last event of a finished run."""
     followed = caseworker("events", run_id, "--json")
     last: dict[str, Any] = json.loads(followed.stdout.splitlines()[-1])
     return last
@@ -218,7 +218,7 @@ def end_of(caseworker: Command, run_id: str) -> dict[str, Any]:
 def test_an_approval_is_listed_and_given_with_other_arguments(
     caseworker: Command, tmp_path: Path
 ) -> None:
-    """Arguments that are no JSON, or do not fit, decide nothing."""
+    """Invalid JSON and arguments that do not fit leave the approval open."""
     run_id, approval_id, subject, arguments = asked(caseworker, "pays", tmp_path)
 
     no_json = caseworker("approve", "pays", approval_id, "--arguments", "{amount")
@@ -239,7 +239,7 @@ def test_an_approval_is_listed_and_given_with_other_arguments(
 
 
 def test_an_approval_is_refused_and_stays_so(caseworker: Command, tmp_path: Path) -> None:
-    """Whoever comes later is told; so is whoever names a run or an approval that is not there."""
+    """Later decisions are rejected, as are unknown runs and approvals."""
     _, approval_id, *_ = asked(caseworker, "refused", tmp_path)
 
     refused = caseworker("approve", "refused", approval_id, "--refuse", "--reason", "too much")

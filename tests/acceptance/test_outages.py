@@ -1,4 +1,4 @@
-"""A database that is away, far away or silent: nobody loses a run, and every process ends."""
+"""A database that is down, slow or silent: no run is lost, and every process ends."""
 
 import asyncio
 import re
@@ -28,14 +28,14 @@ QUESTION = {"run_id": "survivor", "input": "What is 6 times 7?"}
 
 @pytest.fixture
 def sound_events(database_url: str) -> Iterator[None]:
-    """Whatever happened, the log of every run is one that an owner could have written."""
+    """Check that every event log is valid after each test."""
     yield
     require_sound_events(database_url)
 
 
 @pytest.fixture
 async def proxy(database_url: str) -> AsyncIterator[FaultProxy]:
-    """A proxy before the database, for all processes of a test."""
+    """Run a proxy in front of the database, for all processes of a test."""
     async with FaultProxy(upstream_of(database_url)) as proxy:
         yield proxy
 
@@ -62,7 +62,7 @@ async def _part(url: str, name: str) -> str:
 async def test_living_processes_keep_their_runs_through_an_outage(
     database_url: str, proxy: FaultProxy, provider: FakeProvider, how: str
 ) -> None:
-    """It lasts for longer than a worker may be silent: no attempt is counted, no call repeated."""
+    """The outage exceeds the heartbeat limit, but no attempt is counted and no call repeated."""
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings, url = model_settings(provider.openai_url), proxied(database_url, proxy)
     async with (
@@ -98,7 +98,7 @@ async def test_living_processes_keep_their_runs_through_an_outage(
 async def test_living_processes_keep_their_runs_while_the_database_takes_no_writes(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It answers every look at the others, and stores nobody's beat."""
+    """The read-only database answers queries but stores no heartbeat."""
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings = model_settings(provider.openai_url)
     async with (
@@ -132,7 +132,7 @@ async def test_living_processes_keep_their_runs_while_the_database_takes_no_writ
 async def test_a_database_that_is_far_away_is_asked_once_a_call(
     database_url: str, proxy: FaultProxy, provider: FakeProvider, round_trip_ms: int
 ) -> None:
-    """At no distance is a run handed over, or a call repeated."""
+    """Latency causes neither a hand-over nor a repeated call."""
     await provider.answer_by_default(Step(plan=PLAN))
     settings = model_settings(provider.openai_url)
     async with (
@@ -167,7 +167,7 @@ async def test_a_database_that_is_far_away_is_asked_once_a_call(
 async def test_sigterm_ends_a_process_that_has_just_lost_its_database(
     database_url: str, proxy: FaultProxy, command: str, how: str
 ) -> None:
-    """With an orderly exit code, and without a traceback."""
+    """The exit code is 0, and there is no traceback."""
     async with ServiceProcess(proxied(database_url, proxy), command=command) as service:
         proxy.refuse(how == "refused")
         if how == "silent":
@@ -183,7 +183,7 @@ async def test_sigterm_ends_a_process_that_has_just_lost_its_database(
 async def test_sigterm_ends_a_process_that_cannot_give_its_runs_back(
     database_url: str, proxy: FaultProxy, provider: FakeProvider
 ) -> None:
-    """Another process finds them once the database is back."""
+    """Another process recovers them once the database is back."""
     await provider.script("6 times 7", [Step(hang=True), Step(plan=PLAN)], repeat_last=True)
     settings = model_settings(provider.openai_url)
     async with (
@@ -207,7 +207,7 @@ async def test_sigterm_ends_a_process_that_cannot_give_its_runs_back(
 
 
 class _GoesAway(FaultProxy):
-    """Lets a process look at the database once, and is away from then on."""
+    """A proxy that serves one query of the database and then disappears."""
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.refuse(self.counts.accepted > 0)
@@ -218,7 +218,7 @@ class _GoesAway(FaultProxy):
 async def test_a_database_that_goes_away_during_start_up_is_named_in_one_line(
     database_url: str, command: str
 ) -> None:
-    """After the look at its revision had succeeded."""
+    """The check of its revision had succeeded before."""
     async with _GoesAway(upstream_of(database_url)) as proxy:
         env = {**QUICK, "DATABASE_URL": proxied(database_url, proxy)}
         ended = await asyncio.to_thread(run_caseworker, command, env=env)
@@ -236,7 +236,7 @@ async def test_a_database_that_goes_away_during_start_up_is_named_in_one_line(
 async def test_a_killed_process_is_noticed_within_seconds(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """With the times of the defaults: long before a process that is only slow would lose a run."""
+    """With default times, this is long before a slow process would lose a run."""
     await provider.script("6 times 7", [Step(hang=True), Step(plan=PLAN)], repeat_last=True)
     settings = model_settings(provider.openai_url)
     usual = {"WORKER_HEARTBEAT_SECONDS": "1", "WORKER_STALE_AFTER_SECONDS": "600"}
@@ -258,7 +258,7 @@ async def test_a_killed_process_is_noticed_within_seconds(
 async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It misses many beats, and lives: nobody repeats its call."""
+    """The process misses many heartbeats but is alive, so no other process repeats its call."""
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings = model_settings(provider.openai_url)
     patient = {"WORKER_STALE_AFTER_SECONDS": "600"}
@@ -276,7 +276,7 @@ async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
 
 
 async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultProxy) -> None:
-    """On a port of its own; not ready before it can take runs, nor while the database is away."""
+    """The worker's port is not ready before it can claim runs and during an outage."""
     url = proxied(database_url, proxy)
     settings = {"WORKER_HEALTH_PORT": "0", "DATABASE_LOCK_TIMEOUT_MS": "120000"}
     async with open_oracle(database_url) as oracle, AsyncExitStack() as stack:
@@ -302,7 +302,7 @@ async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultPr
 
 
 def test_a_port_that_is_taken_is_named_in_one_line(database_url: str) -> None:
-    """A worker does not start without the health that it was told to serve."""
+    """A worker does not start if it cannot serve the configured health port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         env = {**QUICK, "DATABASE_URL": database_url, "WORKER_HEALTH_PORT": str(port)}
@@ -313,7 +313,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(database_url: str) -> None:
 
 
 async def test_a_replica_without_a_worker_is_ready_while_any_takes_runs(database_url: str) -> None:
-    """It accepts runs either way; what it accepts alone would be executed by nobody."""
+    """The replica accepts runs either way, but without a worker no process would execute them."""
     async with ServiceProcess(database_url, "--no-worker") as replica:
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{replica.url}/readyz")).status_code == 503
@@ -326,7 +326,7 @@ async def test_a_replica_without_a_worker_is_ready_while_any_takes_runs(database
 
 
 async def test_a_probe_of_readiness_logs_nothing(database_url: str) -> None:
-    """Probes come every few seconds, from several sides."""
+    """Probes arrive every few seconds from several sources."""
     async with ServiceProcess(database_url) as service:
         before = service.child.stderr.count("\n")
         for _ in range(5):
@@ -335,7 +335,7 @@ async def test_a_probe_of_readiness_logs_nothing(database_url: str) -> None:
 
 
 async def test_a_database_that_takes_no_writes_makes_no_process_ready(database_url: str) -> None:
-    """It answers, and would store nothing that is accepted."""
+    """A read-only database answers queries but could not store an accepted run."""
     async with (
         ServiceProcess(database_url, "--no-worker") as service,
         open_oracle(database_url) as oracle,

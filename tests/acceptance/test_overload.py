@@ -1,4 +1,4 @@
-"""A burst of more posts than a process can take: it refuses the excess and keeps the rest."""
+"""A burst of more posts than a process can take is refused beyond its limit."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.support.service import ServiceProcess
 MAX_GROWTH_BYTES = 300 << 20
 PATIENCE_SECONDS = 300.0
 REFUSALS = {"queue-full", "too-many-connections", "too-many-bodies"}
-"""What a refusal may say; the database is there, so that it is not is nothing to say."""
+"""Allowed problem types of a refusal; a missing database is not among them."""
 
 QUEUED = "SELECT count(*) FROM runs WHERE status = 'queued'"
 STATUSES = "SELECT run_id, status FROM runs"
@@ -28,23 +28,23 @@ STATUSES = "SELECT run_id, status FROM runs"
 
 @dataclass(slots=True)
 class Burst:
-    """What became of many posts."""
+    """The outcome of many posts."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
-    """By the id of the run that was posted."""
+    """Answers by the ID of the posted run."""
     stored: dict[str, str] = field(default_factory=dict)
-    """The status of every run that the database has, once nothing goes on any more."""
+    """The final status of every run in the database."""
     most_queued: int = 0
-    """How many runs were seen to wait at once."""
+    """The largest number of queued runs seen."""
     growth_bytes: int = 0
-    """How much more memory than before the process was seen to hold."""
+    """The largest growth of the process's memory seen, in bytes."""
 
     def refusals(self) -> Counter[str]:
         """Count the kinds of refusals."""
         return Counter(_kind(each) for each in self.answers.values() if each.status != 202)
 
     def faults(self, *, max_queued: int) -> list[str]:
-        """Return what a process may not do however much is asked of it."""
+        """Return the violations of the guarantees of a process under load."""
         accepted = {run_id for run_id, each in self.answers.items() if each.status == 202}
         statuses = {each.status for each in self.answers.values()}
         hasty = [
@@ -75,7 +75,7 @@ def _kind(answer: Answer) -> str:
 
 @asynccontextmanager
 async def watching(burst: Burst, process: psutil.Process, url: str) -> AsyncIterator[None]:
-    """Look at the memory of a process and at its queue all the time."""
+    """Watch the memory of a process and its queue during the block."""
     before = process.memory_info().rss
 
     async def watch() -> None:
@@ -98,7 +98,7 @@ async def watching(burst: Burst, process: psutil.Process, url: str) -> AsyncIter
 
 
 async def burst_of(posts: int, connections: int, database_url: str, max_queued: int) -> Burst:
-    """Post runs on many connections at once, and wait for the end of those that were accepted."""
+    """Post runs on many connections at once, and wait until the accepted ones have ended."""
     settings = {"WORKER_MAX_RUNS": "50", "ADMISSION_MAX_QUEUED": str(max_queued)}
     burst = Burst()
     left = [f"burst-{number}" for number in range(posts)]
@@ -123,7 +123,7 @@ async def burst_of(posts: int, connections: int, database_url: str, max_queued: 
 
 
 async def statuses_at_the_end(database_url: str) -> dict[str, str]:
-    """Return the status of every run, once none waits or is executed any more."""
+    """Return the status of every run once all have ended."""
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection,
@@ -159,7 +159,7 @@ async def test_a_burst_of_posts_is_refused_beyond_the_queue_limit(
 async def test_a_service_that_ignores_the_limit_of_its_queue_is_found_out(
     database_url: str,
 ) -> None:
-    """It has another limit than it is judged by."""
+    """The service runs with a different limit from the one that the check uses."""
     burst = await burst_of(200, 100, database_url, max_queued=10_000)
 
     faults = burst.faults(max_queued=5)
@@ -170,7 +170,7 @@ async def test_a_service_that_ignores_the_limit_of_its_queue_is_found_out(
 
 @pytest.mark.req("card/s2s")
 def test_each_thing_that_a_burst_may_not_do_is_found() -> None:
-    """A burst that went well has no fault, and each change of it has one."""
+    """A good burst has no fault, and each changed one has exactly one."""
 
     def refusal(kind: str, status: int, retry: str = "2") -> Answer:
         told = {"type": f"urn:caseworker:problem:{kind}"}

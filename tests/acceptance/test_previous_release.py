@@ -1,4 +1,4 @@
-"""A release is rolled out: the code before it goes on working while the schema is already new."""
+"""Rolling upgrades: the previous release keeps working after the schema has changed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.proof
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The code before."""
+    """Return the folder with the previous release."""
     return unpack(tmp_path_factory.mktemp("previous"))
 
 
 @pytest.fixture
 def older_url(postgres: TestServer) -> Iterator[str]:
-    """A database as the code before wants it."""
+    """Yield a database with the schema of the previous release."""
     with postgres.empty_database() as url:
         upgrade(url, REVISION)
         yield url
@@ -38,7 +38,7 @@ def older_url(postgres: TestServer) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """A process of either release on one database."""
+    """One process of each release on one database."""
 
     before: PreviousService
     after: ServiceProcess
@@ -50,7 +50,7 @@ class Fleet:
 async def rolled_out(
     folder: Path, url: str, provider: FakeProvider, *under_way: str
 ) -> AsyncIterator[Fleet]:
-    """Migrate below a process of the code before, which executes runs, and start the new one."""
+    """Migrate under a running process of the previous release, and start the new one."""
     settings = model_settings(provider.openai_url)
     async with (
         PreviousService(folder, url, settings) as before,
@@ -67,7 +67,7 @@ async def rolled_out(
 
 
 def _upgrade_at_last(url: str) -> None:
-    """Migrate, again where the process that works has a table at the wrong moment."""
+    """Migrate, and retry while the running process holds a lock."""
     for _ in range(5):
         with suppress(TableLockedError):
             return upgrade(url)
@@ -75,12 +75,12 @@ def _upgrade_at_last(url: str) -> None:
 
 
 def question(marker: str) -> dict[str, str]:
-    """Return a run by the name of its marker."""
+    """Return a run named by its marker."""
     return {"run_id": marker, "input": f"{marker}: what is 6 times 7?", "gold_answer": "42"}
 
 
 async def hanging(marker: str, client: JsonClient, provider: FakeProvider) -> None:
-    """Post a run whose first call is not answered, and whose second one is."""
+    """Post a run whose first call hangs and whose second one is answered."""
     await provider.script(marker, [Step(hang=True), Step(plan=PLAN)], repeat_last=True)
     await client.post_run(question(marker))
     await provider.wait_for_arrivals(1, marker)
@@ -89,7 +89,7 @@ async def hanging(marker: str, client: JsonClient, provider: FakeProvider) -> No
 async def test_the_code_before_works_on_the_new_schema(
     folder: Path, database_url: str, provider: FakeProvider
 ) -> None:
-    """It is started there, executes a run, stops one, and shows both."""
+    """The previous release starts, executes a run, cancels another, and shows both."""
     await provider.script("CASE", [Step(plan=PLAN)], repeat_last=True)
     settings = model_settings(provider.openai_url)
     async with (
@@ -111,7 +111,7 @@ async def test_the_code_before_works_on_the_new_schema(
 async def test_runs_are_accepted_executed_and_shown_by_either_release(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
-    """Whichever process executes them; so is a run that was under way during the migration."""
+    """Either process may execute them, also a run that was active during the migration."""
     async with rolled_out(folder, older_url, provider, "UNDER-WAY") as fleet:
         clients = (fleet.of_before, fleet.of_after)
         await provider.release()
@@ -134,7 +134,7 @@ async def test_runs_are_accepted_executed_and_shown_by_either_release(
 async def test_either_release_stops_the_runs_of_the_other(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
-    """A cancel that one process accepts ends the call of a process of the other release."""
+    """A cancel request at one process ends the call in the process of the other release."""
     async with rolled_out(folder, older_url, provider, "OF-BEFORE") as fleet:
         await fleet.of_after.cancel_run("OF-BEFORE")
         assert (await finished(fleet.of_after, "OF-BEFORE"))["status"] == "cancelled"
@@ -146,7 +146,7 @@ async def test_either_release_stops_the_runs_of_the_other(
 async def test_the_new_release_takes_over_the_runs_of_a_killed_process_of_the_one_before(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
-    """The journal that the older process wrote is read as its own would be."""
+    """The journal of the older process is read like its own."""
     async with rolled_out(folder, older_url, provider, "OF-BEFORE") as fleet:
         fleet.before.child.kill()
         run = await finished(fleet.of_after, "OF-BEFORE")
@@ -157,7 +157,7 @@ async def test_the_new_release_takes_over_the_runs_of_a_killed_process_of_the_on
 async def test_the_release_before_takes_over_the_runs_of_a_killed_process_of_the_new_one(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
-    """It reads the journal of the newer process, which is what a rolled back release has to do."""
+    """The older release reads the journal of the newer one, as it must after a rollback."""
     async with rolled_out(folder, older_url, provider) as fleet:
         fleet.before.child.freeze()
         await hanging("OF-AFTER", fleet.of_after, provider)
@@ -170,6 +170,6 @@ async def test_the_release_before_takes_over_the_runs_of_a_killed_process_of_the
 
 
 async def _kinds(client: JsonClient, run_id: str) -> list[Any]:
-    """Return what a trace says, whoever stored it."""
+    """Return kind, name, status and model of each node in a trace."""
     nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
     return [[node[name] for name in ("kind", "name", "status", "model")] for node in nodes]

@@ -1,4 +1,4 @@
-"""Services that share the limit of a model, and a provider that refuses what is more."""
+"""Services that share the limit of a model, and a provider that refuses calls beyond it."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from tests.support.stores import eventually, open_oracle
 
 CALLS, RUNS = 16, 4
 LIMITED = {"MODELS_SMALL_REQUESTS_PER_MINUTE": "600"}
-"""Ten at once, and then a little less than ten a second."""
+"""Limits: ten requests at once, and then a little less than ten a second."""
 
 
 def asking(prompt: str, times: int) -> dict[str, Any]:
-    """A run that asks the small model so often, side by side."""
+    """Return a run that calls the small model ``times`` times in parallel."""
     inner = {"type": "llm", "data": {"prompt": f"{prompt} ${{default}}"}}
     data = {"step": inner, "max_parallel": 16}
     return {
@@ -29,7 +29,7 @@ def asking(prompt: str, times: int) -> dict[str, Any]:
 async def refused_of(
     provider: FakeProvider, database_url: str, settings: dict[str, str], per_second: float = 11
 ) -> int:
-    """Have two services ask as much as they can; return how many requests were refused."""
+    """Let two services call as often as possible; return how many requests were refused."""
     await provider.limit(burst=25, per_second=per_second)
     used = {**model_settings(provider.openai_url), "RETRY_MAX_RETRIES": "8", **settings}
     async with (
@@ -60,7 +60,7 @@ async def waits(client: JsonClient, run_id: str) -> list[int]:
 async def test_calls_of_two_services_wait_instead_of_being_refused(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Sixty-four calls at once: not one request is one too many, and the traces show the waits."""
+    """No one of sixty-four concurrent calls exceeds the limit, and the traces show the waits."""
     assert await refused_of(provider, database_url, LIMITED) == 0
 
 
@@ -68,14 +68,14 @@ async def test_calls_of_two_services_wait_instead_of_being_refused(
 async def test_without_a_limit_the_provider_refuses(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The same story is too much for the provider, so the one above is about something."""
+    """The same load exceeds the limit of the provider, so the test above is meaningful."""
     assert await refused_of(provider, database_url, {}, per_second=3) > 0
 
 
 async def test_a_refusal_pauses_the_model_for_all_services(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """A call of another service waits until the time that the provider has named is over."""
+    """A call of another service waits for the time that the provider named."""
     busy = Step(status=429, headers={"retry-after": "3600"})
     await provider.script("First", [busy])
     settings = {**model_settings(provider.openai_url), **LIMITED}
@@ -103,7 +103,7 @@ async def test_a_refusal_pauses_the_model_for_all_services(
 async def test_a_stop_ends_the_wait_for_a_turn(
     database_url: str, provider: FakeProvider, how: str
 ) -> None:
-    """Although its turn would never come; what waited was never sent."""
+    """The call's slot would never come, and the waiting request is never sent."""
     settings = {**model_settings(provider.openai_url), "MODELS_SMALL_REQUESTS_PER_MINUTE": "1"}
     async with (
         ServiceProcess(database_url, settings=settings) as service,

@@ -1,4 +1,4 @@
-"""Odd replies that were reported of real endpoints, and histories that they refuse, over HTTP."""
+"""Odd replies reported from real endpoints, and histories that they refuse, over HTTP."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ async def service(
     running_provider: FakeProvider,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
-    """A service whose small model speaks one dialect and whose big model the other."""
+    """Run a service whose small and big models use different protocols."""
     log = tmp_path_factory.mktemp("mcp") / "log"
     command = {"command": sys.executable, "args": ["-m", "tests.support.hostile_mcp", str(log)]}
     settings = model_settings(running_provider.openai_url) | {
@@ -62,16 +62,16 @@ async def service(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What became of a run, and what its model was asked."""
+    """A finished run, the requests to its model and its completed tool calls."""
 
     run: Json
     requests: list[Json]
     ended: list[str]
-    """The ids of the calls of tools that events told of."""
+    """The IDs of the tool calls in ``tool_call_end`` events."""
 
     @property
     def calls(self) -> list[tuple[str, str]]:
-        """The calls in the last request, by id and name."""
+        """Return the calls in the last request, by ID and name."""
         return [
             (call["id"], call["function"]["name"])
             for message in self.requests[-1]["messages"]
@@ -80,7 +80,7 @@ class Seen:
 
     @property
     def results(self) -> dict[str, str]:
-        """The results in the last request, by the id of their call."""
+        """Return the results in the last request, by the ID of their call."""
         messages = self.requests[-1]["messages"]
         return {
             each["tool_call_id"]: each["content"] for each in messages if each["role"] == "tool"
@@ -88,13 +88,13 @@ class Seen:
 
     @property
     def output(self) -> str:
-        """The answer of the agent."""
+        """Return the answer of the agent."""
         assert self.run["status"] == "completed", self.run["stop"]
         return str(self.run["result"]["output"])
 
     @property
     def reason(self) -> str:
-        """Why the run has stopped."""
+        """Return why the run has stopped."""
         return str(self.run["stop"]["reason"])
 
 
@@ -103,7 +103,7 @@ Check = Callable[[Seen], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a model replies, and what is right then."""
+    """Replies of a model and the check that the run must pass."""
 
     replies: Sequence[Step]
     right: Check
@@ -324,7 +324,7 @@ def _agent(case: Case) -> Json:
 async def test_an_odd_reply_is_read_as_it_was_meant(
     client: JsonClient, provider: FakeProvider, case: Case
 ) -> None:
-    """The run does what the model wanted, or says what the endpoint said."""
+    """The run does what the model intended, or reports the error of the endpoint."""
     marker = f"quirk-{uuid.uuid4()}"
     await provider.script(marker, list(case.replies), repeat_last=True)
     body = {"kind": "agent", "agent": _agent(case), "input": f"6 times 7? {marker}"}
@@ -346,7 +346,7 @@ async def test_an_odd_reply_is_read_as_it_was_meant(
 async def test_a_thread_goes_on_with_another_provider(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """Ids that the first endpoint gave and the second does not take are sent as others."""
+    """Call IDs that the second provider rejects are replaced."""
     marker = f"quirk-{uuid.uuid4()}"
     odd = calling((0, "functions.calculator:0", CALCULATOR, SIX))
     await provider.script(marker, [odd, Step(text="It is 42.")], model="fake-small")
@@ -367,7 +367,7 @@ async def test_a_thread_goes_on_with_another_provider(
 async def test_a_repaired_reply_and_a_failed_one_are_told_of_in_the_trace(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The call names the repair; the failed one has the beginning of what came."""
+    """The call lists its repair, and the failed call keeps the beginning of the reply."""
     marker = f"quirk-{uuid.uuid4()}"
     refusal = document({"error": {"message": "No such thing", "code": 400}}, 400)
     await provider.script(marker, [calling((0, None, CALCULATOR, SIX)), refusal])

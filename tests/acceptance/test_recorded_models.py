@@ -1,4 +1,4 @@
-"""What an evaluation recorded of a real endpoint is replayed without one, and nothing else is."""
+"""An evaluation recorded from a real endpoint can be replayed without it, and only unchanged."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ SCRIPTS = {
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an evaluation ended."""
+    """The result of an evaluation."""
 
     exit_code: int
     stderr: str
@@ -56,7 +56,7 @@ class Ended:
 def evaluate(
     folder: Path, settings: Mapping[str, str], *options: str, cases: list[dict[str, Any]] = CASES
 ) -> Ended:
-    """Evaluate cases in a process of their own, with its models as the settings say."""
+    """Evaluate cases in a separate process, with models from the settings."""
     folder.mkdir(exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(cases))
     options = ("--seed", "3", *options)
@@ -69,7 +69,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording, and what was measured when it was made."""
+    """A recording and the evaluation that made it."""
 
     path: Path
     recorded: Ended
@@ -78,7 +78,7 @@ class Recording:
     def replay(
         self, folder: Path, lines: list[str] | None = None, cases: list[dict[str, Any]] = CASES
     ) -> Ended:
-        """Evaluate again without an endpoint, perhaps with other lines or cases."""
+        """Evaluate again without an endpoint, optionally with other lines or cases."""
         path = self.path
         if lines is not None:
             path = folder / "changed.jsonl"
@@ -103,7 +103,7 @@ async def recording(
     module_database_url: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Recording:
-    """An evaluation that asked a real endpoint, with every kind of reply."""
+    """Record an evaluation with a real endpoint and every kind of reply."""
     folder = tmp_path_factory.mktemp("recording")
     for marker, steps in SCRIPTS.items():
         await running_provider.script(marker, steps, repeat_last=True)
@@ -122,7 +122,7 @@ async def recording(
 
 
 def figures(ended: Ended) -> dict[str, Any]:
-    """What two evaluations of the same replies must agree on."""
+    """Return the figures that must be equal in two evaluations of the same replies."""
     names = ("success@1", "avg_llm_small", "avg_llm_big", "tokens", "outcomes", "counts")
     cases = {case["id"]: case["outcomes"] for case in ended.metrics["cases"]}
     return {**{name: ended.metrics[name] for name in names}, "cases": cases}
@@ -131,7 +131,7 @@ def figures(ended: Ended) -> dict[str, Any]:
 def test_a_replay_without_a_network_gives_the_same_results(
     recording: Recording, tmp_path: Path
 ) -> None:
-    """Answers, tokens, cost and failures; a failure that a retry mended is not repeated."""
+    """Answers, tokens, cost and failures are equal; a retried failure is not replayed."""
     replayed = recording.replay(tmp_path)
 
     assert figures(replayed) == figures(recording.recorded)
@@ -141,7 +141,7 @@ def test_a_replay_without_a_network_gives_the_same_results(
 
 
 def test_a_recording_says_what_it_is_and_holds_no_secret(recording: Recording) -> None:
-    """A header, then one exchange a line, in order; neither keys nor prompts are kept."""
+    """A recording has a header and one exchange per line in order, without keys and prompts."""
     text = recording.path.read_text()
     header, *exchanges = map(json.loads, text.splitlines())
 
@@ -163,7 +163,7 @@ def test_a_recording_says_what_it_is_and_holds_no_secret(recording: Recording) -
 def test_what_was_changed_or_is_missing_fails_loudly_and_alone(
     recording: Recording, tmp_path: Path
 ) -> None:
-    """With the case, the purpose and the attempt; the other cases are as they were."""
+    """The error names the case, the purpose and the attempt; other cases stay unchanged."""
     lines = recording.path.read_text().splitlines()
     changed = [{**CASES[0], "input": "plain: what is 7 * 6?"}, *CASES[1:]]
     kept = [line for line in lines if '"case":"mended"' not in line]

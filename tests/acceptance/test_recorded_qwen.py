@@ -1,4 +1,4 @@
-"""What a real model of 1.5 billion parameters said of sixty cases, replayed without it.
+"""Replays replies of a real model of 1.5 billion parameters to sixty cases.
 
 The recording was made with the command in docs/evaluation.md, on two cores. A replay is strict:
 record it again when a prompt, a schema or the result of a tool changes.
@@ -34,13 +34,13 @@ FAMILIES = {
     "mixed": (3, 0, 0),
     "stocks": (12, 9, 0),
 }
-"""Cases, those solved, and those verified and wrong."""
+"""The numbers of cases, of solved ones, and of wrongly verified ones."""
 OPTIONS = ("--seed", "1", "--sample", "60", "--sample-seed", "10", "--no-gate")
 
 
 @pytest.fixture(scope="module")
 def metrics(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a replay of the recording measures."""
+    """Return the metrics of a replay of the recording."""
     folder = tmp_path_factory.mktemp("replayed")
     ended = run_caseworker(
         *("eval", str(DATA / "cases" / "cases.json"), "--out", str(folder), *OPTIONS),
@@ -54,14 +54,14 @@ def metrics(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def first_plans() -> list[dict[str, Any]]:
-    """The exchanges in which a case was planned for the first time."""
+    """Return the exchanges with the first plan of each case."""
     exchanges = [json.loads(line) for line in RECORDING.read_text().splitlines()[1:]]
     return [each for each in exchanges if each["purpose"].endswith("/small/1/plan")]
 
 
 @pytest.mark.req("002/16.4", "002/22.4")
 def test_what_the_model_solves_is_what_the_readme_says(metrics: dict[str, Any]) -> None:
-    """Blind; also how often it is verified and wrong, by the harness's own comparison."""
+    """The harness compares with gold answers, also for wrongly verified ones."""
     counts = metrics["counts"]
     families = {
         name: (group["trials"], group["succeeded"], group["falsely_verified"])
@@ -74,7 +74,7 @@ def test_what_the_model_solves_is_what_the_readme_says(metrics: dict[str, Any]) 
 
 
 def test_most_of_what_the_model_reads_for_a_plan_it_has_read_before() -> None:
-    """The server keeps the last prompt alone, and every other case expects other tools."""
+    """The server caches only the last prompt, and every other case expects other tools."""
     usages = [each["reply"]["usage"] for each in first_plans()]
     cached = sum(usage.get("tokens_cached", 0) for usage in usages)
 
@@ -83,7 +83,7 @@ def test_most_of_what_the_model_reads_for_a_plan_it_has_read_before() -> None:
 
 @pytest.mark.req("002/12.3")
 def test_a_plan_of_a_one_line_case_reads_at_most_600_tokens() -> None:
-    """With all built-in tools, as the model's own tokenizer counts them."""
+    """The prompt has all built-in tools and is counted with the model's own tokenizer."""
     tokens = [each["reply"]["usage"]["tokens_in"] for each in first_plans() if "reply" in each]
 
     assert len(tokens) > 40

@@ -1,4 +1,4 @@
-"""A caller, the service and a model provider: three processes, real sockets."""
+"""A caller, the service and a model provider: three processes with real sockets."""
 
 import pytest
 
@@ -15,7 +15,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}
 async def test_a_case_is_answered_and_its_trace_shows_every_call(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Post, wait, read the answer, then the trace."""
+    """The caller posts, waits, and reads the answer and the trace."""
     await provider.script("17%", [Step(plan=PLAN)])
 
     run = await client.post_run({"input": "What is 17% of 2,340?"}, wait_seconds=120)
@@ -39,7 +39,7 @@ async def test_a_case_is_answered_and_its_trace_shows_every_call(
 async def test_a_run_cancelled_while_its_model_thinks_ends_the_call_in_flight(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The provider sees its client hang up, and no other call starts."""
+    """The provider sees its client disconnect, and no other call starts."""
     await provider.script("slow", [Step(hang=True)])
     await client.post_run({"run_id": "slow-1", "input": "A slow question?"})
     await provider.wait_for_arrivals(1, "slow")
@@ -74,7 +74,7 @@ async def test_a_run_cancelled_while_its_model_thinks_ends_the_call_in_flight(
 async def test_a_provider_that_fails_is_asked_again_inside_the_limits(
     client: JsonClient, provider: FakeProvider, steps: list[Step], retries: int
 ) -> None:
-    """The call succeeds in the end, and its attempts are its children in the trace."""
+    """The call succeeds in the end, and the trace shows its attempts as children."""
     await provider.script("17%", steps)
 
     run = await client.post_run({"input": "What is 17% of 2,340?"}, wait_seconds=120)

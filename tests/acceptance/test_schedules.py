@@ -1,4 +1,4 @@
-"""Delayed and repeated runs with real processes: each instant once, whatever crashes."""
+"""Delayed and repeated runs with real processes: each instant fires once despite crashes."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,7 +26,7 @@ async def put(service: ServiceProcess, name: str, **changes: Any) -> dict[str, A
 
 
 async def missed(oracle: Oracle, hours: int) -> None:
-    """Have all schedules be due since so many full hours, with no job that says so."""
+    """Make all schedules overdue by ``hours`` hours and delete their jobs."""
     await oracle.rows("DELETE FROM procrastinate_jobs WHERE queue_name = 'schedules'")
     query = "UPDATE schedules SET next_at = date_trunc('hour', now()) - make_interval(hours => %s)"
     await oracle.rows(query, hours - 1)
@@ -39,7 +39,7 @@ async def instants(oracle: Oracle) -> list[tuple[str, str]]:
 
 
 async def test_a_delayed_run_begins_when_it_is_time(database_url: str) -> None:
-    """Accepted at once, and not begun before; what is cancelled meanwhile never begins."""
+    """A delayed run is accepted at once and starts at its time; a cancelled run never starts."""
     body = {"input": "What is 6 * 7?"}
     async with ServiceProcess(database_url) as service, service.client() as client:
         far = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -59,7 +59,7 @@ async def test_a_delayed_run_begins_when_it_is_time(database_url: str) -> None:
 
 
 async def test_a_schedule_fires_by_itself(database_url: str) -> None:
-    """Its wake-up is a job of the queue; the one after it is ordered with the run."""
+    """A schedule's wake-up is a queue job, and the next one is stored together with the run."""
     async with (
         ServiceProcess(database_url) as service,
         open_oracle(database_url) as oracle,
@@ -82,7 +82,7 @@ async def test_a_schedule_fires_by_itself(database_url: str) -> None:
 async def test_processes_that_are_killed_while_they_fire_lose_and_double_nothing(
     database_url: str,
 ) -> None:
-    """Two at a time fire what an outage has left; each is killed in the middle, again and again."""
+    """Two processes fire the overdue schedules, and each is repeatedly killed while it does."""
     names = [f"s{number}" for number in range(6)]
     async with open_oracle(database_url) as oracle:
         async with (

@@ -1,8 +1,8 @@
-"""Secrets that callers never sent: tools and models say them, in answers and in failures.
+"""Secrets that callers never sent come from tools and models, in answers and in failures.
 
-A tool of somebody else breaks, fails and answers with canaries; a model provider puts them into
-headers, pages, broken plans and names of tools that do not exist, long enough to be cut. What they
-answer belongs to the caller who asked; nothing of it may be read anywhere else.
+A third-party tool breaks, fails and answers with canaries. A model provider puts them into headers,
+pages, broken plans and names of unknown tools, long enough to be truncated. Their answers belong to
+the caller; no other surface may show them.
 """
 
 import json
@@ -20,17 +20,17 @@ from tests.support.service import ServiceProcess, model_settings
 from tests.support.surfaces import Surface, columns_of, plain, views_of
 
 KEPT = frozenset({"runs.request", "runs.result", "calls.value"})
-"""What a run is executed from, what was asked for, and the journal it comes from."""
+"""Columns that keep the original text: the request, the result and the journal."""
 
 TORN = ("ada.king.countess.of.lovelace", "hunter-of-secrets-2")
-"""Parts of an address and of a password that stand where names are cut."""
+"""Parts of an address and of a password at the position where names are truncated."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
-    """A service with a tool of somebody else, that says all it can."""
+    """Run a service with a third-party tool that outputs secrets everywhere."""
     settings = {
         **model_settings(running_provider.openai_url),
         "LOGGING_LEVEL": "debug",
@@ -42,7 +42,7 @@ async def service(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def story(service: ServiceProcess, running_provider: FakeProvider) -> AsyncIterator[Story]:
-    """What happened."""
+    """Return the completed story."""
     timeout = httpx.Timeout(60)
     async with httpx.AsyncClient(base_url=service.url, timeout=timeout, trust_env=False) as http:
         told = Story(http, running_provider)
@@ -53,7 +53,7 @@ async def story(service: ServiceProcess, running_provider: FakeProvider) -> Asyn
 
 
 def steps(story: Story) -> dict[str, Step]:
-    """Return how the provider answers, by a name for it."""
+    """Return named replies of the provider."""
     for place in ("tool cause", "tool exception", "tool error", "tool code", "tool result"):
         story.text(place)
     page = f"<html><body>{story.text('page')}</body></html>"
@@ -79,7 +79,7 @@ def action(tool: str, **args: Any) -> dict[str, Any]:
 
 
 async def ask(story: Story, name: str, step: Step) -> None:
-    """Ask a case and a graph that the provider answers in this way."""
+    """Run a case and a graph that the provider answers with this reply."""
     case = {"input": f"Case of {name}: {story.text(f'question {name}')}"}
     prompt = f"Graph of {name}: {story.text(f'prompt {name}')}"
     steps = [{"id": "ask", "type": "llm", "data": {"prompt": prompt}}]
@@ -91,7 +91,7 @@ async def ask(story: Story, name: str, step: Step) -> None:
 
 
 async def look_for(story: Story) -> None:
-    """Ask for what is not there, under names that are secrets."""
+    """Request missing resources whose names are secrets."""
     for kind in ("email", "model key", "web token", "account", "phone"):
         value = story.one(f"path {kind}", kind)
         for path in ("/runs/{}/trace", "/runs/{}/artifacts/{}", "/graphs/{}/versions/1", "/{}"):
@@ -101,7 +101,7 @@ async def look_for(story: Story) -> None:
 
 
 def leaks(story: Story, surfaces: list[Surface]) -> list[str]:
-    """Return what can be read where."""
+    """Return each leaked canary with the surface that shows it."""
     found = {
         f"{leaked} in {surface.name}"
         for surface in surfaces
@@ -116,7 +116,7 @@ def leaks(story: Story, surfaces: list[Surface]) -> list[str]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_way_was_gone(story: Story, module_database_url: str) -> None:
-    """Otherwise the searches below would search what never happened."""
+    """Otherwise the searches below would prove nothing."""
     statuses = {name: run["status"] for name, run in story.runs.items()}
     kept = "".join(each.text for each in columns_of(module_database_url) if each.name in KEPT)
 
@@ -132,7 +132,7 @@ async def test_every_way_was_gone(story: Story, module_database_url: str) -> Non
 async def test_what_tools_and_models_say_is_not_logged(
     story: Story, service: ServiceProcess
 ) -> None:
-    """At the most talkative level, and with the tracebacks of what broke."""
+    """The log level is debug, and tracebacks are included."""
     lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
     output = service.child.stdout + service.child.stderr
 
@@ -145,7 +145,7 @@ async def test_what_tools_and_models_say_is_not_logged(
 async def test_what_tools_and_models_say_is_kept_in_the_journal_alone(
     story: Story, module_database_url: str
 ) -> None:
-    """No event and no job of the queue holds a copy."""
+    """Events and queue jobs contain no copy."""
     elsewhere = [each for each in columns_of(module_database_url) if each.name not in KEPT]
 
     assert {each.name.partition(".")[0] for each in elsewhere} >= {"events", "calls"}
@@ -155,7 +155,7 @@ async def test_what_tools_and_models_say_is_kept_in_the_journal_alone(
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2", "002/13.5")
 async def test_what_tools_and_models_say_is_not_told_of_a_run(story: Story) -> None:
-    """In its view without the result that was asked for, its trace, its events, its receipt."""
+    """This covers its view without the result, its trace, its events and its receipt."""
     for name, run in story.runs.items():
         assert leaks(story, await views_of(story.http, run["run_id"])) == [], name
 
@@ -163,7 +163,7 @@ async def test_what_tools_and_models_say_is_not_told_of_a_run(story: Story) -> N
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/23.5")
 async def test_what_is_not_found_is_not_named(story: Story) -> None:
-    """A path may be a secret that somebody has pasted."""
+    """A path may contain a secret that a caller pasted by mistake."""
     assert len(story.answers) == 30
     for answer in story.answers:
         assert 400 <= answer.status_code < 500, answer.url

@@ -41,7 +41,7 @@ def _pid_of_owner(database_url: str, run_id: str) -> int:
 
 
 def _gone(service: ServiceProcess, pids: set[int]) -> bool:
-    """Return whether no process of the service has these numbers; others may have them again."""
+    """Return whether no process of the service has these PIDs; the system may reuse them."""
 
     def session_of(pid: int) -> int | None:
         with suppress(ProcessLookupError):
@@ -54,7 +54,7 @@ def _gone(service: ServiceProcess, pids: set[int]) -> bool:
 async def test_two_processes_share_a_port_and_their_work(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """A run is cancelled through either; one that is killed is replaced, and its runs go on."""
+    """Either process can cancel a run; a killed process is replaced and its runs resume."""
     await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
     settings = model_settings(provider.openai_url)
     async with AsyncExitStack() as stack:
@@ -94,7 +94,7 @@ async def test_two_processes_share_a_port_and_their_work(
 
 
 async def test_processes_end_with_their_supervisor(database_url: str) -> None:
-    """However it ends; and each shows its own metrics, on its own port alone."""
+    """The processes end in every case, and each serves its own metrics only on its own port."""
     settings = {"WORKER_HEALTH_PORT": "0", "SERVER_WORKERS": "2"}
     async with ServiceProcess(database_url, settings=settings) as service:
         pids = await _both_up(service)
@@ -115,7 +115,7 @@ async def test_processes_end_with_their_supervisor(database_url: str) -> None:
 async def test_a_terminal_ends_all_of_them_at_once(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Ctrl+C reaches each, not the supervisor alone; no run has lost its worker by that."""
+    """Ctrl+C reaches every process, and no run counts as lost."""
     await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
     settings = model_settings(provider.openai_url)
     async with ServiceProcess(database_url, "--workers", "2", settings=settings) as service:
@@ -138,7 +138,7 @@ async def test_a_terminal_ends_all_of_them_at_once(
 def test_a_start_that_cannot_succeed_says_why_in_one_line(
     database_url: str, tmp_path: Path
 ) -> None:
-    """A port that others have, or an agent that is wrong: nothing is tried again and again."""
+    """A port in use or an invalid agent ends the start without retries."""
     (tmp_path / "agent.yaml").write_text("name: [")
     wrong = {**QUICK, "DATABASE_URL": database_url, "AGENTS_FOLDER": str(tmp_path)}
     ended = run_caseworker("serve", "--workers", "2", env=wrong)

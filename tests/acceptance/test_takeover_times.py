@@ -14,7 +14,7 @@ from tests.support.service import ServiceProcess, finished, model_settings
 KILLS = 50
 SEED = 12
 PROMISED_SECONDS = 5.0
-"""The 99th percentile."""
+"""The promised 99th percentile in seconds."""
 
 AS_DELIVERED = {"WORKER_HEARTBEAT_SECONDS": "1", "WORKER_STALE_AFTER_SECONDS": "10"}
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
@@ -24,7 +24,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 async def test_the_run_of_a_killed_process_goes_on_elsewhere_within_five_seconds(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Measured from the kill to the arrival of the run's next call at the provider."""
+    """The time runs from the kill to the arrival of the next call at the provider."""
     settings = {**model_settings(provider.openai_url), **AS_DELIVERED}
     draw = random.Random(SEED)
     services = [
@@ -55,7 +55,7 @@ async def test_the_run_of_a_killed_process_goes_on_elsewhere_within_five_seconds
 
 
 async def _at_work(marker: str, service: ServiceProcess, provider: FakeProvider) -> None:
-    """Have a process execute a run whose first call is not answered, and whose second one is."""
+    """Execute a run whose first call hangs and whose second one is answered."""
     await provider.script(marker, [Step(hang=True), Step(plan=PLAN)], repeat_last=True)
     async with service.client() as client:
         question = {"run_id": marker, "input": f"{marker}: what is 6 times 7?"}
@@ -66,7 +66,7 @@ async def _at_work(marker: str, service: ServiceProcess, provider: FakeProvider)
 async def _taken_over(
     marker: str, victim: ServiceProcess, other: ServiceProcess, provider: FakeProvider
 ) -> float:
-    """Kill the process of a run; return after how many seconds the next call arrived."""
+    """Kill the process of a run; return the seconds until the next call arrived."""
     killed_at = time.monotonic()
     victim.child.kill()
     arrivals = await provider.wait_for_arrivals(2, marker)

@@ -1,4 +1,4 @@
-"""Answers in threads whose process is killed while they stream, followed by the client."""
+"""Answers in threads whose process is killed during the stream, followed by the client."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,7 @@ def address_of(service: ServiceProcess) -> Upstream:
 async def test_an_answer_in_a_thread_is_whole_although_its_process_is_killed(
     database_url: str, provider: FakeProvider, by: str
 ) -> None:
-    """Its stream has no gap and no repeat, and no finished call of a model or tool is repeated."""
+    """The stream has no gap or repetition, and no finished model or tool call is repeated."""
     settings = model_settings(provider.openai_url)
     called = Step(text=ANSWER, tool_calls=[CALL])
     whole = Step(text=ANSWER, chunk_chars=6)
@@ -94,7 +94,7 @@ async def test_an_answer_in_a_thread_is_whole_although_its_process_is_killed(
 async def test_text_that_was_streamed_before_a_crash_is_kept(
     database_url: str, provider: FakeProvider, end: str
 ) -> None:
-    """In the result, in the message and in the next prompt, however the run ends afterwards."""
+    """The text is in the result, the message and the next prompt, whatever the run's end."""
     begun = Step(text="Turn off the water. Then wait.", after_events=4, then="hold")
     second = Step(status=400) if end == "failed" else Step(hang=True)
     await provider.script("(tap)", [begun, second])

@@ -1,4 +1,4 @@
-"""Threads of an agent over real sockets: a service, and a provider that streams."""
+"""Threads of an agent over real sockets: a service and a streaming provider."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ from tests.support.threads import ThreadClient, prompts
 
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """Speaks to the service."""
+    """A client for the service."""
     async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
         yield http
 
@@ -22,7 +22,7 @@ async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_message_is_answered_by_a_run_with_the_chat_before_it(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The answer is the run's result; the next question comes with what was said."""
+    """The answer is the result of the run, and the next question includes the chat before it."""
     await provider.script("(first)", [Step(text="Hello."), Step(text="Forty-two.")])
     thread = await ThreadClient.begin(http, "first")
 
@@ -55,7 +55,7 @@ async def test_a_message_is_answered_by_a_run_with_the_chat_before_it(
 async def test_an_edited_message_begins_a_branch_of_its_own(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The old branch stays; each is shown by any of its messages, the newest by default."""
+    """The old branch stays; any message selects its branch, and the newest is the default."""
     texts = ["One.", "Two.", "Deux.", "Trois."]
     await provider.script("(edit)", [Step(text=text) for text in texts])
     thread = await ThreadClient.begin(http, "edit")
@@ -85,7 +85,7 @@ async def test_an_edited_message_begins_a_branch_of_its_own(
 async def test_an_answer_is_tried_again_beside_the_first(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """By the answer or by the question; the model is asked the same."""
+    """The retry can name the answer or the question, and the model gets the same prompt."""
     await provider.script("(retry)", [Step(text=text) for text in ("Tea.", "Coffee.", "Milk.")])
     thread = await ThreadClient.begin(http, "retry")
     first = await thread.answer(content="Tea or coffee? (retry)")
@@ -105,7 +105,7 @@ async def test_an_answer_is_tried_again_beside_the_first(
 async def test_an_answer_that_had_come_to_its_end_is_asked_to_go_on(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """What follows it is a message of the assistant again."""
+    """The next message follows the added assistant message."""
     await provider.script("(more)", [Step(text=text) for text in ("A, B.", "C, D.", "Z.")])
     thread = await ThreadClient.begin(http, "more")
     first = await thread.answer(content="The alphabet? (more)")
@@ -125,7 +125,7 @@ async def test_an_answer_that_had_come_to_its_end_is_asked_to_go_on(
 async def test_an_answer_that_a_limit_halted_goes_on_for_the_rest_of_its_cost(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Its run takes over what the halted one had done: no call is made twice."""
+    """The new run imports the completed work of the halted one, so no call is made twice."""
     call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
     steps = [Step(tool_calls=[call]), Step(text="I could not look."), Step(text="It is 42.")]
     await provider.script("(halted)", steps)
@@ -150,7 +150,7 @@ async def test_an_answer_that_a_limit_halted_goes_on_for_the_rest_of_its_cost(
 async def test_an_answer_may_come_as_a_stream_of_its_events(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The stream says where its run is, and can be read again from there."""
+    """The location header names the run, whose events can be read again there."""
     await provider.script("(stream)", [Step(text="Streaming is fun.", chunk_chars=4)])
     thread = await ThreadClient.begin(http, "stream")
 
@@ -175,7 +175,7 @@ async def test_an_answer_may_come_as_a_stream_of_its_events(
 async def test_a_stream_that_was_cut_off_goes_on_where_its_request_is_repeated(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Behind the last event that was seen; nothing is said or answered twice."""
+    """The stream continues after the last seen event, and no message or answer is duplicated."""
     await provider.script("(cut)", [Step(text="Streaming is fun.", chunk_chars=4)])
     thread = await ThreadClient.begin(http, "cut")
     _, seen = await thread.events(content="Say it (cut)", run_id="cut-1")
@@ -195,7 +195,7 @@ async def test_a_stream_that_was_cut_off_goes_on_where_its_request_is_repeated(
 async def test_a_message_may_be_waited_for_until_its_answer_is_there(
     http: httpx.AsyncClient, provider: FakeProvider, action: str
 ) -> None:
-    """200 with the answer; 202 with what there is so far if it takes longer."""
+    """The status is 200 with the answer, or 202 with the current state if it takes longer."""
     held = Step(text="Too long.", chunk_chars=3, after_events=2, then="hold")
     marker = f"(wait-{action})"
     await provider.script(marker, [Step(text="First."), Step(text="Second."), held])
@@ -229,7 +229,7 @@ async def test_a_message_may_be_waited_for_until_its_answer_is_there(
 async def test_a_request_that_is_repeated_makes_no_second_answer(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Under its key or its run's id; another request under the same key is refused."""
+    """The idempotency key or run ID identifies it; another request with the key is refused."""
     await provider.script("(twice)", [Step(text="Once.")], repeat_last=True)
     thread = await ThreadClient.begin(http, "twice")
 
@@ -258,7 +258,7 @@ async def test_a_request_that_is_repeated_makes_no_second_answer(
 async def test_every_action_is_stopped_whenever_the_cancel_comes(
     http: httpx.AsyncClient, provider: FakeProvider, action: str, when: str
 ) -> None:
-    """Before its run is there, while the answer streams, and after its end: then it stays."""
+    """The cancel may come before the run, during the answer, or after its end without effect."""
     name = f"{action}-{when}".replace(" ", "-")
     held = Step(text="A long answer that is never whole.", chunk_chars=4, after_events=3)
     last = Step(text="Whole.") if when == "after" else held
@@ -298,7 +298,7 @@ async def test_every_action_is_stopped_whenever_the_cancel_comes(
 async def test_the_next_answer_sees_the_calls_of_tools_behind_the_earlier_ones(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Each with its result, in its place, once; the call that hands in the answer is left out."""
+    """Each call appears once with its result, in order, except the call that submits the answer."""
     marker = "(calls)"
     call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
     done = {"id": "c2", "name": "finish", "arguments": '{"answer": "It is 42."}'}
@@ -332,7 +332,7 @@ async def test_the_next_answer_sees_the_calls_of_tools_behind_the_earlier_ones(
 async def test_an_agent_without_tools_is_told_of_earlier_calls_in_words(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Protocols refuse calls of tools where none is offered."""
+    """Providers refuse tool calls in a history if no tool is offered."""
     marker = "(told)"
     call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
     steps = [Step(tool_calls=[call]), Step(text="It is 42."), Step(text="Yes.")]

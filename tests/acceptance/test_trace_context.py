@@ -1,7 +1,7 @@
-"""What a run executes or calls knows the span that it belongs to.
+"""Functions, tools and servers that a run calls get the trace context of the run.
 
-The service runs in the process of the test. OpenTelemetry's own propagator reads the headers that
-three other servers get, and its own SDK makes the spans of functions and tools.
+The service runs in the test process. The OpenTelemetry propagator reads the headers that three
+servers receive, and its SDK makes the spans of functions and tools.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -67,7 +67,7 @@ def _own_span(name: str) -> None:
 
 
 class SpanningTool:
-    """A tool that makes a span of its own."""
+    """A tool that makes its own span."""
 
     spec = ToolSpec(
         name="spanning",
@@ -76,7 +76,7 @@ class SpanningTool:
     )
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Make it; see Tool."""
+        """Make the span; see Tool."""
         _own_span("execute_tool spanning")
         return {"ok": True}
 
@@ -119,7 +119,7 @@ SPANNING: Mapping[str, Any] = {
 
 
 def _mcp_answer(arrival: Arrival) -> bytes:
-    """Answer as a small MCP server over HTTP."""
+    """Answer like a small MCP server over HTTP."""
     if not arrival.body:
         return b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     message = arrival.message
@@ -150,12 +150,12 @@ class World:
     tools: Receiver
     hook: Receiver
     opening: Sequence[Arrival]
-    """What the server of tools got when a request for the list of tools opened the session."""
+    """Requests of the tool server that the opening of the session caused."""
 
     async def arrivals(
         self, run_id: str, headers: Mapping[str, str]
     ) -> tuple[Arrival, Arrival, Arrival]:
-        """Execute the graph; return the call of the model, of the tool, and the webhook."""
+        """Execute the graph; return the model call, the tool call and the webhook."""
         for each in (self.model, self.tools, self.hook):
             each.arrivals.clear()
         body = {
@@ -220,7 +220,7 @@ def read(carrier: Mapping[str, str]) -> SpanContext:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) -> None:
-    """The very span that the trace has of the call, in the trace of the run's caller."""
+    """The header has the span of the call, in the trace of the run's caller."""
     model, tool, hook = await world.arrivals("told", {"traceparent": CALLER})
     shown = await world.spans("told")
 
@@ -241,7 +241,7 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
 async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
     world: World,
 ) -> None:
-    """Of the step or the call that executes them, on the event loop and in threads."""
+    """The parent is the step or call that executes them, on the event loop and in threads."""
     OWN_SPANS.clear()
     body = {"run_id": "spanning", "kind": "graph", "graph": SPANNING}
     headers = {"Prefer": "wait=30", "traceparent": CALLER}
@@ -261,7 +261,7 @@ async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("headers", [{"traceparent": CALLER}, {}])
 async def test_the_log_lines_of_a_run_name_its_trace(world: World, headers: dict[str, str]) -> None:
-    """The caller's, or the one that its spans are shown in."""
+    """The trace is the caller's, or the one of the run's own spans."""
     run_id = f"logged-{len(headers)}"
     with capture_logs(processors=[merge_contextvars]) as lines:
         await world.arrivals(run_id, headers)
@@ -275,7 +275,7 @@ async def test_the_log_lines_of_a_run_name_its_trace(world: World, headers: dict
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: World) -> None:
-    """It outlives whatever it was opened for."""
+    """The session outlives the call that opened it."""
     assert [each for each in world.opening if b"tools/list" in each.body]
     assert not any("traceparent" in each.headers for each in world.opening)
     assert not any(b"traceparent" in each.body for each in world.opening)
@@ -283,7 +283,7 @@ async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: World
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_trace_that_is_not_kept_is_told_as_such(world: World) -> None:
-    """Services below decide like the caller did."""
+    """Called services get the sampling decision of the caller."""
     arrivals = await world.arrivals("unsampled", {"traceparent": f"{CALLER[:-2]}00"})
 
     assert [read(each.headers).trace_flags.sampled for each in arrivals] == [False] * 3
@@ -292,7 +292,7 @@ async def test_a_trace_that_is_not_kept_is_told_as_such(world: World) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_nobody_is_told_of_a_trace_that_nobody_keeps(world: World) -> None:
-    """A run without a caller's trace, where no spans are sent."""
+    """The run has no trace of its caller, and no spans are exported."""
     arrivals = await world.arrivals("silent", {})
 
     assert not any("traceparent" in each.headers for each in arrivals)
@@ -315,7 +315,7 @@ async def test_the_setting_decides_who_is_told(
     above: str | None,
     tells: bool,
 ) -> None:
-    """And a run without a caller's trace is told of where its spans are sent."""
+    """A run without a trace of its caller propagates its own only if spans are exported."""
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     telemetry = Telemetry(TelemetrySettings(propagate=propagate, otlp_endpoint=endpoint))

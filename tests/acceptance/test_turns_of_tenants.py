@@ -23,7 +23,7 @@ def case(number: int) -> dict[str, object]:
 async def test_runs_of_one_key_never_meet_and_all_come_to_their_turn(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Posted to two processes at once; the process of the first is killed in the middle."""
+    """Runs of a key are posted to two processes, and the process of the first is killed."""
     await provider.script("6 times 7", [Step(hang=True)])
     settings = model_settings(provider.openai_url)
     async with (

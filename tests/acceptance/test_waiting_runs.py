@@ -1,4 +1,4 @@
-"""Ten thousand runs that wait for people cost a process nothing."""
+"""Ten thousand runs that wait for approvals cost a process nothing."""
 
 import asyncio
 import json
@@ -33,9 +33,9 @@ ID_OF_CLONE = """left(encode(sha256(convert_to(
 
 
 async def clone_everything(url: str) -> None:
-    """Copy the one run that waits, with all that hangs on it, under ten thousand other ids.
+    """Copy the waiting run with all its rows to ten thousand other IDs.
 
-    The id of each question follows from its run's id, as the engine makes it.
+    The ID of each approval is derived from the ID of its run, as in the engine.
     """
     async with open_oracle(url) as oracle:
         hashed = await oracle.value(
@@ -82,7 +82,7 @@ async def decide(http: httpx.AsyncClient, asked: dict[str, Any]) -> int:
 async def test_ten_thousand_runs_that_wait_cost_a_process_nothing(
     database_url: str, tmp_path: Path
 ) -> None:
-    """Memory and idle CPU stay as they were, and a hundred decisions are carried out as usual."""
+    """Memory and idle CPU stay the same, and a hundred decisions take effect as usual."""
     notes = tmp_path / "notes"
     settings = {"TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]', NOTES: str(notes)}
     json_body = {"Content-Type": "application/json"}

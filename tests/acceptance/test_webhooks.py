@@ -1,4 +1,4 @@
-"""Webhooks from real processes: signed, tried again, delivered at least once, whatever is lost."""
+"""Webhooks of real processes: signed, retried, and delivered at least once despite losses."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def verified(arrival: Arrival, secret: str) -> dict[str, Any]:
 
 
 def verified_by_npm(arrival: Arrival, secret: str) -> dict[str, Any]:
-    """Verify with the implementation for JavaScript."""
+    """Verify with the JavaScript implementation."""
     script = node(NPM / "verify.mjs", installed_packages(NPM))
     given = {"secret": secret, "headers": arrival.headers, "body": arrival.body.decode()}
     done = subprocess.run(script, input=json.dumps(given), capture_output=True, text=True)
@@ -71,7 +71,7 @@ def verified_by_npm(arrival: Arrival, secret: str) -> dict[str, Any]:
 
 
 async def test_a_run_is_announced_as_callers_see_it(database_url: str, receiver: Receiver) -> None:
-    """Signed so that two implementations of the standard verify it."""
+    """Two implementations of the standard verify its signature."""
     async with ServiceProcess(database_url, settings=TO_THIS_MACHINE) as service:
         secret = await new_secret(service)
         async with service.client() as client:
@@ -89,7 +89,7 @@ async def test_a_run_is_announced_as_callers_see_it(database_url: str, receiver:
 async def test_both_secrets_sign_while_they_change_over(
     database_url: str, receiver: Receiver
 ) -> None:
-    """A receiver verifies with either, until the old one is ended at once."""
+    """A receiver verifies with either secret until the old one is ended."""
     async with ServiceProcess(database_url, settings=TO_THIS_MACHINE) as service:
         old = await new_secret(service)
         new = await new_secret(service)
@@ -108,7 +108,7 @@ async def test_both_secrets_sign_while_they_change_over(
 async def test_a_failed_delivery_is_tried_again_then_dead_then_sent_by_hand(
     database_url: str, receiver: Receiver
 ) -> None:
-    """Each attempt has the same id and a signature of its own."""
+    """All attempts have the same ID, and each has its own signature."""
     receiver.answer(FAILED)
     settings = {**TO_THIS_MACHINE, "WEBHOOKS_MAX_ATTEMPTS": "3"}
     async with ServiceProcess(database_url, settings=settings) as service:
@@ -144,7 +144,7 @@ async def test_a_failed_delivery_is_tried_again_then_dead_then_sent_by_hand(
 async def test_a_delivery_survives_the_process_that_attempts_it(
     database_url: str, receiver: Receiver
 ) -> None:
-    """Killed in the middle of an attempt, which another process makes again."""
+    """The process is killed during an attempt, which another process repeats."""
     receiver.answer(None, OK)
     async with (
         ServiceProcess(database_url, settings=TO_THIS_MACHINE, name="first") as first,
@@ -176,7 +176,7 @@ async def test_a_delivery_survives_the_process_that_attempts_it(
 async def test_runs_that_are_killed_are_announced_once_they_end(
     database_url: str, receiver: Receiver, provider: FakeProvider
 ) -> None:
-    """The end of every acknowledged run arrives, and under one id."""
+    """Every acknowledged run is announced with one ID."""
     await provider.answer_by_default(Step(hang=True))
     settings = {**model_settings(provider.openai_url), **TO_THIS_MACHINE}
     names = [f"case-{number}" for number in range(8)]
@@ -202,7 +202,7 @@ async def test_runs_that_are_killed_are_announced_once_they_end(
 
 
 async def test_receivers_that_are_slow_delay_no_run(database_url: str, receiver: Receiver) -> None:
-    """More of them than there are attempts at once, slots and connections.
+    """There are more slow receivers than concurrent attempts, slots and connections.
 
     One attempt of the four stays free for other tenants.
     """
@@ -231,7 +231,7 @@ async def test_receivers_that_are_slow_delay_no_run(database_url: str, receiver:
 async def test_addresses_of_this_machine_are_refused_unless_allowed(
     database_url: str, receiver: Receiver
 ) -> None:
-    """At once where the URL shows it; a name that leads inside is never called."""
+    """A visible address is refused at once, and a name with an internal address is never called."""
     settings = {"WEBHOOKS_ALLOW_HTTP": "true", "WEBHOOKS_MAX_ATTEMPTS": "1"}
     async with ServiceProcess(database_url, settings=settings) as service:
         await new_secret(service)

@@ -1,7 +1,7 @@
-"""What went wrong in a run, and what its calls said, as somebody finds out who was not there.
+"""A reader can reconstruct the failures and calls of a run afterwards.
 
-A tool breaks, a provider refuses, a run is cancelled while a model thinks: a service as a process,
-asked over HTTP, and its log.
+A tool breaks, a provider refuses, and a run is cancelled during a model call. The tests read the
+HTTP API and the log of a service process.
 """
 
 import json
@@ -25,7 +25,7 @@ REFUSED = {"error": {"message": "Unknown parameter: 'frobnicate' of alice@exampl
 async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
-    """A service with a tool that breaks."""
+    """Run a service with a tool that breaks."""
     settings = {
         **model_settings(running_provider.openai_url),
         "TOOLS_PLUGINS": '["tests.support.kaput_tool:KaputTool"]',
@@ -66,7 +66,7 @@ def llm(step_id: str, prompt: str) -> dict[str, Any]:
 async def test_what_a_broken_tool_said_can_be_read_in_trace_and_log(
     service: ServiceProcess, http: httpx.AsyncClient
 ) -> None:
-    """Once per attempt; the result and the stop name the class of the exception alone."""
+    """Each attempt is logged, and the result and the stop name only the exception's class."""
     policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 1}
     steps = [
         {"id": "a", "type": "tool", "data": {"tool": "kaput"}, "policy": policy},
@@ -113,7 +113,7 @@ async def test_what_a_broken_tool_said_can_be_read_in_trace_and_log(
 async def test_what_a_provider_says_of_its_refusal_is_kept(
     service: ServiceProcess, http: httpx.AsyncClient, running_provider: FakeProvider
 ) -> None:
-    """Redacted: in the trace, in the result and in the log."""
+    """The provider's message is redacted in the trace, in the result and in the log."""
     await running_provider.script("Refuse me", [Step(status=400, raw_body=json.dumps(REFUSED))])
     graph = {"steps": [llm("ask", "Refuse me")], "edges": []}
 
@@ -133,7 +133,7 @@ async def test_what_a_provider_says_of_its_refusal_is_kept(
 async def test_prompts_and_replies_can_be_read_call_by_call_also_live(
     http: httpx.AsyncClient, running_provider: FakeProvider
 ) -> None:
-    """The second model still thinks; then the run is cancelled, and no level says halted."""
+    """The run is cancelled during the second call, and all levels show it as cancelled."""
     await running_provider.script("First of alice@example.org", [Step(text="Said first.")])
     await running_provider.script("Second", [Step(hang=True)])
     steps = [llm("one", "First of alice@example.org"), llm("two", "Second after ${default}")]
@@ -174,7 +174,7 @@ async def test_prompts_and_replies_can_be_read_call_by_call_also_live(
 
 
 async def posted_end(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
-    """Follow the events until the run has ended; return it."""
+    """Follow the events until the run has ended; return the run."""
     async with http.stream(
         "GET", f"{path}/events", headers={"Accept": "text/event-stream"}
     ) as all_:
@@ -186,7 +186,7 @@ async def posted_end(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("003/FR3.1")
 async def test_events_tell_of_the_run_its_calls_and_its_routes(http: httpx.AsyncClient) -> None:
-    """In order; what a limit has stopped is halted, also as a graph."""
+    """Events come in order, and a step that a limit stops is halted, like its graph."""
     routes = [{"when": {"path": "default.value", "op": "eq", "value": 42}, "to": "found"}]
     steps = [
         {"id": "sum", "type": "tool", "data": {"tool": "calculator", "args": {"expression": "42"}}},
@@ -225,7 +225,7 @@ def calculation(step_id: str, expression: str) -> dict[str, Any]:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("card/trace")
 async def test_a_step_shows_what_it_was_given(http: httpx.AsyncClient) -> None:
-    """The first ones the inputs, the others what came before them, also in a graph of a step."""
+    """Entry steps show the inputs and other steps the outputs before them, also when nested."""
     inner = {
         "steps": [calculation("first", "${default.value} + 1"), calculation("then", "1")],
         "edges": [edge("first", "then", channel="flow")],

@@ -1,4 +1,4 @@
-"""The service as it is installed: a wheel with everything in it, outside of any source tree."""
+"""The installed service: a complete wheel, outside any source tree."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def uv(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the installed wheel and nothing else; it is made from the sdist."""
+    """Return a folder with only the wheel, built from the sdist."""
     folder = tmp_path_factory.mktemp("wheel")
     uv("build", "--quiet", "--out-dir", folder / "dist", ROOT)
     [wheel] = (folder / "dist").glob("caseworker-*.whl")
@@ -40,19 +40,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(installed: Path) -> dict[str, str]:
-    """That of a shell in which the wheel comes before what is installed otherwise."""
+    """Return the environment of a shell in which the wheel precedes other installed packages."""
     return {**os.environ, "PYTHONPATH": str(installed), "AUTH_ANONYMOUS": "loopback"}
 
 
 @pytest.fixture
 def empty_database_url(postgres: TestServer) -> Iterator[str]:
-    """A database without any table."""
+    """Return the URL of a database without tables."""
     with postgres.empty_database() as url:
         yield url
 
 
 def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
-    """Those of the package and the migrations, pages and styles too; nothing of the tests."""
+    """The wheel has the package, migrations, pages and styles, but no tests."""
     tracked = subprocess.run(
         ["git", "ls-files", "app", "migrations"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
@@ -77,7 +77,7 @@ def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
 def test_it_migrates_serves_and_runs_a_case(
     environment: dict[str, str], empty_database_url: str, installed: Path, tmp_path: Path
 ) -> None:
-    """Far from its sources, with the dependencies that are there."""
+    """The installed wheel runs far from its sources, with the installed dependencies."""
     script = installed / "bin" / "caseworker"
     said = subprocess.run(
         [sys.executable, script, "--version"], env=environment, cwd=tmp_path, capture_output=True

@@ -1,4 +1,4 @@
-"""Finds words of the domain in sources that must not know them."""
+"""Finds domain words in sources that must not contain them."""
 
 import io
 import keyword
@@ -14,8 +14,8 @@ _NOT_TEXT = frozenset({tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.
 def domain_words(source: str) -> list[str]:
     """Return ``line: word`` for every domain word in names, texts and comments.
 
-    ``case`` as the keyword of a ``match`` statement is none: it begins its line and a pattern
-    follows, up to a colon.
+    ``case`` as the keyword of a ``match`` statement does not count: it begins its line and a
+    pattern follows, up to a colon.
     """
     found = []
     previous = tokenize.NEWLINE

@@ -1,4 +1,4 @@
-"""Reads which requirements exist and which ones tests say they prove."""
+"""Reads the known requirements, and the ones that tests are marked with."""
 
 import ast
 import csv
@@ -11,13 +11,13 @@ TESTS = Path(__file__).parents[1]
 
 
 def known_ids() -> frozenset[str]:
-    """The ids of the requirements table."""
+    """Return the IDs in the requirements table."""
     with (TESTS / "requirements.tsv").open(encoding="utf-8", newline="") as table:
         return frozenset(row["id"] for row in csv.DictReader(table, delimiter="\t"))
 
 
 def marked_ids(source: str) -> Iterator[str]:
-    """The ids in every ``pytest.mark.req(...)`` of a source; what is no literal stands as code."""
+    """Yield the IDs in every ``pytest.mark.req(...)`` of a source; other expressions as code."""
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
             for argument in node.args:
@@ -28,5 +28,5 @@ def marked_ids(source: str) -> Iterator[str]:
 
 
 def unknown_ids(source: str, known: frozenset[str]) -> list[str]:
-    """The marked ids that are not in the table."""
+    """Return the marked IDs that are missing from the table."""
     return sorted(set(marked_ids(source)) - known)

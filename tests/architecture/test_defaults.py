@@ -1,4 +1,4 @@
-"""A default that can be configured stands in the schema of the settings and nowhere else."""
+"""A configurable default is defined only in the schema of the settings."""
 
 import ast
 import importlib
@@ -17,7 +17,7 @@ APP = Path(__file__).parents[2] / "app"
 
 
 def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield what the calls of our own objects get from the settings: callee, name, its default."""
+    """Yield the arguments that our own objects get from settings: callee, name, default."""
     for call in ast.walk(parsed(source)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
@@ -31,7 +31,7 @@ def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, A
 
 
 def _is_configured(value: ast.expr) -> bool:
-    """Tell whether a value is read from a section of the settings."""
+    """Return whether a value is read from a section of the settings."""
     sections = {"settings", "database", "worker", "chosen"}
     return any(
         isinstance(part, ast.Attribute)
@@ -46,7 +46,7 @@ def _module(path: Path) -> Any:
 
 
 def test_what_is_configured_has_no_other_default() -> None:
-    """Whatever the composition root passes on from the settings has to be passed on."""
+    """Values that the composition root passes from the settings have no default in the callee."""
     found = [
         argument
         for path in (*APP.glob("caseworker/main/*.py"), APP / "caseworker_cases/agent/node.py")
@@ -54,6 +54,6 @@ def test_what_is_configured_has_no_other_default() -> None:
     ]
 
     assert len(found) > 30
-    # None is no default of its own: it says that nothing is configured.
+    # None is not a default of its own; it means that the setting is missing.
     defaults = {each for each in found if each[2] not in (inspect.Parameter.empty, None)}
     assert defaults <= SHARED

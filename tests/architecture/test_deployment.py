@@ -1,4 +1,4 @@
-"""What can be checked of the container files without a container engine."""
+"""Checks of the container files that need no container engine."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def known_variables() -> set[str]:
 
 @pytest.mark.req("card/layout")
 def test_services_refer_only_to_what_is_defined(compose: dict[str, Any]) -> None:
-    """Every dependency is a service with the condition it can meet, every volume is declared."""
+    """Every dependency is a service that can meet its condition, and every volume is declared."""
     services = compose["services"]
     assert set(services) == {"database", *OUR_SERVICES}
     for service in services.values():
@@ -47,7 +47,7 @@ def test_services_refer_only_to_what_is_defined(compose: dict[str, Any]) -> None
 
 
 def test_replicas_of_a_service_can_all_have_a_port(compose: dict[str, Any]) -> None:
-    """As many host ports as replicas, all of them on this machine alone."""
+    """There are as many host ports as replicas, all bound to loopback."""
     api = compose["services"]["api"]
     [published] = api["ports"]
     address, ports, inner = published.split(":")
@@ -60,7 +60,7 @@ def test_replicas_of_a_service_can_all_have_a_port(compose: dict[str, Any]) -> N
 
 
 def test_containers_are_given_known_settings_only(compose: dict[str, Any], tmp_path: Path) -> None:
-    """A setting that is renamed is renamed here too, and the values load."""
+    """A renamed setting must be renamed here too, and the values must load."""
     image = dict(
         re.findall(r"^(?:ENV |    )([A-Z_]+)=(\S+)", DOCKERFILE.split("\nFROM ")[-1], re.M)
     )
@@ -84,7 +84,7 @@ def test_containers_are_given_known_settings_only(compose: dict[str, Any], tmp_p
 
 @pytest.mark.parametrize("service", OUR_SERVICES)
 def test_a_container_writes_to_its_home_alone(compose: dict[str, Any], service: str) -> None:
-    """The root file system is read-only; the home of the image's user is in memory."""
+    """The root file system is read-only, and the home of the image's user is in memory."""
     ours = compose["services"][service]
     [home] = ours["tmpfs"]
 
@@ -94,7 +94,7 @@ def test_a_container_writes_to_its_home_alone(compose: dict[str, Any], service: 
 
 @pytest.mark.parametrize("service", OUR_SERVICES)
 def test_every_command_is_one_of_the_cli(compose: dict[str, Any], service: str) -> None:
-    """With all its options; `--help` keeps it from doing anything."""
+    """All options exist; the test adds `--help`, so that the command does nothing."""
     words = compose["services"][service]["command"]
     asked = subprocess.run(
         [sys.executable, "-c", "from caseworker.cli import main; main()", *words, "--help"],
@@ -108,7 +108,7 @@ def test_every_command_is_one_of_the_cli(compose: dict[str, Any], service: str) 
 
 
 def test_the_image_starts_the_service_itself() -> None:
-    """The exec form, so that signals reach it; as nobody special."""
+    """It uses the exec form, so that signals reach the service, and an unprivileged user."""
     last_stage = DOCKERFILE.split("\nFROM ")[-1]
 
     assert 'ENTRYPOINT ["caseworker"]' in last_stage
@@ -118,7 +118,7 @@ def test_the_image_starts_the_service_itself() -> None:
 
 
 def test_the_health_check_is_a_program_that_compiles() -> None:
-    """It can only be tried inside a container; it must at least be Python."""
+    """It can run only inside a container, but it must at least be valid Python."""
     [code] = re.findall(r'CMD \["python", "-c", "(.*)"\]', DOCKERFILE)
 
     compile(code, "healthcheck", "exec")
@@ -126,7 +126,7 @@ def test_the_health_check_is_a_program_that_compiles() -> None:
 
 
 def test_the_image_is_built_with_the_locked_uv() -> None:
-    """One version of the tool that reads the lock, everywhere."""
+    """The same uv version reads the lock everywhere."""
     packages = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
     [locked] = [package["version"] for package in packages if package["name"] == "uv"]
 
@@ -134,7 +134,7 @@ def test_the_image_is_built_with_the_locked_uv() -> None:
 
 
 def test_the_image_says_what_it_is() -> None:
-    """In the labels of OCI, with the version, description and licence of the package."""
+    """OCI labels give the version, description and licence of the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     last_stage = DOCKERFILE.split("\nFROM ")[-1]
     values = dict(re.findall(r"^ARG (\w+)=(\S*)$", last_stage, re.M))
@@ -156,7 +156,7 @@ def test_the_image_says_what_it_is() -> None:
 def test_the_dependencies_are_listed_and_an_audit_that_cannot_be_made_fails(
     tmp_path: Path,
 ) -> None:
-    """As `make sbom` and `make audit` do it, here with nobody to ask."""
+    """`make sbom` and `make audit` run here without a reachable audit service."""
 
     def make(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = ["make", "--silent", f"-o{ROOT / '.venv/.synced'}", *arguments]
@@ -175,7 +175,7 @@ def test_the_dependencies_are_listed_and_an_audit_that_cannot_be_made_fails(
 
 
 def test_every_file_that_is_copied_is_let_through() -> None:
-    """`.dockerignore` holds back everything that it does not name."""
+    """`.dockerignore` excludes every file that it does not name."""
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     copied = [
         source

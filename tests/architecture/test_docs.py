@@ -1,4 +1,4 @@
-"""The documents name files and definitions; what they name exists."""
+"""Files and definitions that the documents name must exist."""
 
 import ast
 import re
@@ -11,16 +11,16 @@ from tests.support.syntax import parsed
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("app/caseworker", "app")
-"""Folders below which a document may name a file."""
+"""Base folders for files named in a document."""
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FILE = re.compile(r"`((?:app/)?(?:[a-z_]+/)+[a-z_]+\.py)`")
 SERVICE = re.compile(r"(?<!BASE_URL=http://)(?:localhost|127\.0\.0\.1):(\d+)(?!\d|/v1\b)")
-"""An address on this machine that is no model server's."""
+"""An address on this machine other than a model server's."""
 HOP = re.compile(r"`([a-z_/]+\.py)` `([A-Za-z_.]+)`")
 
 
 def definitions_of(source: Path) -> set[str]:
-    """Return the functions and methods of a file, methods also behind their class and a dot."""
+    """Return the functions and methods of a file, methods also with their class name."""
     found: set[str] = set()
     for node in parsed(source.read_text()).body:
         inner = node.body if isinstance(node, ast.ClassDef) else []
@@ -32,7 +32,7 @@ def definitions_of(source: Path) -> set[str]:
 
 
 def test_each_difference_from_the_source_documents_has_a_reason() -> None:
-    """A row says of a document what it says, what the service does, and why."""
+    """Each row names the document, its statement, our behaviour and the reason."""
     text = (ROOT / "docs" / "differences.md").read_text()
     rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -53,7 +53,7 @@ def test_each_difference_from_the_source_documents_has_a_reason() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_file_that_a_document_names_exists(document: Path) -> None:
-    """Below the root, or below the package."""
+    """Paths are relative to the root or to the package."""
     named = FILE.findall(document.read_text())
 
     missing = [
@@ -64,7 +64,7 @@ def test_every_file_that_a_document_names_exists(document: Path) -> None:
 
 
 def test_every_hop_of_a_run_is_a_definition_of_its_file() -> None:
-    """The way of a run is a list of about thirty lines that a newcomer can follow in the code."""
+    """The path of a run is a list of about thirty lines that a reader can follow in the code."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     hops = HOP.findall(text.partition("## The way of a run")[2].partition("\n## ")[0])
 
@@ -84,7 +84,7 @@ def test_every_hop_of_a_run_is_a_definition_of_its_file() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_address_of_the_service_has_its_default_port(document: Path) -> None:
-    """Commands of the documents work as they are printed."""
+    """Commands in the documents work as printed."""
     ports = set(SERVICE.findall(document.read_text()))
 
     assert ports <= {str(Settings().server.port)}

@@ -1,4 +1,4 @@
-"""What can be checked of the manifests without a cluster."""
+"""Checks of the manifests that need no cluster."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def pods(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]
 def test_every_variable_is_a_setting_with_a_fit_value(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Read as the service reads them, without a warning."""
+    """The values load like in the service, without a warning."""
     known = {variable_of(path) for path, _ in keys_of(Settings)} | {*SHARED_VARIABLES}
     loaded = load_settings(environment, tmp_path)
 
@@ -48,7 +48,7 @@ def test_every_variable_is_a_setting_with_a_fit_value(
 
 
 def test_every_pod_satisfies_the_restricted_standard(manifests: list[dict[str, Any]]) -> None:
-    """Every container of every pod, and its root file system is read-only beside."""
+    """The standard applies to every container of every pod; its root file system is read-only."""
     found = list(pods(manifests))
     for name, template in found:
         spec = template["spec"]
@@ -70,7 +70,7 @@ def test_every_pod_satisfies_the_restricted_standard(manifests: list[dict[str, A
 
 
 def test_every_folder_that_is_written_is_a_volume(manifests: list[dict[str, Any]]) -> None:
-    """The home of the image's user is where temporary files go; the database is elsewhere."""
+    """Temporary files go to the home of the image's user; the database is elsewhere."""
     dockerfile = (MANIFESTS.parents[2] / "Dockerfile").read_text(encoding="utf-8")
     for name, template in pods(manifests):
         [volume] = template["spec"]["volumes"]
@@ -86,7 +86,7 @@ def test_every_folder_that_is_written_is_a_volume(manifests: list[dict[str, Any]
 def test_ports_and_probes_are_those_that_the_processes_answer(
     manifests: list[dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """Also those that are scraped, and those that the service leads to."""
+    """This includes the ports for scraping and for the service."""
     paths = {route.path for route in health.router.routes if hasattr(route, "path")}
     expected = {"api": environment["SERVER_PORT"], "worker": environment["WORKER_HEALTH_PORT"]}
     found = {}
@@ -109,7 +109,7 @@ def test_ports_and_probes_are_those_that_the_processes_answer(
 def test_a_pod_has_the_time_to_end_in_order(
     manifests: list[dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """What it waits before SIGTERM, what its runs may take, and as much to hand them over."""
+    """The grace period covers the wait before SIGTERM, the runs, and releasing them."""
     grace = float(environment["SHUTDOWN_GRACE_SECONDS"])
     for name, template in pods(manifests):
         if name.endswith("migrate"):
@@ -121,7 +121,7 @@ def test_a_pod_has_the_time_to_end_in_order(
 
 
 def test_every_command_is_one_of_the_cli(manifests: list[dict[str, Any]]) -> None:
-    """With the options that it has."""
+    """All their options exist."""
     for _, template in pods(manifests):
         [container] = template["spec"]["containers"]
         shown = CliRunner().invoke(cli, [*container["args"], "--help"])
@@ -129,7 +129,7 @@ def test_every_command_is_one_of_the_cli(manifests: list[dict[str, Any]]) -> Non
 
 
 def test_whatever_is_selected_exists(manifests: list[dict[str, Any]]) -> None:
-    """By services, budgets of disruption and the deployments themselves; as many as must stay."""
+    """Services, disruption budgets and deployments select existing pods, enough for the budget."""
     labels = [template["metadata"]["labels"] for _, template in pods(manifests)]
     for each in manifests:
         selector = each.get("spec", {}).get("selector")

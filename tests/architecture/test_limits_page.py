@@ -1,4 +1,4 @@
-"""docs/limits.md names every key of the configuration that is a limit, with its present default."""
+"""docs/limits.md lists every limit of the configuration with its current default."""
 
 import re
 from pathlib import Path
@@ -11,11 +11,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 LIMIT = re.compile(r"(?:^|\.)(?:max_\w+|\w*timeout_(?:seconds|ms)|intent_ttl_seconds)$")
 COUNTERS = frozenset({"act.max_steps", "act.max_steps_fallback_only"})
-"""Rounds of the case agent: how it works, not a limit that anybody meets."""
+"""Rounds of the case agent: part of its design, not a limit that users reach."""
 
 
 def shown(default: Any) -> str:
-    """A default as the page writes it."""
+    """Return a default as the page writes it."""
     return "none" if default is None else f"{default:g}" if default < 1e6 else f"{default}"
 
 
@@ -25,7 +25,7 @@ def limits() -> dict[str, str]:
 
 
 def test_every_limit_of_the_configuration_stands_on_its_page() -> None:
-    """With its default, and with what happens at it."""
+    """Each limit is listed with its default and its effect."""
     rows = {key: default.strip() for key, default, _ in ROW.findall(PAGE.read_text())}
 
     expected = {key: default for key, default in limits().items() if key not in COUNTERS}

@@ -1,6 +1,6 @@
-"""Migrations that can be run below a service that works: no long locks, nothing taken away.
+"""Migrations must be safe below a running service: no long locks and no removals.
 
-What can be said of SQL in general is said by squawk, the linter of migrations for PostgreSQL.
+General SQL rules are checked by squawk, the linter of migrations for PostgreSQL.
 """
 
 import io
@@ -27,25 +27,27 @@ NOT_ASKED = (
 )
 
 WITH_A_NOTE = {"require-concurrent-index-creation", "require-concurrent-index-deletion"}
-"""Allowed where the docstring says who waits: a revision is one transaction, so that it can be
-repeated, and an index of a million runs takes about a second."""
+"""Rules that may be broken if the docstring says what waits.
+
+A revision is one repeatable transaction, and an index of a million runs takes about a second.
+"""
 NOTE = "Writes to ``runs`` are blocked while"
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "20261126_1700": {"ban-drop-constraint": "its successor lets the same rows and more"},
 }
-"""By revision: what squawk finds and may stay, and why."""
+"""Allowed findings of squawk for each revision, with the reason."""
 
 
 def _revisions() -> list[Script]:
-    """Return the revisions that the release before does not have, the oldest first."""
+    """Return the revisions that the previous release lacks, oldest first."""
     scripts = ScriptDirectory(str(files("migrations")))
     every = reversed(list(scripts.walk_revisions()))
     return [script for script in every if script.revision > REVISION]
 
 
 def _sql(migration: Callable[[], None]) -> str:
-    """Return the statements of a migration, which is not executed."""
+    """Return the statements of a migration without executing it."""
     written = io.StringIO()
     options = {"as_sql": True, "output_buffer": written}
     context = MigrationContext.configure(dialect_name="postgresql", opts=options)
@@ -55,7 +57,7 @@ def _sql(migration: Callable[[], None]) -> str:
 
 
 def _findings(statements: str) -> dict[str, str]:
-    """Return what squawk finds, by its rules."""
+    """Return the findings of squawk by rule."""
     command = [
         str(Path(sys.executable).with_name("squawk")),
         "--assume-in-transaction",
@@ -69,7 +71,7 @@ def _findings(statements: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("script", _revisions(), ids=lambda script: script.revision)
 def test_a_revision_blocks_nobody_for_long_and_takes_nothing_away(script: Script) -> None:
-    """Neither tables rewritten under a lock, nor names that the release before still uses."""
+    """No revision rewrites a table under a lock or removes a name that the old release uses."""
     findings = _findings(_sql(script.module.upgrade))
     allowed = set(ALLOWED.get(script.revision, {}))
     if NOTE in " ".join((script.module.__doc__ or "").split()):
@@ -80,7 +82,7 @@ def test_a_revision_blocks_nobody_for_long_and_takes_nothing_away(script: Script
 
 @pytest.mark.parametrize("script", _revisions(), ids=lambda script: script.revision)
 def test_a_revision_waits_for_no_lock_for_long(script: Script) -> None:
-    """Up and down: behind a migration that waits for a lock, everybody else waits as well."""
+    """Both directions set a lock timeout, because a waiting migration blocks all later queries."""
     for migration in (script.module.upgrade, script.module.downgrade):
         assert _sql(migration).lstrip().startswith(LOCK_TIMEOUT)
 
@@ -101,5 +103,5 @@ def test_a_revision_waits_for_no_lock_for_long(script: Script) -> None:
     ],
 )
 def test_the_linter_finds_what_would_stop_a_service(statement: str, rule: str) -> None:
-    """One statement of each kind that a revision must not have."""
+    """The linter reports one statement of each forbidden kind."""
     assert rule in _findings(f"{LOCK_TIMEOUT}\n{statement}")

@@ -1,10 +1,10 @@
-"""A mark that names no requirement proves none."""
+"""Every requirement mark must name a known requirement."""
 
 from tests.architecture.requirement_ids import TESTS, known_ids, marked_ids, unknown_ids
 
 
 def test_every_marked_requirement_exists() -> None:
-    """All tests, whichever folder they are in."""
+    """All test folders are checked."""
     known = known_ids()
     found = {
         str(path.relative_to(TESTS)): unknown
@@ -16,7 +16,7 @@ def test_every_marked_requirement_exists() -> None:
 
 
 def test_every_requirement_has_a_test_that_names_it() -> None:
-    """A row of the table without a test is a promise that nothing checks."""
+    """A requirement without a test is not verified."""
     marked: set[str] = set()
     for path in TESTS.rglob("*.py"):
         marked.update(marked_ids(path.read_text(encoding="utf-8")))
@@ -25,7 +25,7 @@ def test_every_requirement_has_a_test_that_names_it() -> None:
 
 
 def test_an_unknown_id_is_found() -> None:
-    """The check above is no empty one."""
+    """The check reports an unknown ID."""
     source = """
 @pytest.mark.req("001/inv1", "001/inv9")
 def test_a(): ...
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.req(IDS)]
 
 
 def test_the_table_is_read() -> None:
-    """The table holds a few hundred requirements, among them these."""
+    """The table has a few hundred requirements, including these."""
     assert {
         "000/E1",
         "001/inv5",

@@ -1,4 +1,4 @@
-"""Rules about the sources that no linter holds."""
+"""Rules for the sources that no linter covers."""
 
 from pathlib import Path
 
@@ -31,12 +31,12 @@ KNOWN_TO_THE_ENGINE = {
         'AGENT_ERROR: Final = "error"',
     ],
 }
-"""The lines of the runtime core that have a word of the domain, each with its reason."""
+"""Lines of the runtime core that contain a domain word, each with its reason."""
 
 
 @pytest.mark.req("004/kernel", "004/guard")
 def test_the_runtime_core_has_no_word_of_the_domain() -> None:
-    """Nodes, handles, edges and channels are all that kernel and engine talk about."""
+    """Kernel and engine use only nodes, handles, edges and channels."""
     found: dict[str, list[str]] = {}
     for path in sources("app/caseworker/core/graph", "app/caseworker/engine"):
         lines = path.read_text(encoding="utf-8")
@@ -54,13 +54,13 @@ def test_the_runtime_core_has_no_word_of_the_domain() -> None:
     ['if type == "agent":', 'if kind in ("llm", "tool"):', 'if step.type != "case":'],
 )
 def test_a_branch_on_a_type_of_the_domain_is_found(branch: str) -> None:
-    """In whatever file of the core it stands, next to what is allowed there."""
+    """It is found in every file of the core, even next to allowed lines."""
     assert domain_words(f"{branch}\n    pass\n")
     assert all(branch not in lines for lines in KNOWN_TO_THE_ENGINE.values())
 
 
 def test_a_word_of_the_domain_is_found_wherever_it_hides() -> None:
-    """In names, in texts and in comments; a match statement's own keyword is none."""
+    """It is found in names, texts and comments, except for the keyword of a match statement."""
     source = '''
 class ToolNode:
     """Runs agents."""
@@ -76,7 +76,7 @@ class ToolNode:
 
 @pytest.mark.req("card/layout")
 def test_the_top_level_is_laid_out_as_promised() -> None:
-    """What a newcomer looks for is where they look."""
+    """Files and folders are in their usual places."""
     for file in (
         *("pyproject.toml", "uv.lock", "Makefile", "Dockerfile", ".dockerignore"),
         *("docker-compose.yml", "config.yaml.example", "README.md", "LICENSE", "CHANGELOG.md"),

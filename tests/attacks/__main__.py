@@ -1,8 +1,8 @@
-"""Attacks the service, one attack after the other, and prints what each did to it.
+"""Attacks the service with one attack after another and prints the effect of each.
 
-``python -m tests.attacks [NAME ...]`` starts a service for each attack, under a limit of memory. It
-ends with 1 if an attack ended the process, kept it from answering, took more memory than it may, or
-stopped a run of somebody else.
+``python -m tests.attacks [NAME ...]`` starts a service for each attack, with a memory limit. It
+exits with 1 if an attack ended the process, blocked its answers, exceeded the memory limit, or
+stopped a run of another caller.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY
 
 MEMORY_MB = 2048
-"""What the service may allocate; its database is a process of its own."""
+"""The memory limit of the service in MiB; its database is a separate process."""
 LATENCY_MS = 250
-"""How late /healthz may answer."""
+"""The highest allowed latency of /healthz in milliseconds."""
 _ATTACK_SECONDS = 150
 
 
 async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> Measured:
-    """Make one attack on a service of its own."""
+    """Make one attack on a new service."""
     program = PROGRAMS[name]
     await provider.reset()
     for marker, step in program.replies.items():
@@ -59,7 +59,7 @@ async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> M
 
 
 async def _attack(name: str, url: str, key: str) -> tuple[str, bool]:
-    """Let a process of its own attack; return its remark, and whether it says that all is well."""
+    """Run an attack in a separate process; return its remark, and whether it reports success."""
     arguments = ("-m", "tests.attacks.programs", name, url, key)
     with ChildProcess.python(*arguments, name="attack") as attack:
         try:
@@ -71,7 +71,7 @@ async def _attack(name: str, url: str, key: str) -> tuple[str, bool]:
 
 
 def _serves(target: Target) -> bool:
-    """Tell whether a run of another caller is accepted and ends."""
+    """Return whether a run of another caller is accepted and completes."""
     graph = {"steps": [{"id": "a", "type": "llm", "data": {"prompt": "all well?"}}], "edges": []}
     try:
         return target.run(graph).startswith("completed")
@@ -81,7 +81,7 @@ def _serves(target: Target) -> bool:
 
 
 async def attack_all(names: list[str], latency_ms: float) -> bool:
-    """Make the attacks, print a table, and return whether all were harmless."""
+    """Run the attacks, print a table, and return whether all were harmless."""
     sys.stdout.write(Measured.HEADING)
     found = []
     with (
@@ -98,7 +98,7 @@ async def attack_all(names: list[str], latency_ms: float) -> bool:
 
 
 def main() -> None:
-    """Read the command line, and attack."""
+    """Parse the command line and run the attacks."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*PROGRAMS, []], help="default: all of them")
     parser.add_argument("--latency-ms", type=float, default=LATENCY_MS)

@@ -38,7 +38,7 @@ def laughs(steps: int, width: int) -> Graph:
 
 
 def deep(levels: int) -> Graph:
-    """Return a chain in which every step puts the value of the one before into a list."""
+    """Return a chain in which every step wraps the previous value in a list."""
     chain = [f"s{number}" for number in range(levels)]
     edges = [_edge("k", "o", chain[0])]
     for before, after in pairwise(chain):

@@ -1,4 +1,4 @@
-"""Watches a service from outside while something happens to it."""
+"""Watches a service from outside during an attack."""
 
 import http.client
 import threading
@@ -16,18 +16,18 @@ _UNANSWERED_MS = 60_000.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was seen from outside."""
+    """Measurements from outside the process."""
 
     p50_ms: float
     max_ms: float
     memory_before_mb: int
     memory_max_mb: int
-    """Resident, of the service's process."""
+    """Resident memory of the service's process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What an attack did to the service."""
+    """The effect of an attack on the service."""
 
     HEADING: ClassVar[str] = (
         "| attack | harmless | alive | others go on | /healthz p50, max ms | memory MB | remark |\n"
@@ -39,11 +39,11 @@ class Measured:
     alive: bool
     others_go_on: bool
     harmless: bool
-    """What the attack itself says."""
+    """The verdict of the attack itself."""
     remark: str
 
     def passes(self, latency_ms: float) -> bool:
-        """Tell whether the attack was harmless."""
+        """Return whether the attack was harmless."""
         in_time = self.health.max_ms <= latency_ms
         return self.alive and self.others_go_on and self.harmless and in_time
 
@@ -64,7 +64,7 @@ class Measured:
 
 
 class Watch:
-    """Asks /healthz twenty times a second, from a thread, and looks at the process's memory."""
+    """Requests /healthz twenty times a second from a thread, and reads the process's memory."""
 
     def __init__(self, url: str, pid: int) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
@@ -89,7 +89,7 @@ class Watch:
         self._thread.join()
 
     def health(self) -> Health:
-        """Return what was seen."""
+        """Return the measurements."""
         seen = sorted(self._latencies_ms) or [_UNANSWERED_MS]
         return Health(seen[len(seen) // 2], seen[-1], self._memory_mb[0], max(self._memory_mb))
 

@@ -1,4 +1,4 @@
-"""What hurts a service: each attack is one function that a process of its own executes.
+"""Attacks on a service: each is one function that runs in a separate process.
 
 ``python -m tests.attacks.programs NAME URL [KEY]`` attacks the service at ``URL``, with the
 operator's ``KEY``, and prints a remark.
@@ -21,7 +21,7 @@ _HALVES = (
     r'{"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0,'
     r' "finish_reason": "stop", "message": {"role": "assistant", "content": "\ud800\u0000 b"}}]}'
 )
-"""A reply with halves of characters in it."""
+"""A reply that contains lone surrogates."""
 
 
 Attack = Callable[[Target], str]
@@ -29,17 +29,17 @@ Attack = Callable[[Target], str]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An attack and what it needs."""
+    """An attack and its prerequisites."""
 
     attack: Attack
     replies: Mapping[str, Step] = field(default_factory=dict)
-    """How the provider of models treats prompts with a marker."""
+    """Replies of the model provider to prompts with a marker."""
     settings: Mapping[str, str] | None = None
-    """Of a service with keys, by environment variable; None is a service without keys."""
+    """Environment variables of a service with keys; None is a service without keys."""
 
 
 def _flood(target: Target, begun: bytes, chunk: bytes, megabytes: int) -> str:
-    """Send one head without an end."""
+    """Send one endless head."""
     with target.connect(begun) as connection:
         sent = 0
         try:
@@ -68,7 +68,7 @@ def long_url(target: Target) -> str:
 
 
 def _still_open(connections: list[socket.socket]) -> int:
-    """Count those on which the server has not hung up."""
+    """Count the connections that the server has not closed."""
     left = 0
     for connection in connections:
         connection.settimeout(0.01)
@@ -90,7 +90,7 @@ def slow_heads(target: Target) -> str:
 
 
 def held_bodies(target: Target) -> str:
-    """Send 300 bodies of 1.3 MB all but their last bytes."""
+    """Send 300 bodies of 1.3 MB without their last bytes."""
     body = b'{"kind":"graph","graph":{"x":"' + b"a" * 1_290_000
     head = b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     length = b"Content-Length: %d\r\n\r\n" % (len(body) + 100)
@@ -100,7 +100,7 @@ def held_bodies(target: Target) -> str:
 
 
 def unread_answers(target: Target) -> str:
-    """Ask for documents on 200 connections, and read none of them."""
+    """Request documents on 200 connections, and read none of them."""
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4
     with held(target, 200, ask) as connections:
         time.sleep(25)
@@ -108,7 +108,7 @@ def unread_answers(target: Target) -> str:
 
 
 def foreign_host(target: Target) -> str:
-    """Come as a page whose own name leads here."""
+    """Send requests of a foreign page whose host name resolves to this service."""
     headers = {"Host": "evil.example:8701", "Sec-Fetch-Site": "same-origin"}
     listed = target.ask("GET", "/runs", headers=headers)
     posted = target.ask("POST", "/runs", headers=headers, json={"input": "1+1?"})
@@ -124,18 +124,18 @@ def _ask_model(marker: str) -> Attack:
 
 
 def laughs(target: Target) -> str:
-    """Join all handles of routers into one input, again and again: 10^7 parts of 1 byte."""
+    """Join all handles of routers into one input repeatedly: 10^7 parts of 1 byte."""
     return target.run(graphs.laughs(7, 10), inputs={"default": "x"}, budget={"max_seconds": 5})
 
 
 def laughs_wide(target: Target) -> str:
-    """The same with 100 handles and 40 bytes."""
+    """Do the same with 100 handles and 40 bytes."""
     limits = {"max_seconds": 3600, "max_steps": 50}
     return target.run(graphs.laughs(4, 100), inputs={"default": "x" * 40}, budget=limits)
 
 
 def store(target: Target) -> str:
-    """Make a map write one large value 1,400 times, and cancel it."""
+    """Let a map write one large value 1,400 times, and cancel it."""
     return _storing(target, 1400)
 
 
@@ -160,7 +160,7 @@ def _storing(target: Target, count: int) -> str:
 
 
 def deep(target: Target) -> str:
-    """Make outputs of 256 and 1,100 levels, and read what came of them."""
+    """Make outputs of 256 and 1,100 levels, and read the results."""
     said = []
     for levels in (256, 1100):
         run_id = f"deep-{levels}"
@@ -192,7 +192,7 @@ def listing(target: Target) -> str:
 
 
 def nested_maps(target: Target) -> str:
-    """A map in a map in a map: 2,000^3 steps, without a budget."""
+    """Run a map in a map in a map: 2,000^3 steps, without a budget."""
     inputs = {"list": [0] * 2000, "default": 1}
     body = {"kind": "graph", "run_id": "nested", "graph": graphs.nested_maps(), "inputs": inputs}
     target.ask("POST", "/runs", json=body)
@@ -241,7 +241,7 @@ PROGRAMS: Mapping[str, Program] = {
         settings={"WORKER_MAX_RUNS": "4"},
     ),
 }
-"""By name; an attack that is added here is made by ``make attacks``."""
+"""Attacks by name; ``make attacks`` runs each of them."""
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ class Target:
 
     url: str
     key: str = ""
-    """Sent with each request; empty sends none."""
+    """The key sent with each request; empty sends none."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address of the service."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         return host, int(port)
 
@@ -36,12 +36,12 @@ class Target:
         return httpx.request(method, self.url + path, **usual, **options)
 
     def as_tenant(self, tenant: str) -> Self:
-        """Return the same service, with a new key of a tenant that the operator makes."""
+        """Return the same service with a new key of a tenant, created by the operator."""
         body = {"name": "attack", "tenant": tenant, "scopes": ["admin"]}
         return replace(self, key=self.ask("POST", "/keys", json=body).json()["key"])
 
     def run(self, graph: Mapping[str, Any], **fields: Any) -> str:
-        """Run a graph; return how it was answered."""
+        """Run a graph; return its outcome as text."""
         body = {"kind": "graph", "graph": graph, **fields}
         began = time.monotonic()
         answer = self.ask("POST", "/runs", json=body, headers={"Prefer": "wait=20"})
@@ -50,7 +50,7 @@ class Target:
         return f"{said}, {len(answer.content) >> 10} KB in {time.monotonic() - began:.1f} s"
 
     def connect(self, first: bytes = b"") -> socket.socket:
-        """Open a connection and begin to talk."""
+        """Open a connection and send the first bytes."""
         connection = socket.create_connection(self.address, timeout=10)
         with suppress(OSError):  # it was refused already
             connection.sendall(first)

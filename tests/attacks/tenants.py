@@ -1,4 +1,4 @@
-"""What a tenant with an ordinary key, or a client without one, can do to other tenants."""
+"""Attacks of a tenant with an ordinary key, or of a client without one, on other tenants."""
 
 import secrets
 import socket
@@ -16,7 +16,7 @@ from tests.attacks import graphs
 from tests.attacks.target import Target
 
 _SECONDS = 8.0
-"""How long requests of the other tenant are measured, before an attack and during it."""
+"""Seconds for which requests of the other tenant are measured, before and during an attack."""
 _CLIENTS = 50
 _PAUSE_SECONDS = 0.02
 _READ_BYTES_PER_SECOND = 9216
@@ -24,7 +24,7 @@ _BEARER = b"Authorization: Bearer %s\r\n"
 
 
 def _median_ms(tenant: Target, seconds: float = _SECONDS) -> float:
-    """Return how long lists of runs take; each must be answered."""
+    """Return the median latency of a list of runs in milliseconds; each request must succeed."""
     until, took = time.monotonic() + seconds, []
     while time.monotonic() < until:
         began = time.monotonic()
@@ -38,7 +38,7 @@ def _median_ms(tenant: Target, seconds: float = _SECONDS) -> float:
 
 @contextmanager
 def _repeated(act: Callable[[], object], *, threads: int) -> Iterator[None]:
-    """Repeat an act meanwhile, in threads of a process of their own."""
+    """Repeat an act during the block, in threads of a separate process."""
     process = get_context("fork").Process(target=_repeat, args=(act, threads), daemon=True)
     process.start()
     try:
@@ -61,8 +61,8 @@ def _repeat(act: Callable[[], object], threads: int) -> None:
 def _compared(target: Target, attack: Callable[[], Any], most: float = 2) -> str:
     """Measure another tenant before and during an attack, which is a context manager.
 
-    ``most`` says how many times as long its requests may take. Where the attacker's own requests
-    keep the process busy without a pause, it is more than two: others share the one event loop.
+    ``most`` is the allowed factor for its request time. It is more than two where the attacker's
+    requests keep the process busy, because all tenants share one event loop.
     """
     other = target.as_tenant("other")
     before = _median_ms(other)
@@ -86,11 +86,11 @@ def wrong_credentials(target: Target) -> str:
 
 
 def slow_readers(target: Target) -> str:
-    """Read a large document on half of the connections, 9 KB a second on each."""
+    """Read a large document at 9 KB a second on half of the connections."""
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
     def opened(count: int) -> list[socket.socket]:
-        """Open connections one after the other, each when the one before is answered."""
+        """Open connections one by one, each after the previous one is answered."""
         connections = []
         for _ in range(count):
             connections.append(target.connect(ask))
@@ -128,7 +128,7 @@ def many_filters(target: Target) -> str:
 
 
 def near_misses(target: Target) -> str:
-    """Send long prompts full of beginnings of telephone numbers."""
+    """Send long prompts full of partial telephone numbers."""
     attacker = target.as_tenant("attacker")
     step = {"type": "llm", "data": {"prompt": ("004 4 " * 4000)[:19_000] + "${default}"}}
     data = {"max_parallel": 8, "step": step}
@@ -138,7 +138,7 @@ def near_misses(target: Target) -> str:
 
 
 def costly_conditions(target: Target) -> str:
-    """Let a router look for an item in a long list, 200 times."""
+    """Let a router search a long list for an item, 200 times."""
     attacker = target.as_tenant("attacker")
     condition = {"path": "default", "op": "contains", "value": -1}
     when = {"any": [{"any": [condition] * 100}] * 2}
@@ -149,7 +149,7 @@ def costly_conditions(target: Target) -> str:
 
 
 def doubling_schema(target: Target) -> str:
-    """Send the schema of an approval that doubles by each of 60 references."""
+    """Send a schema for an approval that doubles with each of 60 references."""
     answer = target.as_tenant("attacker").ask(
         "POST", "/runs", json={"kind": "graph", "graph": graphs.doubling_schema(60)}
     )
@@ -159,14 +159,14 @@ def doubling_schema(target: Target) -> str:
 
 
 def _approval(tenant: Target) -> str:
-    """Return the id of a run that waits."""
+    """Return the ID of a run that waits."""
     step = {"id": "a", "type": "approval", "data": {"message": "?"}}
     body = {"kind": "graph", "graph": {"steps": [step], "edges": []}}
     return str(tenant.ask("POST", "/runs", json=body).json()["run_id"])
 
 
 def many_streams(target: Target) -> str:
-    """Open as many event streams as there are."""
+    """Open as many event streams as the limit allows."""
     attacker, other = target.as_tenant("attacker"), target.as_tenant("other")
     opened = []
     for tenant, count in ((attacker, 5), (other, 1)):
@@ -183,7 +183,7 @@ def many_streams(target: Target) -> str:
 
 
 def slow_runs(target: Target) -> str:
-    """Let six runs wait for a slow model, where four run at once."""
+    """Start six runs with a slow model, where four run at once."""
     attacker, other = target.as_tenant("attacker"), target.as_tenant("other")
     step = {"id": "q", "type": "llm", "data": {"prompt": "ATTACK-SLOW"}}
     body = {"kind": "graph", "graph": {"steps": [step], "edges": []}}

@@ -1,4 +1,4 @@
-"""The attacks of ``make attacks`` that take a moment only, without the limits of time."""
+"""The short attacks of ``make attacks``, without time limits."""
 
 import pytest
 
@@ -14,7 +14,7 @@ QUICK = ("long-header", "many-headers", "long-url", "foreign-host", "reply-long"
 async def test_an_attack_hurts_neither_the_process_nor_the_runs_of_others(
     name: str, postgres: TestServer
 ) -> None:
-    """It goes on, takes little memory, and serves whoever comes next."""
+    """The process survives, uses little more memory, and serves the next caller."""
     async with FakeProvider() as provider:
         measured = await attacked(name, postgres, provider)
 

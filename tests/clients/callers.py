@@ -1,4 +1,4 @@
-"""Both clients behind one face, so that one test is about both."""
+"""Both clients behind one interface, so that one test covers both."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -14,19 +14,19 @@ _END = object()
 
 
 class Caller:
-    """Calls methods of a client by their names; the blocking one in a thread."""
+    """Calls methods of a client by name; the blocking client runs in a thread."""
 
     def __init__(self, client: CaseworkerClient | AsyncCaseworkerClient) -> None:
         self.client = client
 
     async def do(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Return what a method comes to."""
+        """Return the result of a method."""
         if isinstance(self.client, CaseworkerClient):
             return await asyncio.to_thread(getattr(self.client, method), *arguments, **named)
         return await getattr(self.client, method)(*arguments, **named)
 
     async def each(self, method: str, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
-        """Yield what a method iterates over."""
+        """Yield the items that a method iterates over."""
         found = getattr(self.client, method)(*arguments, **named)
         if isinstance(self.client, AsyncCaseworkerClient):
             async for value in found:
@@ -51,7 +51,7 @@ class Callers:
         self._opened: list[Caller] = []
 
     def of(self, url: str, **options: Any) -> Caller:
-        """Return a client of a service; it is closed with the test."""
+        """Return a client of a service; it is closed at the end of the test."""
         made = {"sync": CaseworkerClient, "async": AsyncCaseworkerClient}[self._kind](
             url, **{"retry": RetryPolicy(pause_factor=0.2), "timeout_seconds": 30, **options}
         )
@@ -59,7 +59,7 @@ class Callers:
         return self._opened[-1]
 
     def answered_by(self, answering: Answering, **options: Any) -> Caller:
-        """Return a client whose requests a function answers, without pauses between them."""
+        """Return a client whose requests a function answers, without pauses between retries."""
         retry = options.pop("retry", RetryPolicy(pause_factor=0))
         return self.of(
             "http://made.up", transport=httpx.MockTransport(answering), retry=retry, **options

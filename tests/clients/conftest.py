@@ -12,7 +12,7 @@ __all__ = ["callers", "provider", "running_provider", "service"]
 
 @pytest.fixture(params=["sync", "async"])
 async def callers(request: pytest.FixtureRequest) -> AsyncIterator[Callers]:
-    """Opens clients, blocking ones and those that await."""
+    """Open blocking or asynchronous clients."""
     opened = Callers(request.param)
     yield opened
     await opened.close()

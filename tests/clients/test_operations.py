@@ -1,4 +1,4 @@
-"""Approvals, schedules and quotas by both clients against a real service."""
+"""Both clients handle approvals, schedules and quotas of a real service."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ RUN = {"kind": "graph", "graph": SUM}
 
 
 async def asking(caller: Caller, run_id: str) -> Any:
-    """Return the open approval of a run that is posted now, once it waits for it."""
+    """Post a run and return its approval once it waits."""
     graph = {"steps": [ASK], "edges": []}
     await caller.do("run_graph", graph, run_id=run_id, inputs={"default": {"amount": 5}})
 
@@ -46,7 +46,7 @@ async def asking(caller: Caller, run_id: str) -> Any:
 async def test_what_a_run_asks_is_listed_and_approved_with_other_arguments(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """The decision is returned, and shown with the run; arguments that do not fit are named."""
+    """The decision is returned and shown with the run, and invalid arguments are named."""
     caller, run_id = callers.of(service.url), f"yes-{id(callers)}"
     asked = await asking(caller, run_id)
 
@@ -73,7 +73,7 @@ async def test_what_a_run_asks_is_listed_and_approved_with_other_arguments(
 
 
 async def test_what_a_run_asks_is_refused_once(callers: Callers, service: ServiceProcess) -> None:
-    """The same decision again is no error, another one is; so is an approval that nobody asks."""
+    """Repeating the same decision succeeds; another decision or an unknown approval is refused."""
     caller, run_id = callers.of(service.url), f"no-{id(callers)}"
     asked = await asking(caller, run_id)
 
@@ -95,7 +95,7 @@ async def test_what_a_run_asks_is_refused_once(callers: Callers, service: Servic
 async def test_open_approvals_are_listed_page_by_page(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """Each once, the oldest first."""
+    """Each approval is listed once, oldest first."""
     caller = callers.of(service.url)
     runs = [f"{name}-{id(callers)}" for name in ("first", "second", "third")]
     for run_id in runs:
@@ -116,7 +116,7 @@ async def test_open_approvals_are_listed_page_by_page(
 async def test_a_schedule_is_made_changed_paused_run_and_deleted(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """Each method returns the schedule as it is now; a run by hand is a run like any other."""
+    """Each method returns the current schedule, and a manual run is an ordinary run."""
     caller, name = callers.of(service.url), f"yearly-{id(callers)}"
 
     made = await caller.do("put_schedule", name, EVERY_YEAR, RUN, timezone="Europe/Paris")
@@ -154,7 +154,7 @@ async def test_a_schedule_is_made_changed_paused_run_and_deleted(
 async def test_schedules_are_listed_page_by_page_and_refused_by_field(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """By name; one that is made paused fires never."""
+    """Schedules are listed by name, and one that is created paused never fires."""
     caller = callers.of(service.url)
     names = [f"{id(callers)}-{letter}" for letter in "abc"]
     for name in reversed(names):
@@ -178,7 +178,7 @@ async def test_schedules_are_listed_page_by_page_and_refused_by_field(
 
 @asynccontextmanager
 async def limited(caller: Caller, tenant: str, **limits: Any) -> AsyncIterator[Any]:
-    """Yield the quota that a tenant has while the block runs."""
+    """Yield the quota that a tenant has during the block."""
     try:
         yield await caller.do("put_quota", tenant, **limits)
     finally:
@@ -189,7 +189,7 @@ async def limited(caller: Caller, tenant: str, **limits: Any) -> AsyncIterator[A
 async def test_a_quota_is_given_shown_and_taken_back(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """It takes the place of the whole one before; what is left out is unlimited."""
+    """A new quota replaces the old one completely, and omitted limits are unlimited."""
     caller, tenant = callers.of(service.url), f"tenant:{id(callers)}"
 
     usual = await caller.do("get_quota", tenant)
@@ -211,7 +211,7 @@ async def test_a_quota_is_given_shown_and_taken_back(
 async def test_a_run_beyond_a_quota_is_refused_with_how_it_stands(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """It is not asked for again: there is no use in it for a minute."""
+    """The client does not retry, because the quota allows no run for a minute."""
     caller = callers.of(service.url)
     async with limited(caller, "default", max_runs_per_minute=0):
         with pytest.raises(ApiError) as refused:

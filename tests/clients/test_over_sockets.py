@@ -1,4 +1,4 @@
-"""Both clients against a real service: it is killed, replaced and cut off while they use it."""
+"""Both clients use a real service that is killed, replaced and cut off."""
 
 import asyncio
 import itertools
@@ -33,7 +33,7 @@ def address_of(service: ServiceProcess) -> Upstream:
 
 @asynccontextmanager
 async def proxied(service: ServiceProcess, seed: int = 0) -> AsyncIterator[tuple[FaultProxy, str]]:
-    """A proxy in front of a service, and its URL."""
+    """Yield a proxy in front of a service, and its URL."""
     async with FaultProxy(address_of(service), seed=seed) as proxy:
         host, port = proxy.address
         yield proxy, f"http://{host}:{port}"
@@ -44,14 +44,14 @@ async def everything(events: AsyncGenerator[Event, None]) -> list[Event]:
 
 
 def require_whole(events: list[Event], end: str = "run.completed") -> None:
-    """Every event once, in order, the last one is the end."""
+    """Check that every event occurs once, in order, and that the last one is the end."""
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert [event.type for event in events if event.ends] == [end]
 
 
 @pytest.fixture
 async def answering(provider: FakeProvider) -> FakeProvider:
-    """The provider, which plans the calculation."""
+    """Script the provider to plan the calculation."""
     await provider.script("6 times 7", [Step(plan=PLAN)], repeat_last=True)
     return provider
 
@@ -60,7 +60,7 @@ async def answering(provider: FakeProvider) -> FakeProvider:
 async def test_a_case_is_asked_for_waited_for_and_looked_at(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """Its answer, its trace as JSON and as text, its calls with what they asked, its files."""
+    """The client reads its answer, its trace as JSON and text, its calls and its files."""
     caller = callers.of(service.url)
 
     run = await caller.do("run_case", QUESTION, wait_seconds=120, metadata={"kept": True})
@@ -89,7 +89,7 @@ async def test_a_case_is_asked_for_waited_for_and_looked_at(
 async def test_a_run_is_cancelled_before_it_exists_and_while_it_works(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """The receipt says what had begun; a wait says what it last saw."""
+    """The receipt lists the started calls, and a timed-out wait returns the last known run."""
     await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
     caller = callers.of(service.url)
     early, late = (f"{name}-{id(callers)}" for name in ("early", "late"))
@@ -111,7 +111,7 @@ async def test_a_run_is_cancelled_before_it_exists_and_while_it_works(
 
 
 async def test_all_runs_are_listed_page_by_page(callers: Callers, service: ServiceProcess) -> None:
-    """Each once, the newest first."""
+    """Each run is listed once, newest first."""
     caller = callers.of(service.url)
     posted = []
     for _ in range(5):
@@ -132,7 +132,7 @@ async def test_all_runs_are_listed_page_by_page(callers: Callers, service: Servi
 
 @pytest.mark.usefixtures("answering")
 async def test_a_lost_answer_makes_no_second_run(callers: Callers, service: ServiceProcess) -> None:
-    """The request was carried out, and its answer never came."""
+    """The request was executed, but its answer was lost."""
     marked = {"test": f"lost-{id(callers)}"}
     async with proxied(service) as (proxy, url):
         caller = callers.of(url)
@@ -154,7 +154,7 @@ def calculation(step_id: str) -> dict[str, object]:
 async def test_a_stream_that_is_cut_at_random_bytes_brings_every_event_once(
     callers: Callers, service: ServiceProcess, seed: int
 ) -> None:
-    """In order, also in the middle of an event, of a number, or of the headers."""
+    """Events stay in order, wherever within an event, a number or the headers the cut is."""
     names = [f"s{number}" for number in range(40)]
     graph = {
         "steps": [calculation(name) for name in names],
@@ -179,7 +179,7 @@ async def test_a_stream_that_is_cut_at_random_bytes_brings_every_event_once(
 async def test_a_stream_and_a_wait_outlive_the_service(
     callers: Callers, database_url: str, provider: FakeProvider
 ) -> None:
-    """It is killed in the middle of a call, and started again elsewhere after a while."""
+    """The service is killed during a call, and started again elsewhere after a while."""
     await provider.script("6 times 7", [Step(hang=True)])
     settings = model_settings(provider.openai_url)
     async with (
@@ -210,7 +210,7 @@ async def test_a_stream_and_a_wait_outlive_the_service(
 async def test_a_stream_goes_on_at_another_replica(
     callers: Callers, database_url: str, provider: FakeProvider
 ) -> None:
-    """The one that it was opened at is gone for ever, and the run with it."""
+    """The first replica is gone permanently, together with its execution of the run."""
     await provider.script("6 times 7", [Step(hang=True)])
     settings = model_settings(provider.openai_url)
     async with (
@@ -241,7 +241,7 @@ async def test_a_stream_goes_on_at_another_replica(
 async def test_a_service_that_stays_away_ends_a_stream(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """After the time that the caller gives it."""
+    """The stream ends after the timeout of the caller."""
     await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
     async with proxied(service) as (proxy, url):
         caller = callers.of(url, retry=RetryPolicy(pause_factor=0.01, reconnect_seconds=0.2))

@@ -1,4 +1,4 @@
-"""The package as its users get it: a wheel, its page, and nothing of the service."""
+"""The package as its users get it: a wheel and its page, without the service."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ PRINTED = (
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a program and return what it printed; its failure is the test's."""
+    """Run a program and return its output; fail the test if the program fails."""
     ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
@@ -34,7 +34,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.mark.proof
 def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None:
-    """Installed from the lock into an empty environment, where there is no service."""
+    """The wheel is installed from the lock into an empty environment without the service."""
     run(UV, "build", "--quiet", "--out-dir", tmp_path / "dist", FOLDER)
     [wheel] = (tmp_path / "dist").glob("*.whl")
     [_] = (tmp_path / "dist").glob("*.tar.gz")
@@ -63,7 +63,7 @@ def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None
 
 
 def test_it_depends_on_httpx_and_pydantic_alone() -> None:
-    """On every Python that the service runs on."""
+    """The client supports the Python versions of the service and has the same version."""
     ours, service = (
         tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
         for folder in (FOLDER, ROOT)
@@ -78,7 +78,7 @@ def test_it_depends_on_httpx_and_pydantic_alone() -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def offline(module_database_url: str) -> AsyncIterator[ServiceProcess]:
-    """A service as it comes, with its built-in planner."""
+    """Run a service with its defaults and the built-in planner."""
     async with ServiceProcess(module_database_url) as running:
         yield running
 
@@ -87,7 +87,7 @@ async def offline(module_database_url: str) -> AsyncIterator[ServiceProcess]:
 async def test_every_program_of_its_page_works_as_pasted(
     offline: ServiceProcess, block: str, printed: str
 ) -> None:
-    """Against a service whose address is in the environment."""
+    """The address of the service is in the environment."""
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", "-c", block),
         env={"CASEWORKER_URL": offline.url},

@@ -1,4 +1,4 @@
-"""What both clients send, how often, and what they make of the answers."""
+"""What both clients send, how often they retry, and how they read the answers."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ RUN = {"run_id": "r", "status": "queued", "created_at": "2025-01-01T00:00:00Z"}
 
 
 class Service:
-    """Answers with each of some answers once, then with the last one."""
+    """Sends each of its answers once, and repeats the last one."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self._answers = list(answers)
@@ -51,7 +51,7 @@ LOST = httpx.ReadError("reset")
 
 
 def test_both_clients_have_the_same_methods() -> None:
-    """With the same arguments."""
+    """All methods have equal parameters in both clients."""
 
     def methods(client: Any) -> dict[str, str]:
         names = [name for name in dir(client) if not name.startswith("_")]
@@ -70,7 +70,7 @@ def test_both_clients_have_the_same_methods() -> None:
 async def test_a_new_run_is_asked_for_again_under_the_same_key(
     callers: Callers, passing: httpx.Response | Exception
 ) -> None:
-    """Until it is accepted."""
+    """The client repeats the request until it is accepted."""
     service = Service(passing, passing, ACCEPTED)
 
     run = await callers.answered_by(service).do("run_case", "What?", seed=7)
@@ -83,7 +83,7 @@ async def test_a_new_run_is_asked_for_again_under_the_same_key(
 
 
 async def test_a_run_with_an_id_or_a_key_needs_no_other(callers: Callers) -> None:
-    """The caller's own are sent as they are."""
+    """The caller's ID and key are sent unchanged."""
     service = Service(ACCEPTED)
     caller = callers.answered_by(service)
 
@@ -102,13 +102,13 @@ async def test_a_run_with_an_id_or_a_key_needs_no_other(callers: Callers) -> Non
         ({"name": "a", "prompt": {}}, {"name": "a", "prompt": {}}),
         ("a", {"name": "a"}),
         ("a@3", {"name": "a", "version": 3}),
-        ("a@x", {"name": "a", "version": "x"}),  # the service says what is wrong
+        ("a@x", {"name": "a", "version": "x"}),  # the service reports the error
     ],
 )
 async def test_a_definition_is_run_by_its_name_or_as_it_is(
     callers: Callers, given: Any, sent: dict[str, Any]
 ) -> None:
-    """What was not given is not sent."""
+    """Omitted arguments are not sent."""
     service = Service(ACCEPTED)
     caller = callers.answered_by(service)
 
@@ -121,7 +121,7 @@ async def test_a_definition_is_run_by_its_name_or_as_it_is(
 
 
 async def test_what_is_registered_has_its_name_beside_it_or_in_it(callers: Callers) -> None:
-    """A graph has none of its own; an agent has."""
+    """A graph is registered with a separate name, an agent contains its own."""
     service = Service(httpx.Response(201, json={"name": "a", "version": 1}))
     caller = callers.answered_by(service)
 
@@ -135,7 +135,7 @@ async def test_what_is_registered_has_its_name_beside_it_or_in_it(callers: Calle
 
 
 async def test_runs_are_listed_by_what_they_are(callers: Callers) -> None:
-    """Each key of the metadata is a parameter of its own."""
+    """Each metadata key is a separate parameter."""
     service = Service(httpx.Response(200, json={"runs": []}))
 
     await callers.answered_by(service).do(
@@ -152,7 +152,7 @@ async def test_runs_are_listed_by_what_they_are(callers: Callers) -> None:
 
 
 async def test_a_failure_that_stays_is_raised_after_the_last_attempt(callers: Callers) -> None:
-    """With what was said last."""
+    """The error contains the last answer."""
     service = Service(BUSY)
 
     with pytest.raises(ApiError, match=r"Busy\.") as raised:
@@ -162,7 +162,7 @@ async def test_a_failure_that_stays_is_raised_after_the_last_attempt(callers: Ca
 
 
 async def test_nobody_there_is_an_error_of_its_own(callers: Callers) -> None:
-    """After as many attempts as wanted."""
+    """The error is raised after the configured number of attempts."""
     service = Service(httpx.ConnectError("refused"))
     retry = RetryPolicy(attempts=2, pause_factor=0)
 
@@ -176,7 +176,7 @@ async def test_nobody_there_is_an_error_of_its_own(callers: Callers) -> None:
 async def test_what_may_have_been_done_is_not_done_twice(
     callers: Callers, failure: httpx.Response | Exception
 ) -> None:
-    """A second deletion would meet another state."""
+    """A second deletion would act on another state."""
     service = Service(failure)
 
     with pytest.raises((ApiError, ServiceUnreachableError)):
@@ -191,7 +191,7 @@ async def test_what_may_have_been_done_is_not_done_twice(
 async def test_a_service_that_asks_for_too_much_time_is_not_waited_for(
     callers: Callers, later: Callable[[], str]
 ) -> None:
-    """As seconds and as a date."""
+    """The delay may be in seconds or a date."""
     service = Service(httpx.Response(503, headers={"retry-after": later()}))
 
     with pytest.raises(ApiError) as raised:
@@ -202,7 +202,7 @@ async def test_a_service_that_asks_for_too_much_time_is_not_waited_for(
 
 
 async def test_a_refusal_tells_everything_that_the_problem_document_does(callers: Callers) -> None:
-    """It is not asked again."""
+    """The request is not repeated."""
     problem = {
         "type": "urn:caseworker:problem:invalid-request",
         "title": "Invalid request",
@@ -228,7 +228,7 @@ async def test_a_refusal_tells_everything_that_the_problem_document_does(callers
 async def test_what_is_not_the_service_is_an_error(
     callers: Callers, status: int, content: bytes
 ) -> None:
-    """Whatever it answers."""
+    """Any other answer raises an error."""
     service = Service(httpx.Response(status, content=content))
 
     with pytest.raises(ApiError) as raised:
@@ -238,7 +238,7 @@ async def test_what_is_not_the_service_is_an_error(
 
 
 async def test_a_newer_service_does_not_break_an_older_client(callers: Callers) -> None:
-    """Members and values that it does not know are kept."""
+    """Unknown fields and values are kept."""
     newer = {**RUN, "status": "dreaming", "kind": "poem", "verses": [1], "usage": {"ink": 3}}
 
     run = await callers.answered_by(Service(httpx.Response(200, json=newer))).do("get_run", "r")
@@ -251,7 +251,7 @@ async def test_a_newer_service_does_not_break_an_older_client(callers: Callers) 
 async def test_address_and_key_come_from_the_environment(
     callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless they are given; the key is never shown."""
+    """Arguments take precedence, and the key is never shown."""
     monkeypatch.setenv("CASEWORKER_URL", "http://there/below/")
     monkeypatch.setenv("CASEWORKER_API_KEY", "secret-1")
     service = Service(ACCEPTED)
@@ -268,7 +268,7 @@ async def test_address_and_key_come_from_the_environment(
 
 @pytest.mark.parametrize("key", ["secret\nkey", "secret-ké", "secret\x7f"])
 def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str) -> None:
-    """The connection would quote it; a line break at its end, as files have, is left out."""
+    """An error would repeat it; a trailing line break, as in files, is removed."""
     with pytest.raises(CaseworkerError) as refused:
         CaseworkerClient(api_key=key)
     with CaseworkerClient(api_key="mine\n") as client:
@@ -286,7 +286,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str) -> Non
 def test_events_are_found_wherever_the_bytes_are_cut(
     data: list[str], cuts: list[int], end: str
 ) -> None:
-    """Comments and other fields are passed over; an event that has not ended is not one."""
+    """Comments and other fields are skipped, and an unfinished event is ignored."""
     sent = ": hi\n\n" + "".join(f"id: 1{end}data: {each}{end}{end}" for each in data)
     whole = f"{sent}data: cut off{end}".encode()
     places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
@@ -307,7 +307,7 @@ def piece(offset: int, content: str, *, turn: int = 1, kind: str = "content_chun
 
 
 def test_a_piece_of_text_replaces_what_comes_after_its_beginning() -> None:
-    """A call that is made again writes its text anew."""
+    """A repeated call replaces its text from the given offset."""
     text = StreamedText()
     for event in (piece(0, "Hello "), piece(6, "wurld"), piece(6, "world"), piece(0, "hm", turn=2)):
         assert text.add(event)

@@ -1,4 +1,4 @@
-"""Threads by both clients against a real service: begun, answered, edited, retried, stopped."""
+"""Both clients start, answer, edit, retry and cancel threads of a real service."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ AGENT = {"name": "helper", "prompt": {"system": "Help."}}
 async def test_a_conversation_branches(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """Every action comes to a turn with the answer; the branches are listed."""
+    """Every action returns a turn with its answer, and the branches are listed."""
     name = f"t-{id(callers)}"
     texts = ["One.", "Two.", "Deux.", "Zwei.", "And so on."]
     await provider.script(name, [Step(text=text) for text in texts])
@@ -62,7 +62,7 @@ async def test_a_conversation_branches(
 async def test_an_answer_streams_over_a_connection_that_is_cut(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """At any byte, the first included: the message is said once and every event comes once."""
+    """The message is sent once and every event arrives once, wherever the connection is cut."""
     name = f"cut-{id(callers)}"
     said = "A text that takes a while to write and comes in many pieces."
     await provider.script(name, [Step(text=said, chunk_chars=5)])
@@ -85,7 +85,7 @@ async def test_an_answer_streams_over_a_connection_that_is_cut(
 async def test_what_is_being_written_is_stopped(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """All answers of the thread; the receipts name their runs."""
+    """All answers of the thread are cancelled, and the receipts name their runs."""
     name = f"stop-{id(callers)}"
     await provider.script(name, [Step(hang=True)])
     caller = callers.of(service.url)
@@ -103,7 +103,7 @@ async def test_what_is_being_written_is_stopped(
 
 
 async def test_a_run_shows_what_it_goes_on_from(callers: Callers, service: ServiceProcess) -> None:
-    """Typed, and in JSON under the name of the API."""
+    """The source is a typed value, with the API's name in JSON."""
     caller = callers.of(service.url)
     source = await caller.do("run_case", "What is 6 * 7?", wait_seconds=120)
 

@@ -23,7 +23,7 @@ from tests.support.stores import (
 
 @pytest.fixture(params=["memory", "postgres"])
 def opened(request: pytest.FixtureRequest) -> Open:
-    """Opens an empty store."""
+    """Return a function that opens an empty store."""
     if request.param == "memory":
         return in_memory
     url = request.getfixturevalue("database_url")
@@ -43,14 +43,14 @@ def opened(request: pytest.FixtureRequest) -> Open:
 
 @pytest.fixture
 async def ports(opened: Open) -> AsyncIterator[Ports]:
-    """An empty store without limits that matter."""
+    """Open an empty store with high limits."""
     async with opened() as ports:
         yield ports
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running_provider() -> AsyncIterator[FakeProvider]:
-    """A model provider as a process of its own."""
+    """Run the fake model provider as a separate process."""
     async with FakeProvider() as running:
         yield running
 
@@ -59,14 +59,14 @@ async def running_provider() -> AsyncIterator[FakeProvider]:
 async def configured(
     running_provider: FakeProvider, module_database_url: str, tmp_path: Path
 ) -> Configured:
-    """The means to run cases with settings of one's own, and a provider without a past."""
+    """Run cases with settings of the test; the provider starts without requests."""
     await running_provider.reset()
     return Configured(running_provider, module_database_url, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def fake() -> Iterator[FakeProvider]:
-    """One fake provider for all tests of a module; each uses markers of its own."""
+    """Share one fake provider between the tests of a module; each test uses its own markers."""
     provider = asyncio.run(FakeProvider().start())
     yield provider
     provider.stop()
@@ -74,14 +74,14 @@ def fake() -> Iterator[FakeProvider]:
 
 @pytest.fixture(params=FLAVOURS, ids=lambda flavour: flavour.name)
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Each protocol in turn."""
+    """Return each protocol in turn."""
     chosen: Flavour = request.param
     return chosen
 
 
 @pytest.fixture
 async def provider(fake: FakeProvider, flavour: Flavour) -> AsyncIterator[ModelProvider]:
-    """The model provider under test, closed afterwards."""
+    """Yield the model provider under test and close it afterwards."""
     built = flavour.build(fake)
     yield built
     await built.aclose()
@@ -89,5 +89,5 @@ async def provider(fake: FakeProvider, flavour: Flavour) -> AsyncIterator[ModelP
 
 @pytest.fixture
 def line(fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> Line:
-    """A fresh conversation."""
+    """Return a new conversation."""
     return Line(fake, provider, flavour)

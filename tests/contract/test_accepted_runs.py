@@ -1,4 +1,4 @@
-"""What the store of runs keeps of an accepted run, asked of every implementation."""
+"""Contract of the run store for the data of an accepted run, tested on every implementation."""
 
 import asyncio
 from dataclasses import replace
@@ -42,12 +42,12 @@ DETAILED = NewRun(
     queueing=Queueing(priority=3, concurrency_key="one by one", concurrency_limit=2),
     metadata={"team": {"name": "a"}},
 )
-"""A run that uses every field that any run may have."""
+"""A run that uses every field allowed for runs."""
 
 
 @pytest.mark.parametrize("new", [new_run("case-1", key="k"), DETAILED], ids=["case", "graph"])
 async def test_a_run_for_a_worker_is_stored_as_it_was_accepted(ports: Ports, new: NewRun) -> None:
-    """A read returns the accepted run, with all of its request, under the first fence."""
+    """A read returns the accepted run with its whole request and the first fence."""
     accepted = await ports.runs.accept(new, worker_id="w1")
     stored = await ports.stored()
 
@@ -65,7 +65,7 @@ async def test_a_run_for_a_worker_is_stored_as_it_was_accepted(ports: Ports, new
 
 
 async def test_of_two_equal_requests_at_once_one_makes_the_run(ports: Ports) -> None:
-    """The other one waits for the insert of the first, and returns its run."""
+    """The second request waits for the first insert and returns the same run."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as posts:
         accepting = [
             posts.create_task(ports.runs.accept(new_run("case-1"), worker_id="w1"))

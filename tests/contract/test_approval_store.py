@@ -1,4 +1,4 @@
-"""What the store of approvals promises, asked of every implementation."""
+"""Contract of the approval store, tested on every implementation."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ BY = CancelRequest(requested_by="somebody")
 
 @dataclass(frozen=True)
 class World:
-    """The approvals of one implementation, and the runs beside them."""
+    """The approval store of one implementation, with its run store and journal."""
 
     approvals: ApprovalStore
     runs: RunStore
@@ -66,7 +66,7 @@ class World:
 
 @pytest.fixture(params=["memory", "postgres"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Empty stores."""
+    """Open empty stores."""
     if request.param == "memory":
         runs = MemoryRuns()
         yield World(MemoryApprovals(runs), runs, runs)
@@ -77,7 +77,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 
 async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> None:
-    """Whoever asks again finds it, and what was decided."""
+    """Asking again returns the stored question and its decision."""
     run = await world.claimed()
     first = await world.ask(run)
     await world.decide(arguments={"amount": 3}, reason="less")
@@ -97,7 +97,7 @@ async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> Non
 
 
 async def test_only_the_owner_of_a_run_asks(world: World) -> None:
-    """Who has lost it stores nothing."""
+    """A worker that has lost the run stores no question."""
     run = await world.claimed()
     await world.runs.release(run, active_seconds=0, calls=(), counted=True)
 
@@ -107,7 +107,7 @@ async def test_only_the_owner_of_a_run_asks(world: World) -> None:
 
 
 async def test_a_run_that_waits_is_nobodys_until_something_is_decided(world: World) -> None:
-    """It has no worker and counts no attempt; the decision queues it, and somebody claims it."""
+    """A waiting run has no worker and counts no attempt; the decision queues it for any worker."""
     run = await world.claimed()
     await world.ask(run)
 
@@ -124,7 +124,7 @@ async def test_a_run_that_waits_is_nobodys_until_something_is_decided(world: Wor
 
 
 async def test_a_write_that_comes_after_its_run_began_to_wait_is_answered(world: World) -> None:
-    """It is refused at once: nobody owns the run, however long the decision takes."""
+    """The write is refused at once, because a waiting run has no owner."""
     run = await world.claimed()
     await world.ask(run)
     assert await world.suspend(run, "a") is RunStatus.WAITING
@@ -142,7 +142,7 @@ async def test_a_write_that_comes_after_its_run_began_to_wait_is_answered(world:
 async def test_a_run_does_not_begin_to_wait_for_what_has_come_already(
     world: World, came_first: str
 ) -> None:
-    """It goes on at once."""
+    """A decision, cancel request or timeout that came first puts the run back in the queue."""
     run = await world.claimed()
     await world.ask(run, timeout_seconds=1e-6 if came_first == "time" else 60.0)
     if came_first == "decision":
@@ -154,7 +154,7 @@ async def test_a_run_does_not_begin_to_wait_for_what_has_come_already(
 
 
 async def test_the_first_decision_counts(world: World) -> None:
-    """Another one is answered with the first."""
+    """A second decision returns the first one."""
     run = await world.claimed()
     await world.ask(run)
 
@@ -167,7 +167,7 @@ async def test_the_first_decision_counts(world: World) -> None:
 
 
 async def test_a_decision_after_the_time_or_the_end_changes_nothing(world: World) -> None:
-    """What nobody decided in time is timed out once its run looks."""
+    """A request without a decision counts as timed out when its run reads it after the deadline."""
     run = await world.claimed()
     await world.ask(run, timeout_seconds=1e-6)
     late = await world.decide()
@@ -189,7 +189,7 @@ async def test_a_decision_after_the_time_or_the_end_changes_nothing(world: World
 
 
 async def test_what_waits_is_listed_for_its_tenant_alone(world: World) -> None:
-    """Oldest first, until it is decided."""
+    """Open approvals are listed oldest first until they are decided."""
     run = await world.claimed()
     await world.ask(run)
     await world.ask(run, "b")

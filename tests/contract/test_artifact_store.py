@@ -1,4 +1,4 @@
-"""What the store of files promises."""
+"""Contract of the artifact store."""
 
 import asyncio
 import hashlib
@@ -21,7 +21,7 @@ BIG = bytes(range(256)) * 3000
 
 @dataclass(frozen=True)
 class Stores:
-    """The files, and the runs that made them."""
+    """The artifact store and the run store."""
 
     files: ArtifactStore
     runs: RunStore
@@ -31,7 +31,7 @@ class Stores:
         return (await self.runs.accept(new_run(run_id, tenant=tenant), worker_id="w1")).run
 
     async def lost(self, run: Run) -> Run:
-        """The same run, owned by somebody else by now."""
+        """Release the run, let another worker claim it, and return it as the new owner sees it."""
         await self.runs.release(run, active_seconds=0, calls=(), counted=True)
         taken = await self.runs.claim(run.key, "w2")
         assert taken is not None
@@ -55,13 +55,13 @@ class Stores:
 
 @pytest.fixture
 def stores(api: Api) -> Stores:
-    """Empty stores."""
+    """Open empty stores."""
     return Stores(api.files, api.store, api.journal)
 
 
 @pytest.mark.req("002/9.4")
 async def test_what_is_kept_comes_back_as_it_was(stores: Stores) -> None:
-    """Whole or piece by piece, and with all that is said of it."""
+    """A file can be read whole or in pieces, with its metadata unchanged."""
     run = await stores.claimed()
     new = new_artifact("plot-1.png", BIG)
 
@@ -81,7 +81,7 @@ async def test_what_is_kept_comes_back_as_it_was(stores: Stores) -> None:
 
 
 async def test_files_are_listed_in_the_order_in_which_they_were_made(stores: Stores) -> None:
-    """An empty one counts; a run without files has none, and no run is not that."""
+    """A run that exists has a list, even if it is empty; a missing run has none."""
     run = await stores.claimed()
     assert await stores.files.find(KEY) == []
     for name in ("b.png", "a.png", "c.svg"):
@@ -94,14 +94,14 @@ async def test_files_are_listed_in_the_order_in_which_they_were_made(stores: Sto
 
 
 async def test_a_wish_to_stop_a_run_that_does_not_exist_is_no_run(stores: Stores) -> None:
-    """Although it has a row."""
+    """A pending cancel has a row, but it is not a run."""
     await stores.runs.cancel(KEY, CancelRequest(requested_by="tester", reason=None))
 
     assert await stores.files.find(KEY) is None
 
 
 async def test_a_file_that_is_kept_again_is_the_same_file(stores: Stores) -> None:
-    """A call that is made again may change nothing, even under another owner."""
+    """Repeating a call saves the same file, even under another owner."""
     run = await stores.claimed()
     new = new_artifact("plot-1.png", BIG)
     await stores.save(run, new)
@@ -116,7 +116,7 @@ async def test_a_file_that_is_kept_again_is_the_same_file(stores: Stores) -> Non
 async def test_another_file_takes_the_place_of_one_that_a_lost_try_has_made(
     stores: Stores,
 ) -> None:
-    """Under its own name; nothing is left of the other one, not even to who is just reading it."""
+    """The new file gets its own name, and a reader of the replaced file finds nothing."""
     run = await stores.claimed()
     await stores.save(run, new_artifact("plot-aapl-1.png", b"old", slot="call-1"))
     old = await stores.one("plot-aapl-1.png")
@@ -133,7 +133,7 @@ async def test_another_file_takes_the_place_of_one_that_a_lost_try_has_made(
 
 
 async def test_only_the_owner_keeps_files(stores: Stores) -> None:
-    """Not under an older fence, not while the run waits for an owner, not without a run."""
+    """An older fence, a waiting run or a missing run cannot store files."""
     run = await stores.claimed()
     owner = await stores.lost(run)
     frozen = await stores.save(run, new_artifact("a.png"))
@@ -149,7 +149,7 @@ async def test_only_the_owner_keeps_files(stores: Stores) -> None:
 async def test_a_run_that_has_ended_keeps_what_it_has_and_no_more(
     stores: Stores, status: RunStatus
 ) -> None:
-    """Its files can still be read."""
+    """A finished run's files remain readable, but no file is added."""
     run = await stores.claimed()
     await stores.save(run, new_artifact("a.png"))
     await stores.journal.finish(end_of(run, status))
@@ -164,7 +164,7 @@ async def test_a_run_that_has_ended_keeps_what_it_has_and_no_more(
 
 @pytest.mark.req("002/23.3")
 async def test_a_run_keeps_no_more_files_than_it_may(stores: Stores) -> None:
-    """One that takes the place of another is no more."""
+    """A file that replaces another one does not count as an additional file."""
     run = await stores.claimed()
     for number in (1, 2, 3):
         await stores.save(run, new_artifact(f"{number}.png"))
@@ -177,7 +177,7 @@ async def test_a_run_keeps_no_more_files_than_it_may(stores: Stores) -> None:
 
 @pytest.mark.req("002/23.3")
 async def test_a_run_keeps_no_more_bytes_than_it_may(stores: Stores) -> None:
-    """Up to the last one; what takes the place of another is counted instead of it."""
+    """The limit is exact, and a file that replaces another one is counted in its place."""
     run = await stores.claimed()
     await stores.save(run, new_artifact("1.png", bytes(1_500_000)))
 
@@ -190,7 +190,7 @@ async def test_a_run_keeps_no_more_bytes_than_it_may(stores: Stores) -> None:
 
 @pytest.mark.req("002/23.3")
 async def test_files_that_are_kept_at_once_share_the_room_there_is(stores: Stores) -> None:
-    """Ten at once, room for three."""
+    """Of ten files saved at once, only the three that fit are stored."""
     run = await stores.claimed()
 
     async with asyncio.TaskGroup() as group:
@@ -205,7 +205,7 @@ async def test_files_that_are_kept_at_once_share_the_room_there_is(stores: Store
 
 
 async def test_tenants_and_runs_never_meet(stores: Stores) -> None:
-    """Not by the same names, not by the same slots, not by what somebody knows of a file."""
+    """Equal names, equal slots and a known file record give no access to another run's files."""
     runs = [
         await stores.claimed(),
         await stores.claimed("case-2"),
@@ -223,7 +223,10 @@ async def test_tenants_and_runs_never_meet(stores: Stores) -> None:
 
 
 async def test_a_run_that_goes_on_has_files_of_its_own(stores: Stores) -> None:
-    """Those of the calls that it takes over; they stay when the other run and its files go."""
+    """The new run gets the files of the calls that it imports.
+
+    They remain when the source run and its files are erased.
+    """
     run = await stores.claimed()
     graph = graph_with_calls("case-1")
     records = records_of(graph, call_key="case/plot", outcome="result", value={})

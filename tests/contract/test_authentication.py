@@ -1,4 +1,4 @@
-"""Whom a credential shows, how long an answer counts, and what guesses cost."""
+"""Tests which caller a credential identifies, how long answers are cached, what guesses cost."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ RUN = frozenset({Scope.RUN})
 
 @dataclass
 class Clock:
-    """The time of answers that are kept."""
+    """The clock of cached answers."""
 
     now: float = field(default_factory=lambda: datetime.now(UTC).timestamp())
 
@@ -38,14 +38,14 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that moves when it is told to: on a slow machine no answer is forgotten meanwhile."""
+    """Replace the clock with one that moves only on request; a slow machine expires no answer."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 class CountedKeys(PostgresKeys):
-    """The store of keys, which counts how often it is asked."""
+    """A key store that counts its lookups."""
 
     asked = 0
 
@@ -66,7 +66,7 @@ async def issued(store: KeyStore, expires_at: datetime | None = None) -> IssuedK
 
 
 async def test_a_key_shows_its_tenant_name_and_scopes(store: CountedKeys) -> None:
-    """With those that its scopes imply."""
+    """The caller also has the scopes that the key's scopes imply."""
     key = await issued(store)
 
     caller = await Authentication(store).caller_of(key.secret)
@@ -75,7 +75,7 @@ async def test_a_key_shows_its_tenant_name_and_scopes(store: CountedKeys) -> Non
 
 
 async def test_the_bootstrap_key_shows_the_operator(store: CountedKeys) -> None:
-    """It needs no database."""
+    """The bootstrap key works without the database."""
     authentication = Authentication(store, bootstrap_key=BOOTSTRAP)
 
     assert await authentication.caller_of(BOOTSTRAP) is OPERATOR
@@ -86,7 +86,7 @@ async def test_the_bootstrap_key_shows_the_operator(store: CountedKeys) -> None:
 async def test_a_key_that_is_shown_again_and_again_is_looked_up_once(
     store: CountedKeys, clock: Clock
 ) -> None:
-    """Until the answer is too old."""
+    """The cached answer is used until it expires."""
     key, authentication = await issued(store), Authentication(store)
 
     for _ in range(100):
@@ -99,7 +99,7 @@ async def test_a_key_that_is_shown_again_and_again_is_looked_up_once(
 
 
 async def test_many_that_show_a_key_at_once_ask_once(store: CountedKeys) -> None:
-    """All of them wait for the same answer."""
+    """Concurrent requests share one lookup."""
     key, authentication = await issued(store), Authentication(store)
 
     async with asyncio.TaskGroup() as group:
@@ -112,7 +112,7 @@ async def test_many_that_show_a_key_at_once_ask_once(store: CountedKeys) -> None
 async def test_a_revoked_key_works_no_longer_than_an_answer_counts(
     store: CountedKeys, clock: Clock
 ) -> None:
-    """In the process that revoked it not even so long."""
+    """The process that revoked the key refuses it at once."""
     key = await issued(store)
     here, elsewhere = Authentication(store), Authentication(store)
     for each in (here, elsewhere):
@@ -130,7 +130,7 @@ async def test_a_revoked_key_works_no_longer_than_an_answer_counts(
 async def test_an_answer_counts_no_longer_than_its_key_lives(
     store: CountedKeys, clock: Clock
 ) -> None:
-    """Although it would be kept longer."""
+    """The key expires even if its cached answer is still fresh."""
     key = await issued(store, datetime.fromtimestamp(clock.now, UTC) + timedelta(seconds=2))
     authentication = Authentication(store)
     await authentication.caller_of(key.secret)
@@ -143,7 +143,7 @@ async def test_an_answer_counts_no_longer_than_its_key_lives(
 
 @pytest.mark.parametrize("change", ["id", "secret", "prefix", "length", "empty"])
 async def test_what_is_nearly_a_key_is_none(store: CountedKeys, change: str) -> None:
-    """A single digit decides."""
+    """A single wrong digit makes a key invalid."""
     secret = (await issued(store)).secret
     flipped = "1" if secret[-1] == "0" else "0"
     changed = {
@@ -160,7 +160,7 @@ async def test_what_is_nearly_a_key_is_none(store: CountedKeys, change: str) -> 
 
 
 async def test_a_refused_credential_is_looked_up_once(store: CountedKeys, clock: Clock) -> None:
-    """Whoever repeats it asks the store no more."""
+    """A repeated invalid credential is answered from the cache."""
     authentication = Authentication(store)
 
     for _ in range(10):
@@ -173,7 +173,7 @@ async def test_a_refused_credential_is_looked_up_once(store: CountedKeys, clock:
 async def test_guesses_fill_no_memory_and_push_nobody_out(
     store: CountedKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept of them is bounded, and apart from what is kept of callers."""
+    """The cache of refused credentials is bounded and separate from the cache of callers."""
     monkeypatch.setattr(module, "MAX_KEPT", 50)
     key, authentication = await issued(store), Authentication(store)
     await authentication.caller_of(key.secret)
@@ -191,7 +191,7 @@ async def test_guesses_fill_no_memory_and_push_nobody_out(
 async def test_a_key_that_works_waits_for_no_more_than_one_query_of_guesses(
     api: Api,
 ) -> None:
-    """All keys that arrive during a query are looked up by the next one, with one connection."""
+    """Keys that arrive during a lookup share the next one and its connection."""
     store = SlowKeys(api.keys._pool)
     key, authentication = await issued(store), Authentication(store)
 
@@ -213,7 +213,7 @@ async def test_a_key_that_works_waits_for_no_more_than_one_query_of_guesses(
 
 
 async def test_a_query_that_fails_is_made_again_for_the_next_caller(api: Api) -> None:
-    """All that waited for it get its error."""
+    """All requests that share a failed lookup get its error."""
     store = SlowKeys(api.keys._pool)
     key, authentication = await issued(store), Authentication(store)
     store.fails = True
@@ -229,7 +229,7 @@ async def test_a_query_that_fails_is_made_again_for_the_next_caller(api: Api) ->
 async def test_refused_requests_are_answered_at_a_bounded_rate(
     store: CountedKeys, clock: Clock
 ) -> None:
-    """After a pause a few are answered at once, and none waits longer than the limit."""
+    """After a pause a few requests are answered at once, and none waits longer than the limit."""
     authentication = Authentication(store)
     rate = module.REFUSALS_PER_SECOND
 
@@ -247,7 +247,7 @@ async def test_refused_requests_are_answered_at_a_bounded_rate(
 async def test_callers_come_without_a_credential_while_there_is_none(
     store: CountedKeys, clock: Clock
 ) -> None:
-    """A key that another process makes closes the service as soon as a revocation counts."""
+    """A key made by another process ends anonymous access as soon as the cache expires."""
     authentication = Authentication(store)
     assert await authentication.is_open()
     key = await issued(store)
@@ -262,7 +262,7 @@ async def test_callers_come_without_a_credential_while_there_is_none(
 
 
 class SlowKeys(CountedKeys):
-    """Answers when it is told to, or fails."""
+    """A key store that answers only after an event is set, or fails."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
@@ -285,7 +285,7 @@ class SlowKeys(CountedKeys):
 
 
 async def test_all_that_come_at_once_without_a_credential_ask_once(api: Api) -> None:
-    """Whoever does not wait for the answer takes it from nobody."""
+    """Concurrent callers share one lookup, and cancelling one of them does not cancel it."""
     store = SlowKeys(api.keys._pool)
     authentication = Authentication(store)
 
@@ -302,7 +302,7 @@ async def test_all_that_come_at_once_without_a_credential_ask_once(api: Api) -> 
 
 
 async def test_all_that_wait_hear_that_nobody_can_say_and_the_next_asks_anew(api: Api) -> None:
-    """None of them waits for an answer of its own from a store that is away."""
+    """All callers that share a failed lookup get its error; the next caller starts a new one."""
     store = SlowKeys(api.keys._pool)
     store.fails = True
     authentication = Authentication(store)
@@ -320,7 +320,7 @@ async def test_all_that_wait_hear_that_nobody_can_say_and_the_next_asks_anew(api
 
 @dataclass
 class NoTokens:
-    """Takes no token."""
+    """A verifier that accepts no token."""
 
     seen: list[str] = field(default_factory=list)
 
@@ -332,13 +332,13 @@ class NoTokens:
 async def test_nobody_comes_without_a_credential_where_one_is_configured(
     store: CountedKeys,
 ) -> None:
-    """A bootstrap key, or an issuer of tokens."""
+    """A bootstrap key or a token issuer ends anonymous access."""
     assert not await Authentication(store, bootstrap_key=BOOTSTRAP).is_open()
     assert not await Authentication(store, tokens=NoTokens()).is_open()
 
 
 async def test_a_key_is_never_taken_for_a_token(store: CountedKeys) -> None:
-    """And a credential that is far too long for nothing at all."""
+    """A credential that is far too long is rejected at once."""
     tokens = NoTokens()
     authentication = Authentication(store, tokens=tokens)
 

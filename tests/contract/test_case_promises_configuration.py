@@ -1,7 +1,7 @@
-"""What is configured is what holds for a case over HTTP: each key is seen in what a run does.
+"""Configured values apply to cases over HTTP: each key changes what a run does.
 
-The settings come from the environment, as an operator sets them; the model is a process of its own,
-whose record of what it was asked is the oracle.
+The settings come from the environment, as an operator sets them. The model is a separate process,
+and the tests compare with its record of received requests.
 """
 
 from dataclasses import replace
@@ -17,17 +17,17 @@ from tests.support.fake_provider.script import Step
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATIENT = {"ACT_MAX_STEPS": "50", "ACT_NO_PROGRESS_PATIENCE": "50"}
-"""So that nothing but the limit in question ends the small tier's work."""
+"""Limits high enough that only the tested limit ends the work of the small tier."""
 
 
 def rulings(run: dict[str, Any]) -> list[str]:
-    """Why the gate ruled as it did, in order."""
+    """Return the reasons of the gate's rulings, in order."""
     return [entry["reason"] for entry in run["result"]["logs"] if "decision" in entry]
 
 
 @pytest.mark.req("002/2.1", "002/2.2", "002/2.5", "002/17.4")
 async def test_six_small_and_two_big_calls_are_what_a_case_may_make(configured: Configured) -> None:
-    """The defaults reach a run whose caller says nothing; then the case has failed."""
+    """The default limits apply if the request sets none; the case fails when they are exhausted."""
     unknown = plan("abacus", {}, {})
     small = [unknown, WRONG] * 3
 
@@ -40,7 +40,7 @@ async def test_six_small_and_two_big_calls_are_what_a_case_may_make(configured: 
 
 @pytest.mark.req("002/2.3", "002/2.5", "002/17.4")
 async def test_six_tool_calls_are_what_a_case_may_make(configured: Configured) -> None:
-    """Two rounds of three; a third is not planned any more, and nobody escalates."""
+    """Two rounds of three calls run; the limit stops the third round and nothing escalates."""
     run = await configured.run([calculation("1 / 0", "2 / 0", "3 / 0")], **PATIENT)
 
     assert (run["status"], run["stop"]["dimension"]) == ("halted", "tool_calls")
@@ -65,7 +65,7 @@ async def test_six_tool_calls_are_what_a_case_may_make(configured: Configured) -
 async def test_a_configured_limit_allows_exactly_so_much(
     configured: Configured, limit: dict[str, str], asked: dict[str, int], dimension: str | None
 ) -> None:
-    """Neither more nor less, and a halted run names it."""
+    """The limit is exact, and a halted run names it."""
     run = await configured.run([FAILING], **limit)
 
     assert await configured.asked() == asked
@@ -77,7 +77,7 @@ async def test_a_configured_limit_allows_exactly_so_much(
 async def test_the_configured_seconds_end_a_case_whose_model_says_nothing(
     configured: Configured,
 ) -> None:
-    """The call in flight is cut off, and the run says which limit it was."""
+    """The call in flight is cut off, and the run names the limit that stopped it."""
     run = await configured.run([Step(hang=True)], BUDGET_MAX_SECONDS="1.5")
 
     assert (run["status"], run["finish_reason"]) == ("halted", "budget")
@@ -88,7 +88,7 @@ async def test_the_configured_seconds_end_a_case_whose_model_says_nothing(
 
 @pytest.mark.req("002/2.4", "002/17.4")
 async def test_sixty_seconds_are_what_a_case_may_take(configured: Configured) -> None:
-    """A provider that asks for a wait beyond them is not waited for."""
+    """A retry delay beyond the limit is not waited for."""
     later = Step(status=429, headers={"retry-after": "61"})
 
     run = await configured.run([later], RETRY_MAX_SECONDS="100")
@@ -114,7 +114,7 @@ async def test_sixty_seconds_are_what_a_case_may_take(configured: Configured) ->
 async def test_each_mode_makes_as_many_rounds_as_configured(
     configured: Configured, settings: dict[str, str], passes: int, act_steps: int
 ) -> None:
-    """Three, or a single one; a request's own mode wins. Then the big tier is asked."""
+    """The configured rounds run before the big tier; the request can set another mode."""
     run = await configured.run(
         [WRONG], [RIGHT], **settings, ACT_NO_PROGRESS_PATIENCE="50", gold_answer="42"
     )
@@ -126,7 +126,7 @@ async def test_each_mode_makes_as_many_rounds_as_configured(
 
 @pytest.mark.req("002/3.2", "002/17.2", "002/24.5")
 async def test_a_case_inside_a_graph_has_the_configured_mode_too(configured: Configured) -> None:
-    """Where nobody says otherwise, one round is all it makes."""
+    """With the mode ``fallback_only`` configured, the case makes one round in each tier."""
     await configured.script([WRONG], [RIGHT])
     case = {"input": "What is 6 times 7?", "gold_answer": "42"}
     graph = {"steps": [{"id": "ask", "type": "case", "data": case}], "edges": []}
@@ -146,7 +146,7 @@ async def test_a_case_inside_a_graph_has_the_configured_mode_too(configured: Con
 async def test_the_configured_rule_says_whether_used_up_steps_escalate(
     configured: Configured, escalate_when: str, ended: tuple[str, str], big: int
 ) -> None:
-    """Under ``fail`` they end the run."""
+    """With ``fail`` exhausted steps end the run instead of escalating."""
     settings = {"FLAGS_ESCALATE_WHEN": escalate_when, "ACT_MAX_STEPS": "1"}
 
     run = await configured.run([WRONG], [RIGHT], **settings, gold_answer="42")
@@ -167,7 +167,7 @@ async def test_the_configured_rule_says_whether_used_up_steps_escalate(
 async def test_the_configured_patience_and_improvement_end_the_small_tiers_work(
     configured: Configured, settings: dict[str, str], small: int
 ) -> None:
-    """The first round rises to three checks of four; the others stay there."""
+    """The first round passes three of four checks and later rounds do not improve on that."""
     run = await configured.run([WRONG], [RIGHT], ACT_MAX_STEPS="9", **settings, gold_answer="42")
 
     assert "no_progress" in rulings(run)
@@ -179,7 +179,7 @@ async def test_the_configured_patience_and_improvement_end_the_small_tiers_work(
 async def test_the_configured_share_of_checks_is_what_an_answer_must_pass(
     configured: Configured, share: str, verified: bool
 ) -> None:
-    """A right answer beside an action that failed passes four of five."""
+    """A right answer next to a failed action passes four of five checks."""
     both = plan("calculator", {"expression": "1 / 0"}, {"expression": "6 * 7"})
     run = await configured.run(
         [both], [both], VERIFIER_THRESHOLDS_PASS_METRIC=share, mode="fallback_only"
@@ -190,7 +190,7 @@ async def test_the_configured_share_of_checks_is_what_an_answer_must_pass(
 
 @pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
 async def test_the_configured_length_of_an_input_is_the_limit(configured: Configured) -> None:
-    """One character more is refused, and the refusal names the limit."""
+    """One more character is refused, and the refusal names the limit."""
     await configured.provider.script("", [RIGHT], repeat_last=True)
     async with configured.serving(FLAGS_MAX_INPUT_CHARS="12") as client:
         run = await client.post_run({"input": "\N{SNOWMAN}" * 12}, wait_seconds=120)
@@ -210,7 +210,7 @@ async def test_the_configured_length_of_an_input_is_the_limit(configured: Config
 async def test_the_configured_zone_holds_unless_a_case_names_its_own(
     configured: Configured, fields: dict[str, str], zone: str
 ) -> None:
-    """For the planner's day and for the calendar's."""
+    """The zone applies to the planner's day and to the calendar."""
     today = plan("calendar", {"operation": "today"})
 
     run = await configured.run([today], FLAGS_TIMEZONE="Pacific/Kiritimati", **fields)
@@ -225,7 +225,7 @@ async def test_the_configured_zone_holds_unless_a_case_names_its_own(
 async def test_the_configured_seed_reaches_the_model_unless_a_case_names_its_own(
     configured: Configured, fields: dict[str, int], seed: int
 ) -> None:
-    """In every request."""
+    """Every request to the model has the seed."""
     await configured.run([FAILING, RIGHT], FLAGS_SEED="11", **fields)
 
     assert [(await configured.body(place))["seed"] for place in (0, 1)] == [seed, seed]
@@ -242,7 +242,7 @@ async def test_the_configured_seed_reaches_the_model_unless_a_case_names_its_own
 async def test_only_the_configured_tools_are_offered_and_run(
     configured: Configured, settings: dict[str, str], offered: list[str]
 ) -> None:
-    """A plan for another one is refused as if there were no such tool."""
+    """A plan that uses another tool gets the error for an unknown tool."""
     answered_so = plan("respond", {"answer": "42"})
     run = await configured.run([RIGHT, answered_so], **settings, gold_answer="42")
 
@@ -264,7 +264,7 @@ RETRIES = {
 
 @pytest.mark.req("002/13.2", "002/21.1", "002/21.2", "002/15.2")
 async def test_as_many_retries_are_made_as_configured(configured: Configured) -> None:
-    """Three of them; the big tier is spared."""
+    """After three retries the call succeeds, so the big tier is not used."""
     run = await configured.run([Step(status=503)] * 3 + [RIGHT], **RETRIES)
 
     assert run["usage"]["api_calls"] == 4
@@ -273,7 +273,7 @@ async def test_as_many_retries_are_made_as_configured(configured: Configured) ->
 
 @pytest.mark.proof
 async def test_retries_are_made_after_the_configured_waits(configured: Configured) -> None:
-    """Each comes four times as long after the one before."""
+    """Each retry waits four times as long as the one before."""
     await configured.run([Step(status=503)] * 3 + [RIGHT], **RETRIES)
 
     times = [arrival.arrived_monotonic for arrival in await configured.provider.arrivals()]
@@ -286,7 +286,7 @@ async def test_retries_are_made_after_the_configured_waits(configured: Configure
 async def test_each_tier_asks_the_model_that_is_configured_at_its_price(
     configured: Configured,
 ) -> None:
-    """The small one first; tokens and dollars are told by tier and in all."""
+    """The small model is asked first, and tokens and dollars are reported by tier and in total."""
     prices = {
         "MODELS_SMALL_PRICE_PER_MILLION_IN_USD": "1000",
         "MODELS_SMALL_PRICE_PER_MILLION_OUT_USD": "2000",

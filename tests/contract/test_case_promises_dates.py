@@ -1,4 +1,4 @@
-"""What dates promise, beyond what a machine with one locale can show."""
+"""Case contracts for dates that a machine with a single locale cannot show."""
 
 import re
 from pathlib import Path
@@ -7,19 +7,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "app"
 TELLS_DATES = ("caseworker_cases", "caseworker/core/trace")
-"""The packages whose words about dates reach callers, prompts and pictures."""
+"""Packages whose date texts reach callers, prompts and pictures."""
 
 _LOCALISED = re.compile(r"%-?[aAbBcpxX](?![A-Za-z])")
-"""What strftime fills in the language of the process."""
+"""Format codes that strftime fills in the language of the process."""
 
 
 @pytest.mark.req("002/25.2", "002/25.3")
 @pytest.mark.parametrize("package", TELLS_DATES)
 def test_no_date_is_written_in_the_language_of_the_process(package: str) -> None:
-    """Few machines have a foreign locale installed, so a test that sets one proves nothing there.
+    """Names of days and months come from our own tables instead of the locale.
 
-    Names of days and months come from tables of our own; strftime and format would take them from
-    the operating system.
+    strftime and format would take them from the operating system. Few machines have a foreign
+    locale installed, so a test that sets one would prove nothing.
     """
     sources = sorted((ROOT / package).rglob("*.py"))
 

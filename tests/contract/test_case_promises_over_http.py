@@ -1,4 +1,4 @@
-"""What a case promises, seen by its caller: what goes in, what comes out, and what goes wrong."""
+"""Contracts of a case as its caller sees them: its inputs, results and errors."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ PICTURE = {"kind": "line", "symbol": "AAPL", "start": "2012-01-03", "end": "2012
 
 
 def said(run: dict[str, Any], event: str) -> list[dict[str, Any]]:
-    """The entries of a case's log that tell of an event."""
+    """Return the entries of a case's log that report ``event``."""
     return [entry for entry in run["result"]["logs"] if entry.get("event") == event]
 
 
@@ -39,7 +39,7 @@ def said(run: dict[str, Any], event: str) -> list[dict[str, Any]]:
 async def test_what_a_caller_expects_decides_what_is_verified(
     configured: Configured, fields: dict[str, Any], verified: bool
 ) -> None:
-    """Tools that must be used and the right answer, which no model is told."""
+    """Expected tools and the gold answer decide verification; the model never sees the answer."""
     run = await configured.run([RIGHT], [RIGHT], **fields, mode="fallback_only")
 
     assert run["result"]["verified"] is verified
@@ -53,7 +53,7 @@ async def test_what_a_caller_expects_decides_what_is_verified(
 
 @pytest.mark.req("002/5.3", "002/5.4", "002/9.4")
 async def test_a_picture_is_referred_to_by_a_url_that_gives_it_out(configured: Configured) -> None:
-    """The name is the server's; no bytes stand in the result."""
+    """The server chooses the file name, and the result contains no image data."""
     await configured.script([plan("plotter", PICTURE | {"title": "../../etc/passwd"})])
     async with configured.serving() as client:
         run = await client.post_run(
@@ -72,7 +72,7 @@ async def test_a_picture_is_referred_to_by_a_url_that_gives_it_out(configured: C
 async def test_failures_that_retries_mended_are_in_the_trace_and_the_log(
     configured: Configured,
 ) -> None:
-    """With kind and reason; the logical call counts once, its attempts three times."""
+    """The log has kind and reason; the call counts once and its three attempts are listed."""
     await configured.script([Step(hang=True), Step(status=429), RIGHT])
     async with configured.serving(**QUICK, MODELS_SMALL_TIMEOUT_SECONDS="1.5") as client:
         run = await client.post_run(QUESTION, wait_seconds=120)
@@ -110,7 +110,7 @@ async def test_failures_that_retries_mended_are_in_the_trace_and_the_log(
 async def test_a_small_model_that_is_down_is_logged_and_the_big_one_answers(
     configured: Configured, failure: Step, error_class: str
 ) -> None:
-    """After three attempts, in words that tell a network from a busy provider."""
+    """After three attempts the log distinguishes a network failure from a busy provider."""
     seconds = "1" if failure.hang else "20"
     run = await configured.run([failure], [RIGHT], **QUICK, MODELS_SMALL_TIMEOUT_SECONDS=seconds)
 
@@ -125,7 +125,7 @@ async def test_a_small_model_that_is_down_is_logged_and_the_big_one_answers(
 async def test_every_action_stands_in_the_evidence_the_log_and_the_trace(
     configured: Configured,
 ) -> None:
-    """Also one that failed and one that was refused; every ruling says why."""
+    """Failed and refused actions are recorded too, and every ruling states its reason."""
     both = plan("calculator", {"expression": "1 / 0"}, {"expression": "7 * 7"})
     await configured.script([plan("abacus", {"beads": 7}), both, RIGHT])
     async with configured.serving() as client:

@@ -1,4 +1,4 @@
-"""An answer of a model's plan is verified only if its operation is confirmed independently."""
+"""An answer is verified only if a second source confirms the operation of its plan."""
 
 import json
 from typing import Any
@@ -13,24 +13,24 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.req("cw/8.op
 
 AUTO = {"VERIFIER_THRESHOLDS_SECOND_PLAN": "auto"}
 UNREAD = {"input": "Each of 7 boxes holds 6 apples. How many apples are in them?"}
-"""A question that the built-in planner does not read."""
+"""A question that the built-in planner cannot read."""
 WRONG = calculation("7 + 6")
 
 
 def second(*expressions: str, function: str = "calculator") -> Step:
-    """A reply that is a second plan of calculations."""
+    """Return a reply with a second plan of calculations."""
     calls = [{"function": function, "arguments": {"expression": each}} for each in expressions]
     return Step(plan={"steps": "The numbers are worked out.", "calls": calls})
 
 
 def operation(run: dict[str, Any]) -> bool | None:
-    """The check of a run's operation."""
+    """Return the operation check of a run."""
     holds: bool | None = run["result"]["verification"]["checks"]["operation"]
     return holds
 
 
 def ending(run: dict[str, Any]) -> tuple[Any, ...]:
-    """How a run ended, and what is known of its answer."""
+    """Return the status, finish reason, answer and verification of a run."""
     result = run["result"]
     return run["status"], run["finish_reason"], result["answer"], result["verified"]
 
@@ -38,7 +38,7 @@ def ending(run: dict[str, Any]) -> tuple[Any, ...]:
 async def test_a_second_plan_with_the_same_calls_confirms_the_operation(
     configured: Configured,
 ) -> None:
-    """It is an ordinary call of the same tier, with a name of its own, in another form."""
+    """The second plan is a call of the same tier with its own name and its own reply format."""
     await configured.script([RIGHT, second("7*6")])
     async with configured.serving(**AUTO) as client:
         run = await client.post_run(UNREAD, wait_seconds=120)
@@ -65,14 +65,14 @@ async def test_a_second_plan_with_the_same_calls_confirms_the_operation(
     ids=["another notation", "more steps", "twice"],
 )
 async def test_calls_that_ask_for_the_same_are_the_same(configured: Configured, same: Step) -> None:
-    """Their notation and the number of steps do not matter."""
+    """Notation and number of steps make no difference."""
     run = await configured.run([RIGHT, same], **UNREAD, **AUTO)
 
     assert (operation(run), run["result"]["verified"]) == (True, True)
 
 
 async def test_a_third_plan_that_agrees_with_the_second_is_verified(configured: Configured) -> None:
-    """The first plan differed from the second, so the next pass plans again."""
+    """The first two plans differ, so the next pass makes a third plan."""
     run = await configured.run([WRONG, second("6 * 7"), RIGHT], **UNREAD, **AUTO)
 
     assert ending(run) == ("completed", "success", "42", True)
@@ -83,7 +83,7 @@ async def test_a_third_plan_that_agrees_with_the_second_is_verified(configured: 
 
 
 async def test_plans_that_differ_verify_nothing(configured: Configured) -> None:
-    """Not even if the first one is repeated, and by the big tier neither."""
+    """Repeating the first plan or asking the big tier does not verify it either."""
     replies = [WRONG, second("6 * 7"), WRONG]
     run = await configured.run(replies, [WRONG, second("6 * 7"), WRONG], **UNREAD, **AUTO)
 
@@ -96,7 +96,7 @@ async def test_plans_that_differ_verify_nothing(configured: Configured) -> None:
 async def test_a_plan_of_the_big_tier_is_confirmed_by_the_second_plan_of_the_small_one(
     configured: Configured,
 ) -> None:
-    """It needs no further call."""
+    """No further call is needed."""
     run = await configured.run(
         [WRONG, second("6 * 7"), WRONG], [RIGHT], **UNREAD, **AUTO, FLAGS_MODE="fallback_only"
     )
@@ -115,7 +115,7 @@ async def test_a_plan_of_the_big_tier_is_confirmed_by_the_second_plan_of_the_sma
 async def test_without_budget_for_a_second_plan_the_run_is_halted_with_its_answer(
     configured: Configured, budget: dict[str, int], dimension: str
 ) -> None:
-    """Whether the operation is right is not known, so the check and ``verified`` are null."""
+    """The operation is unconfirmed, so the check and ``verified`` are null."""
     run = await configured.run([RIGHT, second("6 * 7")], budget=budget, **UNREAD, **AUTO)
 
     assert ending(run) == ("halted", "budget", "42", None)
@@ -131,7 +131,7 @@ async def test_without_budget_for_a_second_plan_the_run_is_halted_with_its_answe
 async def test_without_budget_of_the_small_tier_the_big_one_is_asked(
     configured: Configured, big_calls: int, end: tuple[Any, ...]
 ) -> None:
-    """Its plan needs a second plan as well, inside its own budget."""
+    """The plan of the big tier needs a second plan too, within its own budget."""
     budget = {"max_llm_calls_small": 1, "max_llm_calls_big": big_calls}
     run = await configured.run([RIGHT], [RIGHT, second("6 * 7")], budget=budget, **UNREAD, **AUTO)
 
@@ -153,7 +153,7 @@ async def test_without_budget_of_the_small_tier_the_big_one_is_asked(
 async def test_a_second_reply_that_is_no_plan_confirms_nothing(
     configured: Configured, reply: Step
 ) -> None:
-    """The case proceeds as unverified: it escalates without another pass."""
+    """The case continues as unverified and escalates without another pass."""
     big = [RIGHT, second("6 * 7")]
     run = await configured.run([RIGHT, reply, RIGHT, RIGHT], big, **UNREAD, **AUTO)
 
@@ -166,7 +166,7 @@ async def test_a_second_reply_that_is_no_plan_confirms_nothing(
 async def test_without_any_confirmation_of_the_big_tier_the_case_has_failed(
     configured: Configured,
 ) -> None:
-    """It had the budget for a second plan, but its replies were none."""
+    """The second plan was within budget, but its replies were invalid."""
     prose = Step(text="I am sure that it is right.")
     budget = {"max_llm_calls_big": 3}
     run = await configured.run([RIGHT, prose], [RIGHT, prose], budget=budget, **UNREAD, **AUTO)
@@ -188,7 +188,7 @@ async def test_without_any_confirmation_of_the_big_tier_the_case_has_failed(
 async def test_no_second_plan_is_asked_for_where_it_is_not_needed(
     configured: Configured, fields: dict[str, Any], settings: dict[str, str], holds: bool | None
 ) -> None:
-    """Something else confirms the operation, or nothing has to."""
+    """No second plan is requested if the operation is confirmed otherwise or needs no check."""
     run = await configured.run([RIGHT, FAILING], **fields, **settings)
 
     assert ending(run) == ("completed", "success", "42", True)
@@ -197,7 +197,7 @@ async def test_no_second_plan_is_asked_for_where_it_is_not_needed(
 
 
 async def test_a_step_may_turn_the_second_plan_off(configured: Configured) -> None:
-    """The data of a case says it, next to ``pass_metric``."""
+    """The data of a case step can set ``second_plan``, next to ``pass_metric``."""
     data = {**UNREAD, "second_plan": "off"}
     graph = {"steps": [{"id": "case", "type": "case", "data": data}], "edges": []}
     await configured.script([RIGHT, FAILING])
@@ -211,7 +211,7 @@ async def test_a_step_may_turn_the_second_plan_off(configured: Configured) -> No
 async def test_a_plan_that_differs_from_the_built_in_planner_is_not_verified(
     configured: Configured,
 ) -> None:
-    """The table reads the question exactly, so no second plan is needed to refuse the first."""
+    """The built-in planner reads the question exactly, so no second plan is needed."""
     run = await configured.run([WRONG, RIGHT], **QUESTION, **AUTO)
 
     assert ending(run) == ("completed", "success", "42", True)
@@ -221,7 +221,7 @@ async def test_a_plan_that_differs_from_the_built_in_planner_is_not_verified(
 
 
 async def test_the_built_in_planner_needs_no_confirmation(configured: Configured) -> None:
-    """It makes one call and its operation is not checked."""
+    """The built-in planner makes one call, and its operation is not checked."""
     offline = {"MODELS_SMALL_PROVIDER": "offline", "MODELS_BIG_PROVIDER": "offline"}
     run = await configured.run([FAILING], **QUESTION, **AUTO, **offline)
 

@@ -1,4 +1,4 @@
-"""Which queued run is begun next, asked of every store."""
+"""Contract for the order in which queued runs are claimed, tested on every store."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ async def claimed(ports: Ports) -> str | None:
 
 
 async def test_tenants_take_turns_whatever_one_of_them_has_queued(ports: Ports) -> None:
-    """A tenant that comes late with one run does not wait for a hundred of another."""
+    """A single late run of one tenant is claimed before a hundred earlier ones of another."""
     for number in range(5):
         await ports.runs.accept(queued(f"a{number}", "a"), worker_id=None)
     await ports.runs.accept(queued("b0", "b"), worker_id=None)
@@ -28,7 +28,7 @@ async def test_tenants_take_turns_whatever_one_of_them_has_queued(ports: Ports) 
 
 
 async def test_priority_comes_before_age_within_a_tenant_alone(ports: Ports) -> None:
-    """The higher number begins first; it does not push before other tenants."""
+    """A higher number is claimed first, but only among runs of the same tenant."""
     await ports.runs.accept(queued("old", "a"), worker_id=None)
     await ports.runs.accept(queued("urgent", "a", priority=100), worker_id=None)
     await ports.runs.accept(queued("other", "b", priority=-100), worker_id=None)
@@ -37,7 +37,7 @@ async def test_priority_comes_before_age_within_a_tenant_alone(ports: Ports) -> 
 
 
 async def test_runs_of_a_concurrency_key_wait_in_order(ports: Ports) -> None:
-    """Also those that could begin at once; others of the tenant pass by."""
+    """A run waits behind earlier runs of its key, while other runs of the tenant pass it."""
     key: dict[str, Any] = {"concurrency_key": "customer 7", "concurrency_limit": 2}
     runs = [await ports.runs.accept(queued(f"k{n}", **key), worker_id="w1") for n in range(4)]
     await ports.runs.accept(queued("free"), worker_id=None)
@@ -50,7 +50,7 @@ async def test_runs_of_a_concurrency_key_wait_in_order(ports: Ports) -> None:
 
 
 async def test_a_run_that_has_begun_keeps_its_place_under_its_key(ports: Ports) -> None:
-    """It was given back: nobody else begins in between."""
+    """A released run is claimed again before the other runs of its key."""
     key: dict[str, Any] = {"concurrency_key": "one at a time"}
     first = (await ports.runs.accept(queued("first", **key), worker_id="w1")).run
     await ports.runs.accept(queued("second", priority=9, **key), worker_id="w1")

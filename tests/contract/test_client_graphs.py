@@ -1,4 +1,4 @@
-"""The client speaks of graphs as the service does."""
+"""The client sends and returns graphs as the service defines them."""
 
 from collections.abc import AsyncIterator
 
@@ -24,7 +24,7 @@ async def client(api: Api) -> AsyncIterator[AsyncCaseworkerClient]:
 async def test_definitions_are_registered_shown_listed_and_deleted(
     client: AsyncCaseworkerClient,
 ) -> None:
-    """Every call of the resource."""
+    """The client supports every operation of the resource."""
     for step in ("a", "b"):
         await client.register_graph("g", flat(step), description="parts")
     await client.register_graph("h.1", containing(named("g", 1)))
@@ -47,7 +47,7 @@ async def test_definitions_are_registered_shown_listed_and_deleted(
 
 
 async def test_a_graph_is_run_and_validated(client: AsyncCaseworkerClient) -> None:
-    """Given itself or by its name; an error names the place."""
+    """The graph is sent itself or by its name, and an error names the place."""
     await client.register_graph("g", flat("a"))
 
     run = await client.run_graph(named("g"), inputs={"default": 1}, run_id="r", budget={})
@@ -62,7 +62,7 @@ async def test_a_graph_is_run_and_validated(client: AsyncCaseworkerClient) -> No
 
 
 async def test_no_name_leads_to_another_resource(client: AsyncCaseworkerClient) -> None:
-    """It is one part of the path, whatever it holds."""
+    """The client encodes a name as one path segment, whatever it contains."""
     with pytest.raises(ApiError) as refused:
         await client.get_graph("../runs")
 

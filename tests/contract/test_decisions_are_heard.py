@@ -1,4 +1,4 @@
-"""A decision reaches a run that still works at once, whichever replica was told."""
+"""A decision reaches a running run at once, whichever replica received it."""
 
 import json
 
@@ -26,7 +26,7 @@ NEVER = 3600.0
 async def test_a_decision_is_heard_while_another_lane_works(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody looks for it; what is no decision wakes nobody up for long."""
+    """The run is notified without polling, and other notifications do not end its wait."""
     monkeypatch.setattr(approvals, "LOOK_SECONDS", (NEVER, NEVER))
     await configured.provider.script("(lanes)", [Step(hang=True)])
     async with (

@@ -1,4 +1,4 @@
-"""What a full queue refuses, asked of every implementation of the store of runs."""
+"""Contract for a full queue, tested on every implementation of the run store."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.support.stores import new_run
 
 @pytest.mark.guarantee(13)
 async def test_a_full_queue_refuses_queued_runs_alone(opened: Open) -> None:
-    """A run that begins at once takes no place in it; one that exists is still found."""
+    """A run that starts at once needs no capacity, and an existing run is still found."""
     async with opened(store_limits(max_queued=1)) as ports:
         await ports.claimed("case-0")
         await ports.queued("case-1")
@@ -36,7 +36,7 @@ async def test_a_full_queue_refuses_queued_runs_alone(opened: Open) -> None:
 async def test_a_queue_that_is_full_of_one_tenant_takes_runs_of_others(
     opened: Open, most: int, taken: list[int], queueing: Queueing
 ) -> None:
-    """Each other tenant gets a few places, and all of them as many again as the queue has."""
+    """Each other tenant gets a few slots, up to twice the limit of the queue in total."""
 
     async def takes(tenant: str) -> int:
         for number in range(3 * most + 3):

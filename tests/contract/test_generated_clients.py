@@ -1,7 +1,8 @@
-"""Clients that are generated from the served OpenAPI document fit together with the service.
+"""Generated clients work with the service whose OpenAPI document they come from.
 
-The programs in ``generated_clients`` are what a caller writes: they post, wait, follow events,
-cancel and read traces. Each is checked by the type checker of its language, then executed.
+The programs in ``generated_clients`` show how a caller uses them: they post, wait, follow events,
+cancel and read traces. The type checker of its language checks each program, and then it is
+executed.
 """
 
 import shutil
@@ -29,7 +30,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}
 async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
-    """A service whose model answers one question and hangs at the other."""
+    """Run a service whose model answers one question and hangs at the other."""
     settings = {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": KEY}
     async with ServiceProcess(module_database_url, settings=settings) as running:
         await running_provider.script("17%", [Step(plan=PLAN)], repeat_last=True)
@@ -39,14 +40,14 @@ async def service(
 
 @pytest.fixture
 def folder(service: ServiceProcess, tmp_path: Path) -> Path:
-    """A folder with the served document, in which a client is made."""
+    """Return a folder with the OpenAPI document, in which a client is generated."""
     answer = httpx.get(f"{service.url}/openapi.json", trust_env=False, timeout=120)
     (tmp_path / "openapi.json").write_text(answer.text)
     return tmp_path
 
 
 def run(*command: str | Path, cwd: Path) -> None:
-    """Run a program; what it complains about fails the test."""
+    """Run a program and fail with its output if its exit code is not 0."""
     ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -55,7 +56,7 @@ def run(*command: str | Path, cwd: Path) -> None:
 def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:
-    """Without a warning of the generator."""
+    """The generator prints no warning."""
     (folder / "config.yaml").write_text("package_name_override: generated_client\npost_hooks: []")
     shutil.copy(SOURCES / "program.py", folder)
 
@@ -70,7 +71,7 @@ def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
 def test_a_client_of_openapi_typescript_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:
-    """With openapi-fetch, on Node.js."""
+    """The client uses openapi-fetch on Node.js."""
     for name in ("program.ts", "tsconfig.json", "package.json"):
         shutil.copy(SOURCES / name, folder)
     (folder / "node_modules").symlink_to(installed_packages(SOURCES))

@@ -1,4 +1,4 @@
-"""What a store promises of a run that goes on from another one, asked of every implementation."""
+"""Contract for a run that resumes from another one, tested on every implementation."""
 
 import json
 import random
@@ -31,7 +31,7 @@ def from_run(until: str | None = None, *, run_id: str = "case-1", **settings: An
 
 
 def random_journal(seed: int) -> list[CallRecord]:
-    """Steps and calls inside one another that ended in every way, at random times."""
+    """Return nested steps and calls with every possible end, at random times."""
     draw = random.Random(seed)
     now = [1_000]
 
@@ -91,7 +91,7 @@ def _record(draw: random.Random, node: Any, number: int) -> CallRecord:
 
 
 async def ended(ports: Ports, calls: list[CallRecord], status: Any = RunStatus.FAILED) -> None:
-    """A run that has ended with these rows in its journal."""
+    """Store a finished run with these rows in its journal."""
     run = await ports.claimed()
     await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=tuple(calls)))
     assert (await ports.journal.finish(end_of(run, status))).done
@@ -99,7 +99,7 @@ async def ended(ports: Ports, calls: list[CallRecord], status: Any = RunStatus.F
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_what_is_taken_over_is_the_same_in_every_store(ports: Ports, seed: int) -> None:
-    """Of a random journal up to a random node; every row is what the model of it says."""
+    """Every imported row of a random journal, up to a random node, matches the model."""
     records = random_journal(seed)
     await ended(ports, records)
     draw = random.Random(seed)
@@ -133,7 +133,7 @@ def _without_times(record: CallRecord) -> CallRecord:
 
 class TestAccepting:
     async def test_a_run_that_there_is_not_cannot_be_gone_on_from(self, ports: Ports) -> None:
-        """Nor one of another tenant, nor a pending cancel; nothing is stored."""
+        """A run of another tenant and a pending cancel are refused too, and nothing is stored."""
         await ended(ports, random_journal(1))
         await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
         for new in (
@@ -149,14 +149,14 @@ class TestAccepting:
     async def test_a_run_that_has_not_ended_cannot_be_gone_on_from(
         self, ports: Ports, worker_id: str | None
     ) -> None:
-        """It may still change."""
+        """An unfinished run may still change."""
         await ports.claimed()
         with pytest.raises(SourceNotEndedError):
             await ports.runs.accept(from_run(), worker_id=worker_id)
         assert await ports.runs.get(NEW) is None
 
     async def test_a_node_that_there_is_not_is_named(self, ports: Ports) -> None:
-        """With the field; nothing is stored."""
+        """The error names the field, and nothing is stored."""
         await ended(ports, random_journal(1))
         with pytest.raises(InvalidRunError) as refused:
             await ports.runs.accept(from_run("n999999"), worker_id="w1")
@@ -164,7 +164,7 @@ class TestAccepting:
         assert await ports.runs.get(NEW) is None
 
     async def test_the_same_request_is_the_same_run(self, ports: Ports) -> None:
-        """Its rows are copied once."""
+        """The run's rows are copied once."""
         await ended(ports, random_journal(1))
         first = await ports.runs.accept(from_run(), worker_id=None)
         again = await ports.runs.accept(from_run(), worker_id="w1")
@@ -174,7 +174,7 @@ class TestAccepting:
         assert again.run.request.source == RunSource("case-1")
 
     async def test_a_full_queue_refuses_it_too(self, opened: Open) -> None:
-        """With all that it would have taken over."""
+        """The run is refused and nothing of the source run is imported."""
         async with opened(store_limits(max_queued=0)) as ports:
             await ended(ports, random_journal(1))
             with pytest.raises(QueueFullError):
@@ -182,7 +182,7 @@ class TestAccepting:
             assert await ports.runs.get(NEW) is None
 
     async def test_an_early_cancel_wins_over_it(self, ports: Ports) -> None:
-        """And its trace shows what it had taken over."""
+        """The run is cancelled, and its trace shows the imported calls."""
         await ended(ports, random_journal(1), RunStatus.COMPLETED)
         await ports.runs.cancel(NEW, CANCEL_REQUEST)
         accepted = await ports.runs.accept(from_run(), worker_id="w1")
@@ -197,7 +197,7 @@ class TestAccepting:
         assert '"run_id": "case-1"' in json.dumps(next(iter(nodes))["metadata"][CONTINUES])
 
     async def test_what_it_takes_over_is_not_spent(self, ports: Ports) -> None:
-        """Not by the run that goes on; the other one's bill stays what it was."""
+        """Imported calls cost the new run nothing, and the charge of the source run stays."""
         await ended(ports, random_journal(1))
         await ports.runs.accept(from_run(), worker_id="w1")
 

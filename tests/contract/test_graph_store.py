@@ -1,4 +1,4 @@
-"""What the store of registered graphs and agents promises."""
+"""Contract of the store of registered graphs and agents."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(params=["together", "alone"])
 def store(api: Api, request: pytest.FixtureRequest) -> DefinitionStore:
-    """An empty store, which looks heads up together with others or by itself."""
+    """Return an empty store that looks heads up in batches or one at a time."""
     together = request.param == "together"
     return api.definitions if together else PostgresDefinitions(api._engines)
 
@@ -35,7 +35,7 @@ async def names(store: DefinitionStore, **page: Any) -> tuple[list[str], str | N
 
 
 async def test_what_is_registered_comes_back_as_it_was(store: DefinitionStore) -> None:
-    """Every part of it, the order of its keys included."""
+    """Every part is preserved, including the order of keys."""
     graph = {"steps": [{"type": "t", "id": "ß 漢", "data": {"b": 1.5, "a": [None, True]}}]}
 
     added = await store.add(new_graph("g", graph, description="What it is for"))
@@ -51,7 +51,7 @@ async def test_what_is_registered_comes_back_as_it_was(store: DefinitionStore) -
 
 
 async def test_every_change_is_a_new_version(store: DefinitionStore) -> None:
-    """Each stays as it was; without a version the newest one is meant."""
+    """Each version stays unchanged, and the newest one is the default."""
     for step_id in "abc":
         await store.add(new_graph("g", flat(step_id)))
 
@@ -68,7 +68,7 @@ async def test_every_change_is_a_new_version(store: DefinitionStore) -> None:
 
 
 async def test_the_newest_version_again_is_that_version(store: DefinitionStore) -> None:
-    """An older one again is a new one, and so is another description."""
+    """Registering an older graph or another description creates a new version."""
     await store.add(new_graph("g", flat("a")))
     again = await store.add(new_graph("g", flat("a")))
     described = await store.add(new_graph("g", flat("a"), description="new"))
@@ -81,7 +81,7 @@ async def test_the_newest_version_again_is_that_version(store: DefinitionStore) 
 
 
 async def test_registered_at_once_each_gets_a_version_of_its_own(store: DefinitionStore) -> None:
-    """Twenty graphs, twenty numbers, none left out; the same graph twice is one."""
+    """Twenty concurrent graphs get consecutive versions, and equal ones share a version."""
     async with asyncio.TaskGroup() as group:
         posts = [group.create_task(store.add(new_graph("g", flat(f"s{n}")))) for n in range(20)]
         same = [group.create_task(store.add(new_graph("h", flat("s")))) for _ in range(20)]
@@ -92,7 +92,7 @@ async def test_registered_at_once_each_gets_a_version_of_its_own(store: Definiti
 
 
 async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
-    """The same name belongs to each of them alone."""
+    """The same name can exist in each tenant."""
     await store.add(new_graph("g", flat("a")))
     theirs = await store.add(new_graph("g", flat("b"), tenant="b"))
 
@@ -122,7 +122,7 @@ async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
 
 
 async def test_many_are_loaded_at_once(store: DefinitionStore) -> None:
-    """Those that exist, under the names that they were asked for by."""
+    """The result has the existing definitions under the requested names."""
     await store.add(new_graph("g", flat("a")))
     await store.add(new_graph("g", flat("b")))
     wanted = [
@@ -142,7 +142,7 @@ async def test_many_are_loaded_at_once(store: DefinitionStore) -> None:
 
 
 async def test_more_than_can_be_taken_is_not_read(store: DefinitionStore) -> None:
-    """Each definition counts once, however often it was asked for."""
+    """Each definition counts once, however often it is requested."""
     size = (await store.add(new_graph("g"))).head.size_bytes
     await store.add(new_graph("h"))
     twice = [DefinitionRef("g"), DefinitionRef("g", 1)]
@@ -155,7 +155,7 @@ async def test_more_than_can_be_taken_is_not_read(store: DefinitionStore) -> Non
 
 
 async def test_names_are_listed_in_order_page_by_page(store: DefinitionStore) -> None:
-    """The newest version of each, each once; capitals come first."""
+    """Each name is listed once with its newest version, capital letters first."""
     for name in ("b", "a-2", "a", "Z", "a.1", "a_3"):
         await store.add(new_graph(name, flat("old")))
         await store.add(new_graph(name, flat("new")))
@@ -170,7 +170,7 @@ async def test_names_are_listed_in_order_page_by_page(store: DefinitionStore) ->
 
 
 async def test_versions_are_listed_newest_first_page_by_page(store: DefinitionStore) -> None:
-    """Each once, and a page that is full to the brim is the last one."""
+    """Each version is listed once, and an exactly full page is the last one."""
     for number in range(6):
         await store.add(new_graph("g", flat(f"s{number}")))
     seen: list[int] = []
@@ -185,7 +185,7 @@ async def test_versions_are_listed_newest_first_page_by_page(store: DefinitionSt
 
 @pytest.mark.parametrize("cursor", ["nonsense", "e30", "MQ", "ImEi", "", "é", "IlwwIg", "LTE"])
 async def test_a_cursor_of_somebody_else_is_refused(store: DefinitionStore, cursor: str) -> None:
-    """Also one of another list: a number is no name, a name no number."""
+    """A cursor of another list is refused as well."""
     of_names, of_versions = cursor != "ImEi", cursor != "MQ"
     if of_names:
         with pytest.raises(InvalidRunError):
@@ -196,7 +196,7 @@ async def test_a_cursor_of_somebody_else_is_refused(store: DefinitionStore, curs
 
 
 async def test_a_number_is_never_used_again(store: DefinitionStore) -> None:
-    """Not that of a deleted version, and not after all of them were deleted."""
+    """Numbers of deleted versions are never reused."""
     for step_id in "abc":
         await store.add(new_graph("g", flat(step_id)))
     await store.delete(TENANT, DefinitionRef("g", 3))
@@ -214,7 +214,7 @@ async def test_a_number_is_never_used_again(store: DefinitionStore) -> None:
 
 
 async def test_what_is_not_there_cannot_be_deleted(store: DefinitionStore) -> None:
-    """Nor can what was deleted before."""
+    """Deleting an already deleted version is refused as well."""
     await store.add(new_graph("g"))
     await store.delete(TENANT, DefinitionRef("g", 1))
 
@@ -229,7 +229,7 @@ async def test_what_is_not_there_cannot_be_deleted(store: DefinitionStore) -> No
 
 
 async def test_what_others_contain_is_not_deleted(store: DefinitionStore) -> None:
-    """They are named; once they are gone, it may go."""
+    """The error names the users of the definition; without them it can be deleted."""
     for step_id in "ab":
         await store.add(new_graph("g", flat(step_id)))
     await store.add(new_graph("user", flat("u"), uses=(DefinitionRef("g", 1),)))
@@ -244,7 +244,7 @@ async def test_what_others_contain_is_not_deleted(store: DefinitionStore) -> Non
 
 
 async def test_whoever_contains_the_newest_version_keeps_one(store: DefinitionStore) -> None:
-    """Any version will do, so only the last one stays."""
+    """Any version satisfies the reference, so only the last one is kept."""
     for step_id in "ab":
         await store.add(new_graph("g", flat(step_id)))
     await store.add(new_graph("user", flat("u"), uses=(DefinitionRef("g"),)))
@@ -256,7 +256,7 @@ async def test_whoever_contains_the_newest_version_keeps_one(store: DefinitionSt
 
 
 async def test_versions_that_contain_one_another_go_together(store: DefinitionStore) -> None:
-    """A name is deleted whole, whatever its versions have to do with one another."""
+    """Deleting a name deletes all versions, including those that refer to each other."""
     await store.add(new_graph("g", flat("a")))
     await store.add(new_graph("g", flat("b"), uses=(DefinitionRef("g", 1),)))
 
@@ -268,7 +268,7 @@ async def test_versions_that_contain_one_another_go_together(store: DefinitionSt
 
 
 async def test_a_graph_whose_content_is_gone_is_not_stored(store: DefinitionStore) -> None:
-    """It may have been deleted while the graph was checked."""
+    """The content may be deleted while the graph is checked."""
     await store.add(new_graph("g"))
 
     for ref in (DefinitionRef("g", 2), DefinitionRef("x")):
@@ -285,7 +285,7 @@ PROMPT: dict[str, Any] = {"name": "g", "prompt": {}}
 async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_another(
     store: DefinitionStore,
 ) -> None:
-    """Versions, lists and deletions are each kind's own."""
+    """Versions, lists and deletions are separate for each kind."""
     await store.add(new_graph("g", flat("a")))
     await store.add(new_graph("g", flat("b")))
     added = await store.add(new_graph("g", PROMPT, kind=AGENT))
@@ -309,7 +309,7 @@ async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_anot
 async def test_what_contains_an_agent_keeps_it_whatever_its_own_kind(
     store: DefinitionStore,
 ) -> None:
-    """A graph of the name of the agent is not meant."""
+    """A graph with the name of the agent does not count as a user."""
     agent = DefinitionRef("g", kind=AGENT)
     await store.add(new_graph("g"))
     await store.add(new_graph("g", PROMPT, kind=AGENT))

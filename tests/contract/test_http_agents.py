@@ -43,7 +43,7 @@ async def stored(api: Api, run_id: str = "r") -> Run:
 
 
 def agent_of(run: Run) -> dict[str, Any]:
-    """What a run executes."""
+    """Return the agent that a run executes."""
     assert run.request.graph is not None
     agent: dict[str, Any] = run.request.graph["steps"][0]["data"]["agent"]
     return agent
@@ -60,7 +60,7 @@ def agent_of(run: Run) -> dict[str, Any]:
 async def test_an_agent_without_a_prompt_is_told_so(
     client: httpx.AsyncClient, agent: dict[str, Any], missing: list[str]
 ) -> None:
-    """It is not taken for the name of an agent, unless a run names nothing else."""
+    """The error names the missing fields; a run with only a name looks up that name instead."""
     refused = await register(client, agent)
     asked = await run(client, agent)
 
@@ -70,7 +70,7 @@ async def test_an_agent_without_a_prompt_is_told_so(
 
 @pytest.mark.req("003/FR1.1", "003/FR4.1")
 async def test_an_agent_is_registered_read_listed_and_deleted(client: httpx.AsyncClient) -> None:
-    """As graphs are: every change is a version, numbers are not used again."""
+    """As for graphs, every change is a version, and numbers are not reused."""
     first = await register(client, HELPER)
     again = await register(client, HELPER)
     second = await register(client, {**HELPER, "description": "Helps more"})
@@ -91,7 +91,7 @@ async def test_an_agent_is_registered_read_listed_and_deleted(client: httpx.Asyn
 
 
 async def test_what_is_not_there_is_a_problem_of_agents(client: httpx.AsyncClient) -> None:
-    """Also if a graph has the name."""
+    """A graph with that name makes no difference."""
     await client.post("/graphs", json={"name": "g", "graph": {"steps": [], "edges": []}})
 
     for answer in (await client.get("/agents/g"), await client.delete("/agents/g/versions/1")):
@@ -117,7 +117,7 @@ async def test_what_is_not_there_is_a_problem_of_agents(client: httpx.AsyncClien
 async def test_a_wrong_agent_is_refused_with_the_place(
     client: httpx.AsyncClient, wrong: dict[str, Any], place: str
 ) -> None:
-    """The same whether it is registered or run as it is."""
+    """Registering it and running it give the same error."""
     registered = await register(client, HELPER | wrong)
     ran = await run(client, HELPER | wrong, inputs={"topic": "sums"})
 
@@ -127,7 +127,7 @@ async def test_a_wrong_agent_is_refused_with_the_place(
 
 @pytest.mark.req("003/FR4.2")
 async def test_agents_may_not_contain_one_another_in_a_circle(client: httpx.AsyncClient) -> None:
-    """The circle is named, and nothing is registered."""
+    """The error names the cycle, and nothing is registered."""
     await register(client, HELPER)
     await register(client, CHIEF)
 
@@ -139,7 +139,7 @@ async def test_agents_may_not_contain_one_another_in_a_circle(client: httpx.Asyn
 
 
 async def test_an_agent_in_use_stays(client: httpx.AsyncClient) -> None:
-    """By another agent, or by a step of a graph."""
+    """A reference from another agent or from a step of a graph keeps it."""
     await register(client, HELPER)
     step = {"id": "a", "type": "agent", "data": {"agent": {"name": "helper", "version": 1}}}
     graph = {"steps": [step], "edges": []}
@@ -161,7 +161,7 @@ async def test_an_agent_in_use_stays(client: httpx.AsyncClient) -> None:
 async def test_a_run_keeps_the_agent_it_was_accepted_with(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Whole, with the agents among its tools, whatever becomes of them."""
+    """The run stores the agent with all agents among its tools."""
     await register(client, HELPER)
     await register(client, CHIEF)
     accepted = await run(client, {"name": "chief"})
@@ -225,7 +225,7 @@ async def test_a_run_keeps_the_agent_it_was_accepted_with(
 async def test_what_an_agent_cannot_be_run_with_is_named(
     client: httpx.AsyncClient, sent: dict[str, Any], place: str
 ) -> None:
-    """Before the run is accepted."""
+    """The request is refused before the run is accepted."""
     await register(client, HELPER)
 
     answer = await client.post("/runs", json={**ASKED, "agent": {"name": "helper"}, **sent})
@@ -235,7 +235,7 @@ async def test_what_an_agent_cannot_be_run_with_is_named(
 
 
 async def test_a_run_is_given_what_was_said_before(client: httpx.AsyncClient, api: Api) -> None:
-    """With or without something new."""
+    """Earlier messages can be sent with or without a new input."""
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     agent = {"name": "a", "prompt": {}}
 
@@ -252,7 +252,7 @@ async def test_a_run_is_given_what_was_said_before(client: httpx.AsyncClient, ap
 async def test_a_run_goes_on_from_one_of_an_agent_with_another_agent(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """What is left out is as it was; a name that is sent is looked up."""
+    """Omitted fields keep the values of the source run; a new agent replaces its agent."""
     await register(client, HELPER)
     await run(client, {"name": "helper"}, inputs={"topic": "sums"})
     await client.delete("/runs/r")

@@ -29,7 +29,7 @@ HERE = "/runs/case-1/artifacts"
 
 @dataclass(frozen=True)
 class TrickyArtifacts:
-    """Files of which only the first pieces can be read."""
+    """An artifact store that can read only the first pieces of a file."""
 
     files: PostgresArtifacts
     readable: int
@@ -50,14 +50,14 @@ class TrickyArtifacts:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def run(api: Api) -> Run:
-    """A run that has made two files."""
+    """Return a run that has made two files."""
     picture = new_artifact("b.svg", SVG, media_type="image/svg+xml")
     return await run_with_files(api.store, api.files, new_artifact("plot-1.png", PNG), picture)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(run: Run, client: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A client of the service that has the run."""
+    """Return a client of the service that has the run."""
     return client
 
 
@@ -68,7 +68,7 @@ def problem_of(answer: httpx.Response) -> tuple[int, str]:
 
 @pytest.mark.req("002/9.4")
 async def test_the_files_of_a_run_are_listed_with_their_urls(client: httpx.AsyncClient) -> None:
-    """The oldest first, and everything that is known of them."""
+    """Files are listed oldest first with all their metadata."""
     answer = await client.get(HERE)
 
     assert answer.status_code == 200
@@ -89,7 +89,7 @@ async def test_the_files_of_a_run_are_listed_with_their_urls(client: httpx.Async
 
 @pytest.mark.req("002/9.4")
 async def test_a_picture_is_shown_with_its_name_and_its_tag(client: httpx.AsyncClient) -> None:
-    """A browser keeps it only to ask whether it is still the same."""
+    """A browser must revalidate its copy before using it."""
     answer = await client.get(f"{HERE}/plot-1.png")
 
     headers = answer.headers
@@ -104,7 +104,7 @@ async def test_a_picture_is_shown_with_its_name_and_its_tag(client: httpx.AsyncC
 
 
 async def test_nothing_in_a_svg_is_run_by_a_browser(client: httpx.AsyncClient) -> None:
-    """It is saved; opened all the same it has no scripts, no origin and no network."""
+    """The file is sent as a download, and its policy allows no scripts, origin or network."""
     answer = await client.get(f"{HERE}/b.svg")
 
     policy = [part.strip() for part in answer.headers["content-security-policy"].split(";")]
@@ -130,7 +130,7 @@ async def test_nothing_in_a_svg_is_run_by_a_browser(client: httpx.AsyncClient) -
 async def test_a_file_is_only_what_it_may_be_and_saved_unless_it_is_a_picture(
     client: httpx.AsyncClient, api: Api, media_type: str, content_type: str
 ) -> None:
-    """A page that pretends to be a file must not become one of ours."""
+    """A file with HTML in it must not be shown as a page of this service."""
     await run_with_files(
         api.store,
         api.files,
@@ -150,7 +150,7 @@ async def test_a_file_is_only_what_it_may_be_and_saved_unless_it_is_a_picture(
 async def test_a_file_that_the_caller_has_is_not_sent_again(
     client: httpx.AsyncClient, known: str
 ) -> None:
-    """304, whichever way it says so."""
+    """The answer is 304 for every valid form of ``If-None-Match``."""
     tag = f'"{hashlib.sha256(PNG).hexdigest()}"'
     answer = await client.get(
         f"{HERE}/plot-1.png", headers={"if-none-match": known.format(tag=tag)}
@@ -165,14 +165,14 @@ async def test_a_file_that_the_caller_has_is_not_sent_again(
 async def test_a_file_that_the_caller_has_not_is_sent(
     client: httpx.AsyncClient, known: str
 ) -> None:
-    """Whatever else it may have."""
+    """Other tags in the header make no difference."""
     answer = await client.get(f"{HERE}/plot-1.png", headers={"if-none-match": known})
 
     assert (answer.status_code, answer.content) == (200, PNG)
 
 
 async def test_head_says_what_get_would(client: httpx.AsyncClient) -> None:
-    """Without a byte of the file; also that there is none."""
+    """HEAD returns the headers of GET without a body, also for a missing file."""
     got, head = await client.get(f"{HERE}/plot-1.png"), await client.head(f"{HERE}/plot-1.png")
 
     ours = {"x-request-id"}
@@ -202,14 +202,14 @@ async def test_head_says_what_get_would(client: httpx.AsyncClient) -> None:
 async def test_what_is_not_there_is_a_problem_document(
     client: httpx.AsyncClient, path: str, status: int, slug: str
 ) -> None:
-    """It says which of the two is missing."""
+    """The problem document says whether the run or the file is missing."""
     assert problem_of(await client.get(path)) == (status, slug)
 
 
 async def test_a_wish_to_stop_a_run_that_does_not_exist_has_no_files(
     client: httpx.AsyncClient,
 ) -> None:
-    """It is no run."""
+    """A pending cancel request is not a run."""
     await client.delete("/runs/later")
 
     assert problem_of(await client.get("/runs/later/artifacts")) == (404, "run-not-found")
@@ -218,7 +218,7 @@ async def test_a_wish_to_stop_a_run_that_does_not_exist_has_no_files(
 async def test_files_stay_after_the_end_of_their_run(
     api: Api, run: Run, client: httpx.AsyncClient
 ) -> None:
-    """As long as the run does."""
+    """Files exist as long as their run."""
     await api.journal.finish(end_of(run))
 
     assert (await client.get("/runs/case-1")).json()["status"] == "completed"
@@ -229,7 +229,7 @@ async def test_files_stay_after_the_end_of_their_run(
 async def test_the_files_of_a_tenant_are_there_for_no_other(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even their names, nor that the run exists."""
+    """Neither their names nor the run are visible to another tenant."""
     monkeypatch.setattr(
         "caseworker.api.identification.anonymous_caller",
         lambda *_: Caller("other", "test", with_implied([Scope.RUN])),
@@ -240,7 +240,7 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
 
 
 async def test_below_a_prefix_the_urls_have_it(run: Run, api: Api) -> None:
-    """A proxy may serve the service under a path of its own."""
+    """URLs keep the path prefix under which a proxy serves the service."""
     app = api.app()
     transport = httpx.ASGITransport(app, root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -251,7 +251,7 @@ async def test_below_a_prefix_the_urls_have_it(run: Run, api: Api) -> None:
 
 
 async def test_an_empty_file_is_a_file(client: httpx.AsyncClient, api: Api) -> None:
-    """Of no bytes."""
+    """An empty file has no bytes and can be fetched."""
     await run_with_files(api.store, api.files, new_artifact("a.png", b""), run_id="other")
     answer = await client.get("/runs/other/artifacts/a.png")
 
@@ -269,7 +269,7 @@ async def test_an_empty_file_is_a_file(client: httpx.AsyncClient, api: Api) -> N
 async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
     run: Run, then: Exception | None, status: int, slug: str, api: Api
 ) -> None:
-    """Its first piece is read before anything is sent."""
+    """The first piece is read before the answer starts."""
     tricky = TrickyArtifacts(api.files, readable=0, then=then)
     async with client_of(api.app(artifacts=ArtifactReading(tricky))) as client:
         answer = await client.get(f"{HERE}/plot-1.png")
@@ -281,7 +281,7 @@ async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
 async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
     run: Run, then: Exception | None, api: Api
 ) -> None:
-    """No caller takes pieces of two files for one; the length tells it that some are missing."""
+    """The declared length shows that bytes are missing, so no client mixes two versions."""
     tricky = TrickyArtifacts(api.files, readable=PIECE_BYTES, then=then)
     app = api.app(artifacts=ArtifactReading(tricky))
     with pytest.raises(RuntimeError, match="response already started"):
@@ -294,7 +294,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
 
 
 async def test_the_client_lists_and_fetches_files(run: Run, api: Api) -> None:
-    """By what the result of a run says of them."""
+    """The client fetches files by the names that the run lists."""
     transport = httpx.ASGITransport(api.app())
     async with AsyncCaseworkerClient("http://localhost", transport=transport) as client:
         listed = await client.list_artifacts("case-1")

@@ -27,7 +27,7 @@ SAID = {"text": "Because of alice@example.org.", "model": "nano", "finish_reason
 
 
 class Work:
-    """A run with a step that asks a model and uses a tool, written as a worker writes it."""
+    """A run with a step that calls a model and a tool, written as a worker writes it."""
 
     def __init__(self) -> None:
         self.graph = ExecutionGraph("a")
@@ -46,7 +46,7 @@ class Work:
         return self.graph.begin_node(parent, kind, name, model, metadata, running=True)
 
     def ended(self) -> "Work":
-        """End it all: the model answers, the tool fails at its second attempt."""
+        """End the run: the model answers, and the tool fails at its second attempt."""
         self.graph.mark_success(self.ask, 0.25, 10, 5)
         self.entries[self.ask] |= {"outcome": CallOutcome.RESULT, "value": SAID}
         for number in (1, 2):
@@ -63,7 +63,7 @@ class Work:
         return self
 
     async def written(self, api: Api, client: httpx.AsyncClient) -> None:
-        """Have the journal hold the run."""
+        """Write the run to the journal."""
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         run = await api.store.claim(KEY, "worker")
         assert run is not None
@@ -84,7 +84,7 @@ async def call(client: httpx.AsyncClient, node_id: str) -> dict[str, Any]:
 async def test_a_call_of_a_model_shows_its_prompt_and_its_reply(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """Redacted, with what it used."""
+    """Both are redacted, and the usage of the call is shown."""
     work = Work().ended()
     await work.written(api, client)
 
@@ -107,7 +107,7 @@ async def test_a_call_of_a_model_shows_its_prompt_and_its_reply(
 async def test_a_failed_call_says_what_was_done_about_each_of_its_failures(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """The first was retried, the second failed the call; the step went on."""
+    """The first failure was retried, the second one failed the call, and the step continued."""
     work = Work().ended()
     await work.written(api, client)
 
@@ -126,7 +126,7 @@ async def test_a_failed_call_says_what_was_done_about_each_of_its_failures(
 async def test_a_step_shows_its_outputs_without_secrets(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """By handle; its journal holds them as they are."""
+    """Outputs are listed by handle, while the journal stores them unredacted."""
     work = Work().ended()
     await work.written(api, client)
 
@@ -137,7 +137,7 @@ async def test_a_step_shows_its_outputs_without_secrets(
 
 
 async def test_a_call_can_be_read_while_it_works(api: Api, client: httpx.AsyncClient) -> None:
-    """It has a request, and neither a reply nor an end."""
+    """A running call has a request but no reply or end."""
     work = Work()
     await work.written(api, client)
 
@@ -154,7 +154,7 @@ async def test_a_call_can_be_read_while_it_works(api: Api, client: httpx.AsyncCl
 async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """A call that has waited in an earlier execution of its step does not wait, and has an end."""
+    """A call that waited in an earlier execution of its step is finished, not waiting."""
     work = Work()
     work.graph.mark_halt(work.tool, WAITS)
     again = work.graph.begin_node(work.step, "tool", "calculator", running=True)
@@ -225,7 +225,7 @@ async def test_a_step_shows_the_inputs_that_its_edges_brought(
 async def test_what_is_not_there_is_not_found(
     api: Api, client: httpx.AsyncClient, path: str
 ) -> None:
-    """A problem document says which of the two it is."""
+    """The problem document says whether the run or the call is missing."""
     await Work().written(api, client)
 
     answer = await client.get(path)
@@ -238,7 +238,7 @@ async def test_what_is_not_there_is_not_found(
 async def test_a_trace_has_payloads_if_they_are_asked_for(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """By node id; a text about the run quotes them."""
+    """Payloads are listed by node ID, and the explanation quotes them."""
     work = Work().ended()
     await work.written(api, client)
 
@@ -258,7 +258,7 @@ async def test_a_trace_has_payloads_if_they_are_asked_for(
 async def test_payloads_are_shown_as_it_is_configured(
     api: Api, mode: Any, said: str | None
 ) -> None:
-    """Not at all, or as they are."""
+    """The setting hides payloads or shows them unredacted."""
     reading = PayloadReading(api.store, Payloads(mode), max_shown_bytes=2_000_000)
     async with client_of(api.app(payloads=reading)) as client:
         work = Work().ended()
@@ -273,7 +273,7 @@ async def test_payloads_are_shown_as_it_is_configured(
 
 
 async def test_the_payloads_of_a_trace_have_a_size(api: Api) -> None:
-    """Those of the first calls are there; of any other the call itself can be asked."""
+    """The first calls have payloads; the call route returns all others."""
     reading = PayloadReading(api.store, max_shown_bytes=400)
     async with client_of(api.app(payloads=reading)) as client:
         work = Work()
@@ -296,7 +296,7 @@ async def test_the_payloads_of_a_trace_have_a_size(api: Api) -> None:
 async def test_a_call_of_a_conversation_shows_its_whole_prompt(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """Its row holds what it adds; the trace of all calls shows just that."""
+    """The call shows the whole conversation; the trace shows only the messages that it adds."""
     work = Work()
     added = {"role": "user", "content": "And then?"}
     request = {

@@ -1,4 +1,4 @@
-"""What a connection may hold and how long it may wait, over real sockets."""
+"""Limits of connections for size and waiting time, tested over real sockets."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ SOON = {"head_seconds": 0.2, "rate_seconds": 0.2}
 
 
 def problem(said: bytes) -> tuple[int, str]:
-    """Return status and slug of a problem document, which names its request."""
+    """Return status and type of a problem document, and check that it has the request ID."""
     head, _, body = said.partition(b"\r\n\r\n")
     lines = [line.partition(b": ") for line in head.split(b"\r\n")[1:]]
     headers = {name.lower().decode(): text.decode() for name, _, text in lines}
@@ -44,7 +44,7 @@ def problem(said: bytes) -> tuple[int, str]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def hasty(api: Api) -> AsyncIterator[Served]:
-    """A server that waits for nothing long."""
+    """Run a server with short timeouts."""
     async with served(api.app(), **SOON) as server:
         yield server
 
@@ -64,13 +64,13 @@ async def hasty(api: Api) -> AsyncIterator[Served]:
 async def test_a_head_that_is_too_large_is_refused_before_it_is_whole(
     request_of: bytes, api: Api
 ) -> None:
-    """It is not even kept."""
+    """The server does not buffer the oversized head."""
     async with served(api.app()) as server:
         assert problem(await server.ask(request_of)) == (431, "head-too-large")
 
 
 async def test_a_usual_request_with_a_long_body_is_not_taken_for_a_long_head(api: Api) -> None:
-    """Only the head is counted, however its bytes come."""
+    """Only the head counts against the limit, in whatever pieces it arrives."""
     body = json.dumps({"input": "2+2?", "metadata": {"a": "x" * 15_000}}).encode()
     async with served(api.app(limits=api_limits(max_metadata_bytes=20_000))) as server:
         talk = await server.connect((POST % len(body) + body) * 4)
@@ -80,7 +80,7 @@ async def test_a_usual_request_with_a_long_body_is_not_taken_for_a_long_head(api
 
 
 async def test_what_is_no_http_is_answered_with_a_problem_document(hasty: Served) -> None:
-    """Also by the server itself, which no route has seen yet."""
+    """The server itself answers with a problem document before any route."""
     assert problem(await hasty.ask(b"\x16\x03\x01 hello\r\n\r\n")) == (400, "malformed-request")
 
 
@@ -94,13 +94,13 @@ async def test_what_is_no_http_is_answered_with_a_problem_document(hasty: Served
     ids=["a head", "a body", "a chunked body"],
 )
 async def test_a_request_that_does_not_go_on_is_ended(hasty: Served, begun: bytes) -> None:
-    """Its client is told why."""
+    """The client gets a 408 with a problem document."""
     assert problem(await hasty.ask(begun)) == (408, "request-timeout")
 
 
 @pytest.mark.parametrize("begun", [b"", b"\r\n"], ids=["nothing", "an empty line"])
 async def test_a_connection_that_asks_nothing_is_closed(hasty: Served, begun: bytes) -> None:
-    """Without a word: there is no request to answer."""
+    """The connection closes without an answer, because there is no request to answer."""
     assert await hasty.ask(begun) == b""
 
 
@@ -121,14 +121,14 @@ async def drip(talk: Talk) -> None:
 
 
 async def test_a_body_that_nobody_reads_does_not_keep_a_connection_open(hasty: Served) -> None:
-    """The route has answered already; what is still to come is not waited for."""
+    """The route has already answered, so the server does not wait for the rest of the body."""
     said = await hasty.ask(PROBE.replace(b"\r\n\r\n", b"\r\nContent-Length: 100\r\n\r\n{"))
 
     assert said.startswith(b"HTTP/1.1 200")
 
 
 async def test_a_body_that_comes_slowly_but_fast_enough_is_read(api: Api) -> None:
-    """Its time is not limited, its rate is: one byte in each second is enough here."""
+    """Only the rate of a body is limited: one byte a second is enough here."""
     body = json.dumps({"input": "2+2?", "metadata": {"a": "x" * 5_000}}).encode()
     async with served(api.app(), rate_seconds=1, bytes_per_second=1) as server:
         talk = await server.connect(POST % len(body))
@@ -141,7 +141,7 @@ async def test_a_body_that_comes_slowly_but_fast_enough_is_read(api: Api) -> Non
 
 
 async def test_a_client_that_does_not_read_is_cut_off(api: Api) -> None:
-    """Its answers would be kept for it; more requests on the connection make them many."""
+    """The server would otherwise buffer many answers for it."""
     async with served(api.app(), rate_seconds=0.2) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -154,7 +154,7 @@ async def test_a_client_that_does_not_read_is_cut_off(api: Api) -> None:
 
 
 async def test_requests_that_are_sent_without_waiting_are_limited(api: Api) -> None:
-    """A few may wait for the first one's answer, and are answered in their order."""
+    """A few pipelined requests wait and are answered in order."""
     async with served(api.app()) as server:
         talk = await server.connect(PROBE * 4)
         answers = [await talk.answer() for _ in range(4)]
@@ -165,7 +165,7 @@ async def test_requests_that_are_sent_without_waiting_are_limited(api: Api) -> N
 
 
 async def test_an_idle_connection_makes_room_for_a_new_one(api: Api) -> None:
-    """So that whoever holds connections open keeps nobody out."""
+    """The oldest idle connection closes, so idle clients cannot block new ones."""
     async with served(api.app(), max_connections=3) as server:
         idle = [await server.connect() for _ in range(3)]
         said = await (await server.connect(PROBE)).answer()
@@ -176,7 +176,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one(api: Api) -> None:
 
 
 async def test_unidentified_connections_keep_no_caller_out(api: Api) -> None:
-    """They take nine tenths of the connections, and a new one replaces the oldest."""
+    """Unidentified connections use at most nine tenths, and a new one replaces the oldest."""
     async with served(api.app(bootstrap_key=OPERATOR_KEY), max_connections=10) as server:
         held = [await server.connect(POST % 100 + b"{") for _ in range(30)]
         asked = PROBE.replace(b"/healthz", b"/runs").replace(
@@ -190,7 +190,7 @@ async def test_unidentified_connections_keep_no_caller_out(api: Api) -> None:
 
 
 async def test_bodies_that_do_not_end_are_limited_together(api: Api) -> None:
-    """Each of them is within its limit; a process holds only so much of all."""
+    """Each body is within its own limit, but the process limits the total of all bodies."""
     half = b'{"input": "' + b"a" * 150_000
     async with served(api.app(limits=api_limits(max_bodies_bytes=400_000))) as server:
         held = [await server.connect(POST % 250_000 + half) for _ in range(3)]
@@ -212,7 +212,7 @@ async def test_bodies_that_do_not_end_are_limited_together(api: Api) -> None:
 
 
 async def test_a_body_that_comes_in_crumbs_counts_what_it_takes(api: Api) -> None:
-    """Which is many times its length."""
+    """Memory is counted, which is many times the length of such a body."""
 
     async def crumbs() -> AsyncIterator[bytes]:
         for _ in range(10_000):
@@ -230,7 +230,7 @@ async def test_a_body_that_comes_in_crumbs_counts_what_it_takes(api: Api) -> Non
 
 
 async def test_what_holding_connections_costs_is_bounded(api: Api) -> None:
-    """Three hundred unfinished heads, each as long as it may be."""
+    """Three hundred unfinished heads of the maximum size stay within the memory limit."""
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 30_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with served(api.app()) as server:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tenants(module_database_url: str) -> AsyncIterator[Tenants]:
-    """A service that executes runs."""
+    """Run a service that executes runs."""
     async with open_tenants(module_database_url, executes=True) as tenants:
         yield tenants
 

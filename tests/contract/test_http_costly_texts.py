@@ -22,7 +22,7 @@ ITEMS = 5
 async def tenants(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[Tenants]:
-    """A service that executes runs on a fake model."""
+    """Run a service that executes runs on a fake model."""
     small = SmallModelSettings(
         provider="openai", base_url=running_provider.openai_url, model="fake-small"
     )
@@ -37,7 +37,7 @@ async def tenants(
 async def test_a_prompt_of_near_misses_is_redacted_in_bounded_time(
     tenants: Tenants, fragment: str
 ) -> None:
-    """Beginnings of telephone, account and card numbers in every prompt of a map."""
+    """Every prompt of a map contains partial telephone, account and card numbers."""
     text = (fragment * 20_000)[:19_000]
     step = {"type": "llm", "data": {"prompt": text + "${default}"}}
     graph = {"steps": [{"id": "m", "type": "map", "data": {"step": step}}], "edges": []}

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_an_erased_run_is_gone_and_its_id_makes_a_new_one(client: httpx.AsyncClient) -> None:
-    """204, then 404 everywhere, also to the second request."""
+    """The answer is 204, then 404 everywhere, also for a repeated request."""
     body = {"run_id": "a", "input": "2+2?"}
     await client.post("/runs", json=body)
     await client.delete("/runs/a")
@@ -27,7 +27,7 @@ async def test_an_erased_run_is_gone_and_its_id_makes_a_new_one(client: httpx.As
 
 
 async def test_a_run_that_has_not_ended_is_not_erased(client: httpx.AsyncClient) -> None:
-    """Nor is a pending cancel, which is no run."""
+    """A running run and a pending cancel are not erased."""
     await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
     await client.delete("/runs/early")
 
@@ -50,7 +50,7 @@ async def test_a_run_that_has_not_ended_is_not_erased(client: httpx.AsyncClient)
 async def test_erasing_a_run_and_stopping_many_are_for_admins(
     method: str, path: str, body: object, api: Api
 ) -> None:
-    """A key that may run and stop runs may do neither."""
+    """A key with the scopes to run and to cancel runs is refused."""
 
     async def bearer(*scopes: Scope) -> dict[str, str]:
         issued = await Keys(api.keys).create(

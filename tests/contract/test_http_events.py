@@ -37,7 +37,7 @@ def app(api: Api) -> FastAPI:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(app: FastAPI, api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """A client, and a run that a worker has claimed."""
+    """Return a client, with a run that a worker has claimed."""
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         assert await api.store.claim(KEY, "worker") is not None
@@ -65,7 +65,7 @@ def numbers(events: list[dict[str, Any]]) -> list[int]:
 async def test_an_event_is_sent_with_its_number_its_type_and_its_envelope(
     app: FastAPI, client: httpx.AsyncClient, api: Api
 ) -> None:
-    """As server-sent events want it; line breaks inside do not break the stream."""
+    """Events follow the format of server-sent events, and line breaks in the data stay intact."""
     await tell(api, 1, step_id="a/b", node_id="n000002", data={"text": "one\n\ntwo\u2028three"})
     await end(api, 1)
 
@@ -92,7 +92,7 @@ async def test_an_event_is_sent_with_its_number_its_type_and_its_envelope(
 async def test_a_stream_shows_what_happens_while_it_happens_and_ends_with_the_run(
     app: FastAPI, client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Every event once, in order."""
+    """Every event arrives once, in order."""
     await tell(api, 1)
     async with streamed(app, "/runs/a/events") as call:
         assert numbers(await call.seen(1)) == [1]
@@ -123,7 +123,7 @@ async def test_a_stream_is_taken_up_where_it_broke_off(
     headers: Mapping[str, str],
     expected: list[int],
 ) -> None:
-    """What a browser says about the last event counts more than the address it began with."""
+    """The header ``Last-Event-ID`` of a browser overrides the position in the URL."""
     await tell(api, 1, 2)
     await end(api, 2)
 
@@ -134,7 +134,7 @@ async def test_a_stream_is_taken_up_where_it_broke_off(
 async def test_a_page_holds_as_many_as_are_asked_for_and_says_where_to_go_on(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Until the run has ended and all is told."""
+    """Each page gives the next cursor until the run has ended and all events are read."""
     await tell(api, 1, 2, 3)
     queries = {"limit": 2}, {"after": 2, "limit": 2}
     pages = [
@@ -155,7 +155,7 @@ async def test_a_page_holds_as_many_as_are_asked_for_and_says_where_to_go_on(
 async def test_a_run_that_the_caller_does_not_have_has_no_events(
     client: httpx.AsyncClient, api: Api, headers: Mapping[str, str]
 ) -> None:
-    """Nor has an early wish, nor another tenant's run: a problem document, before any stream."""
+    """A missing run, an early cancel request and another tenant's run get a 404, not a stream."""
     await client.delete("/runs/early")
     await api.store.accept(new_run("b", tenant="other"), worker_id=None)
     for run_id in ("nobody", "early", "b"):
@@ -181,7 +181,7 @@ async def test_a_run_that_the_caller_does_not_have_has_no_events(
 async def test_a_place_that_is_none_is_refused(
     client: httpx.AsyncClient, query: str, headers: Mapping[str, str], field: str
 ) -> None:
-    """422, with the field at fault."""
+    """The answer is 422 and names the field."""
     answer = await client.get(f"/runs/a/events?{query}", headers=headers)
 
     assert answer.status_code == 422
@@ -189,7 +189,7 @@ async def test_a_place_that_is_none_is_refused(
 
 
 async def test_streams_are_bounded_and_give_their_places_back(api: Api) -> None:
-    """Whether their client hung up, their run ended, or there was no such run."""
+    """A slot is released when the client hangs up, the run ends or no run exists."""
     app = api.app(api_limits(max_event_streams=3))
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
@@ -218,7 +218,7 @@ async def test_streams_are_bounded_and_give_their_places_back(api: Api) -> None:
 async def test_a_client_that_hangs_up_is_not_followed_any_more(
     app: FastAPI, client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Nobody listens, nobody looks."""
+    """The stream removes its listener when its client hangs up."""
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()
         assert len(api.journal.notifier._listeners) == 1
@@ -227,7 +227,7 @@ async def test_a_client_that_hangs_up_is_not_followed_any_more(
 
 
 async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
-    """At once and well, so that a client goes on elsewhere."""
+    """The stream ends cleanly at once, so that the client can reconnect to another replica."""
     runs = RunService(api.store, executor=None)
     app = api.app(runs=runs)
     async with client_of(app) as client:
@@ -241,7 +241,7 @@ async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
 async def test_a_stream_that_has_nothing_to_say_shows_that_it_lives(
     app: FastAPI, client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By comments, which no client takes for an event."""
+    """An idle stream sends comments, which clients ignore."""
     monkeypatch.setattr(event_stream, "HEARTBEAT_SECONDS", 0.0)
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()
@@ -257,7 +257,7 @@ async def test_a_stream_that_has_nothing_to_say_shows_that_it_lives(
 async def test_a_database_that_goes_away_ends_a_stream_and_refuses_the_next(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client comes again with the last number it has seen, and is told when to."""
+    """The refused client gets ``Retry-After`` and can reconnect with its last sequence number."""
     app = api.app()
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
@@ -277,14 +277,14 @@ async def test_a_database_that_goes_away_ends_a_stream_and_refuses_the_next(
 
 
 async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> None:
-    """Among its links."""
+    """The links of a run include its events."""
     run = (await client.get("/runs/a")).json()
 
     assert run["links"]["events"] == "/runs/a/events"
 
 
 async def test_a_process_that_closes_answers_with_an_empty_stream(api: Api) -> None:
-    """The client goes on with another replica."""
+    """The client can reconnect to another replica."""
     runs = RunService(api.store, executor=None)
     async with client_of(api.app(runs=runs)) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_the_field_at_fault_is_named(
     api: Api, path: str, body: dict[str, Any], field: str, said: str
 ) -> None:
-    """With words that fit it."""
+    """The message fits the type of the field."""
     async with client_of(api.app()) as client:
         answer = await client.post(path, json=body)
 
@@ -36,7 +36,7 @@ async def test_the_field_at_fault_is_named(
 
 
 async def test_a_leaf_is_the_id_of_a_message(api: Api) -> None:
-    """Its error says so."""
+    """The error states the format of a message ID."""
     async with client_of(api.app()) as client:
         answer = await client.get("/threads/t/messages?leaf=a%20b")
 

@@ -1,4 +1,4 @@
-"""POST /runs with ``from``: what a new run inherits, and what is refused (spec, section 10)."""
+"""POST /runs with ``from``: inherited fields and refused requests (spec, section 10)."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -47,7 +47,7 @@ async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def ended(client: httpx.AsyncClient, **body: Any) -> None:
-    """A run that has ended: it was cancelled before it began."""
+    """Store a finished run that was cancelled before it started."""
     await client.post("/runs", json=body)
     await client.delete(f"/runs/{body['run_id']}")
 
@@ -57,7 +57,7 @@ async def go_on(client: httpx.AsyncClient, **body: Any) -> httpx.Response:
 
 
 async def test_what_is_left_out_is_as_it_was(client: httpx.AsyncClient, world: World) -> None:
-    """But for the deadline and the metadata, which belong to the other run alone."""
+    """Only the deadline and the metadata are not inherited."""
     await ended(client, **CASE)
     old = (await world.stored("old")).request
 
@@ -73,7 +73,7 @@ async def test_what_is_left_out_is_as_it_was(client: httpx.AsyncClient, world: W
 async def test_a_run_shows_what_it_goes_on_from(
     client: httpx.AsyncClient, world: World, until: str | None
 ) -> None:
-    """In the answer, when it is read, and in lists; null of a run that begins at its beginning."""
+    """All routes show the source; it is null for a run without one."""
     await ended(client, **CASE)
     source = {"run_id": "old"} if until is None else {"run_id": "old", "until": until}
 
@@ -88,7 +88,7 @@ async def test_a_run_shows_what_it_goes_on_from(
 
 
 async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, world: World) -> None:
-    """Limits one by one; null is as much as the service allows any run."""
+    """Limits are replaced one by one; null means the limit of the service."""
     await ended(client, **CASE)
     old = (await world.stored("old")).request
     most = api_limits().budget_ceiling.max_tokens
@@ -116,7 +116,7 @@ async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, world: Wo
 
 
 async def test_no_limit_passes_the_ceiling_of_today(world: World) -> None:
-    """Neither one that is sent nor one that is inherited."""
+    """The ceiling applies to sent and inherited limits."""
     async with world.client() as client:
         await ended(client, **CASE)
     async with world.client(
@@ -132,7 +132,7 @@ async def test_no_limit_passes_the_ceiling_of_today(world: World) -> None:
 async def test_a_graph_run_keeps_its_graph_and_its_version(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """Also when the name has a newer version; inputs are replaced, or one of them is."""
+    """The graph's version stays after a newer one is registered; inputs can be replaced."""
     await register(client, "g", flat("a"))
     await ended(
         client, run_id="old", kind="graph", graph={"name": "g"}, inputs={"default": 1, "b": 2}
@@ -175,14 +175,14 @@ async def test_a_graph_run_keeps_its_graph_and_its_version(
 async def test_the_field_at_fault_is_named(
     client: httpx.AsyncClient, sent: dict[str, Any], field: str
 ) -> None:
-    """As for other runs."""
+    """Errors name fields as for other runs."""
     await ended(client, **CASE)
 
     assert list(fields(await go_on(client, **sent))) == [field]
 
 
 async def test_a_run_that_is_not_there_is_named(client: httpx.AsyncClient) -> None:
-    """Nor does a pending cancel count as one."""
+    """A pending cancel does not count as a run."""
     await client.delete("/runs/early")
     for run_id in ("nobody", "early"):
         answer = await go_on(client, **{"from": {"run_id": run_id}})
@@ -195,7 +195,7 @@ async def test_a_run_that_is_not_there_is_named(client: httpx.AsyncClient) -> No
 
 
 async def test_a_run_that_has_not_ended_is_named(client: httpx.AsyncClient) -> None:
-    """It may be gone on from once it has."""
+    """The error names the source run; once that run has ended, the request is accepted."""
     await client.post("/runs", json=CASE)
     answer = await go_on(client)
     problem = answer.json()
@@ -209,7 +209,7 @@ async def test_a_run_that_has_not_ended_is_named(client: httpx.AsyncClient) -> N
 async def test_the_same_request_is_the_same_run_whatever_became_of_the_other(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """Another source, or another node of it, is another request."""
+    """Another source or another node is another request."""
     await ended(client, **CASE)
     first = await go_on(client)
     await client.delete("/runs/old/record")
@@ -221,7 +221,7 @@ async def test_the_same_request_is_the_same_run_whatever_became_of_the_other(
 
 
 async def test_the_source_is_part_of_what_is_asked(client: httpx.AsyncClient) -> None:
-    """A key that was used for another node is refused."""
+    """Reusing the key for another node is refused."""
     await ended(client, **CASE)
     headers = {"Idempotency-Key": "k"}
     body: dict[str, Any] = {"from": {"run_id": "old"}}
@@ -235,7 +235,7 @@ async def test_the_source_is_part_of_what_is_asked(client: httpx.AsyncClient) ->
 
 
 async def test_runs_of_other_tenants_are_not_there(client: httpx.AsyncClient, api: Api) -> None:
-    """Whatever their ids."""
+    """Runs of other tenants are not found under any ID."""
     await api.store.accept(new_run("old", tenant="other"), worker_id=None)
     await api.store.cancel(RunKey("other", "old"), CANCEL_REQUEST)
 

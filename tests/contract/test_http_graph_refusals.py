@@ -1,4 +1,4 @@
-"""What is refused of a graph, wherever one can be sent, and how it is said."""
+"""Refused graphs and their messages, for every route that accepts a graph."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service that checks the shape of graphs alone."""
+    """Return a client of a service that checks only the shape of graphs."""
     async with client_of(api.app(graph_checks=ShapeChecks())) as client:
         yield client
 
 
 async def test_an_invalid_graph_is_not_registered(client: httpx.AsyncClient) -> None:
-    """422 with every problem at its place, and nothing is stored."""
+    """The answer is 422 with every problem at its place, and nothing is stored."""
     graph = {"steps": [{"id": "a"}, {"id": "a"}, 5], "edges": [edge("a", "a")]}
 
     refused = await register(client, "g", graph)
@@ -43,7 +43,7 @@ async def test_an_invalid_graph_is_not_registered(client: httpx.AsyncClient) -> 
 async def test_an_edge_without_a_channel_is_refused_at_the_door(
     client: httpx.AsyncClient, path: str, data: dict[str, Any]
 ) -> None:
-    """Missing or other than flow and link, also in a graph inside: nothing is filled in."""
+    """The channel must be flow or link, also in nested graphs; there is no default."""
     bad = {**flat("a", "b"), "edges": [edge("a", "b", **data)]}
     bodies = {
         "/graphs": {"name": "g"},
@@ -67,7 +67,7 @@ async def test_an_edge_without_a_channel_is_refused_at_the_door(
 async def test_a_graph_inside_must_be_registered_and_may_not_be_the_graph_itself(
     client: httpx.AsyncClient,
 ) -> None:
-    """Each place is named; a circle with its path."""
+    """The error names each place, and a cycle with its path."""
     await register(client, "b", flat("a"))
     await register(client, "a", containing(named("b")))
 
@@ -86,7 +86,7 @@ async def test_a_graph_inside_must_be_registered_and_may_not_be_the_graph_itself
 async def test_a_hundred_places_are_named_and_the_rest_is_counted(
     client: httpx.AsyncClient,
 ) -> None:
-    """An answer has an end, and says what it leaves out."""
+    """The answer lists 100 errors and counts the others."""
     refused = await register(client, "g", {"steps": [5] * 130})
 
     assert len(refused.json()["errors"]) == 100
@@ -94,7 +94,7 @@ async def test_a_hundred_places_are_named_and_the_rest_is_counted(
 
 
 async def test_a_validated_graph_is_not_stored(client: httpx.AsyncClient) -> None:
-    """Everything that is wrong is said, warnings included, whatever there is of it."""
+    """Validation reports every problem, including warnings, without a limit."""
     await register(client, "part", flat("a"))
 
     good = await client.post("/graphs/validate", json={"graph": containing(named("part"))})
@@ -115,7 +115,7 @@ async def test_a_validated_graph_is_not_stored(client: httpx.AsyncClient) -> Non
 async def test_a_graph_that_is_only_odd_is_registered_with_its_warnings(
     client: httpx.AsyncClient,
 ) -> None:
-    """Warnings refuse nothing."""
+    """Warnings do not prevent the registration."""
     posted = await register(client, "g", {"steps": []})
 
     assert posted.status_code == 201
@@ -138,7 +138,7 @@ async def test_a_graph_that_is_only_odd_is_registered_with_its_warnings(
 async def test_a_graph_beyond_a_limit_is_refused_with_the_limit(
     limits: ApiLimits, graph: dict[str, Any], name: str, api: Api
 ) -> None:
-    """Wherever a graph can be sent; nothing of it is checked."""
+    """Every route refuses an oversized graph without checking it."""
     checks = ShapeChecks()
     async with client_of(api.app(limits=limits, graph_checks=checks)) as client:
         answers = [
@@ -156,7 +156,7 @@ async def test_a_graph_beyond_a_limit_is_refused_with_the_limit(
 
 @pytest.mark.parametrize("path", ["/graphs", "/graphs/validate", "/runs"])
 async def test_a_body_may_be_longer_by_a_graph(path: str, api: Api) -> None:
-    """And no longer: 413, before it is read."""
+    """A longer body gets a 413 before it is read."""
     limits = api_limits(max_body_bytes=500, max_graph_bytes=2000)
     long, longer = flat("a", note="x" * 1500), flat("a", note="x" * 3000)
     async with client_of(api.app(limits, graph_checks=ShapeChecks())) as client:
@@ -189,7 +189,7 @@ async def test_a_body_may_be_longer_by_a_graph(path: str, api: Api) -> None:
 async def test_a_bad_definition_is_refused_by_its_field(
     client: httpx.AsyncClient, body: dict[str, Any], field: str
 ) -> None:
-    """A name must fit into a path, and only a graph can be registered, not a name of one."""
+    """The name must fit into a path, and a reference cannot be registered."""
     assert fields(await client.post("/graphs", json=body)) == [field]
 
 
@@ -197,7 +197,7 @@ async def test_a_bad_definition_is_refused_by_its_field(
 async def test_a_name_may_be_anything_that_a_url_can_name(
     client: httpx.AsyncClient, name: str
 ) -> None:
-    """Letters, digits and three marks."""
+    """Letters, digits and three punctuation marks are allowed."""
     assert (await register(client, name, flat("a"))).status_code == 201
     assert (await client.get(f"/graphs/{name}")).json()["name"] == name
 
@@ -206,7 +206,7 @@ async def test_a_name_may_be_anything_that_a_url_can_name(
 async def test_a_name_or_version_that_cannot_be_is_refused(
     client: httpx.AsyncClient, path: str
 ) -> None:
-    """422: it never reaches the database; nor does a number that no version can have."""
+    """The answer is 422 without a query to the database."""
     for suffix in ("", "9" * 20) if path.endswith("0") and "/" in path else ("",):
         for method in ("GET", "DELETE"):
             answer = await client.request(method, f"/graphs/{path}{suffix}")
@@ -218,14 +218,14 @@ async def test_a_name_or_version_that_cannot_be_is_refused(
 async def test_a_bad_query_is_refused_by_name(
     client: httpx.AsyncClient, path: str, query: str
 ) -> None:
-    """422, a parameter that is not known included."""
+    """The answer is 422, also for an unknown parameter."""
     await register(client, "g", flat("a"))
 
     assert fields(await client.get(f"{path}?{query}")) == [query.partition("=")[0]]
 
 
 async def test_a_place_that_a_caller_made_up_is_not_repeated(api: Api) -> None:
-    """A key that is no plain word may be a value that slipped."""
+    """Only plain keys are repeated, because any other key may be a misplaced value."""
 
     class Naming(ShapeChecks):
         def examine(self, graph: Any, allowed: Any = None) -> tuple[None, tuple[Problem, ...]]:

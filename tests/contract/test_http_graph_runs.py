@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class World:
-    """The service with a catalog that checks the shape of graphs alone."""
+    """The service with a catalog that checks only the shape of graphs."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -64,7 +64,7 @@ def fields(answer: httpx.Response) -> dict[str, str]:
 async def test_a_graph_that_is_sent_along_is_accepted(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """The run keeps it, and shows that it has no name."""
+    """The run stores the graph and shows no name for it."""
     posted = await post(client, graph=flat("a"), inputs={"default": 1, "rows": [{"b": None}]})
 
     run = await world.stored()
@@ -79,7 +79,7 @@ async def test_a_graph_that_is_sent_along_is_accepted(
 async def test_a_registered_graph_is_run_by_its_name(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """The newest version or the one that is named, and the run says which it was."""
+    """The run uses the named version, or the newest one, and reports which one it used."""
     for step in ("a", "b"):
         await register(client, "g", flat(step))
 
@@ -100,7 +100,7 @@ async def test_a_registered_graph_is_run_by_its_name(
 async def test_a_run_keeps_the_graph_that_it_was_accepted_with(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """Also the graphs inside; what becomes of the definitions afterwards changes nothing."""
+    """Later changes to the graph or to its nested graphs do not affect the run."""
     await register(client, "part", flat("old"))
     await register(client, "whole", containing(named("part")))
     await post(client, graph=named("whole"))
@@ -117,7 +117,7 @@ async def test_a_run_keeps_the_graph_that_it_was_accepted_with(
 async def test_an_object_with_steps_is_a_graph_whatever_else_it_has(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """So what a run was given can be given to another one as it is."""
+    """A caller can send the stored graph of one run as the graph of another."""
     await register(client, "part", flat("a"))
     await post(client, graph=containing(named("part")))
     complete = (await world.stored()).request.graph
@@ -131,7 +131,7 @@ async def test_an_object_with_steps_is_a_graph_whatever_else_it_has(
 
 
 async def test_input_is_short_for_the_usual_input(client: httpx.AsyncClient, world: World) -> None:
-    """And may be left out altogether."""
+    """The input can be omitted."""
     await post(client, graph=flat("a"), input="2+2?", inputs={"other": 1})
     none = await post(client, run_id="none", graph=flat("a"))
 
@@ -142,7 +142,7 @@ async def test_input_is_short_for_the_usual_input(client: httpx.AsyncClient, wor
 
 @pytest.mark.parametrize("value", ["2+2?", "", 0, False, 2.5, [], {"a": [None]}])
 async def test_input_is_any_json(client: httpx.AsyncClient, world: World, value: Any) -> None:
-    """An empty one is a value too: the same run without it is another request."""
+    """An empty input is a value: omitting it is another request."""
     posted = await post(client, graph=flat("a"), input=value)
     without = await post(client, graph=flat("a"))
 
@@ -152,7 +152,7 @@ async def test_input_is_any_json(client: httpx.AsyncClient, world: World, value:
 
 
 async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
-    """Nobody could say which of them counts."""
+    """The error names the ambiguous field ``inputs.default``."""
     refused = await post(client, graph=flat("a"), input="1", inputs={"default": None})
 
     assert fields(refused) == {
@@ -161,7 +161,7 @@ async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
 
 
 async def test_all_that_runs_have_in_common_reaches_the_run(world: World) -> None:
-    """The default limits are those of cases alone; the ceilings hold for every run."""
+    """Default limits apply only to cases, while ceilings apply to every run."""
     limits = api_limits(
         default_budget=Budget(max_tool_calls=6, max_time_seconds=60.0),
         budget_ceiling=Budget(max_steps=100),
@@ -196,7 +196,7 @@ async def test_all_that_runs_have_in_common_reaches_the_run(world: World) -> Non
 async def test_what_belongs_to_cases_is_refused(
     client: httpx.AsyncClient, field: str, value: Any
 ) -> None:
-    """By its name, with what to do; null is the same as left out."""
+    """The error names the field and the remedy; null counts as omitted."""
     refused = await post(client, graph=flat("a"), **{field: value})
     left_out = await post(client, graph=flat("a"), **{field: None})
 
@@ -218,7 +218,7 @@ async def test_what_belongs_to_cases_is_refused(
 async def test_what_belongs_to_other_kinds_is_refused_of_a_case(
     client: httpx.AsyncClient, field: str, value: Any, kind: str
 ) -> None:
-    """Whoever forgot the kind learns so."""
+    """A caller that forgot ``kind`` learns which kind the field needs."""
     refused = await client.post("/runs", json={"input": "2+2?", field: value})
 
     assert fields(refused) == {
@@ -227,7 +227,7 @@ async def test_what_belongs_to_other_kinds_is_refused_of_a_case(
 
 
 async def test_everything_wrong_with_the_fields_is_said_at_once(client: httpx.AsyncClient) -> None:
-    """As for cases."""
+    """All errors are reported together, as for cases."""
     refused = await post(client, inputs=[], mode="fast", seed=1.5, unknown=1)
 
     assert set(fields(refused)) == {"graph", "inputs", "mode", "seed", "unknown"}
@@ -254,7 +254,7 @@ async def test_everything_wrong_with_the_fields_is_said_at_once(client: httpx.As
 async def test_a_graph_that_there_is_not_is_named_by_what_is_wrong(
     client: httpx.AsyncClient, graph: dict[str, Any], field: str
 ) -> None:
-    """The name, the version, or whatever it lacks."""
+    """The error names the unknown name, the unknown version or the missing field."""
     await register(client, "g", flat("a"))
 
     assert list(fields(await post(client, graph=graph))) == [field]
@@ -262,7 +262,7 @@ async def test_a_graph_that_there_is_not_is_named_by_what_is_wrong(
 
 
 async def test_the_fields_that_all_runs_have_keep_their_limits(world: World) -> None:
-    """And the inputs have that of a body without a graph."""
+    """The inputs have the size limit of a body without a graph."""
     limits = api_limits(max_input_chars=3, max_metadata_bytes=10, max_body_bytes=60)
     async with world.client(limits) as client:
         refused = await post(
@@ -274,7 +274,7 @@ async def test_the_fields_that_all_runs_have_keep_their_limits(world: World) -> 
 
 
 async def test_a_case_has_no_use_for_the_room_of_a_graph(world: World) -> None:
-    """413 at the limit of a body, although the route would take a graph."""
+    """The answer is 413 at the normal limit of a body, although the route accepts larger graphs."""
     async with world.client(api_limits(max_body_bytes=200)) as client:
         refused = await client.post("/runs", json={"input": "2+2?", "metadata": {"a": "x" * 300}})
 
@@ -287,7 +287,7 @@ class TestAgain:
     async def test_the_same_request_is_the_same_run_whatever_became_of_its_graph(
         self, client: httpx.AsyncClient, by: str
     ) -> None:
-        """Changed or deleted since: the answer stays what it was."""
+        """The answer stays the same after the graph has changed or was deleted."""
         body = {"kind": "graph", "graph": named("g")} | ({"run_id": "r"} if by == "id" else {})
         headers = {"Idempotency-Key": "k"} if by == "key" else {}
         await register(client, "g", flat("a"))
@@ -303,7 +303,7 @@ class TestAgain:
     async def test_another_request_does_not_hide_behind_an_old_one(
         self, client: httpx.AsyncClient
     ) -> None:
-        """Its graph is what is wrong with it, whatever id or key it uses."""
+        """The error names the missing graph, even if the ID or idempotency key is already used."""
         await register(client, "g", flat("a"))
         body = {"kind": "graph", "graph": named("g")}
         await client.post("/runs", json=body | {"run_id": "r"}, headers={"Idempotency-Key": "k"})
@@ -332,7 +332,7 @@ class TestAgain:
     async def test_everything_that_is_sent_tells_requests_apart(
         self, client: httpx.AsyncClient, other: dict[str, Any]
     ) -> None:
-        """The same id with another body is a conflict."""
+        """Another body under the same ID is a conflict."""
         body = {"graph": flat("a")}
         await post(client, **body)
 
@@ -343,7 +343,7 @@ class TestAgain:
 async def test_the_result_of_a_graph_is_shown_as_it_is(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """Outputs by step and handle, and how each step ended."""
+    """The result has outputs by step and handle, and the end of each step."""
     result = {
         "outputs": {"a": {"default": 4}},
         "steps": {"a": {"status": "completed"}, "b": {"status": "error", "error": "broke"}},
@@ -371,7 +371,7 @@ async def test_the_result_of_a_graph_is_shown_as_it_is(
 
 
 async def test_an_early_stop_wins_over_a_graph_run_too(client: httpx.AsyncClient) -> None:
-    """As over a case."""
+    """The early cancel wins as it does for a case."""
     await client.delete("/runs/r")
 
     assert (await post(client, graph=flat("a"))).json()["status"] == "cancelled"

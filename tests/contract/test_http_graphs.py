@@ -22,13 +22,13 @@ SUMMARY = {"name", "version", "description", "sha256", "size_bytes", "created_at
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service that checks the shape of graphs alone."""
+    """Return a client of a service that checks only the shape of graphs."""
     async with client_of(api.app(graph_checks=ShapeChecks())) as client:
         yield client
 
 
 async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) -> None:
-    """201 with its place; there it is as it was sent."""
+    """The answer is 201 with a location, which returns the graph as it was sent."""
     graph = flat("a", entry=["a"])
     body = {"name": "invoice-check", "graph": graph, "description": "Checks invoices"}
 
@@ -47,7 +47,7 @@ async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) 
 
 
 async def test_the_shape_of_a_graph_holds_those_inside_it(client: httpx.AsyncClient) -> None:
-    """Not of one that is only named: its newest version may be another one tomorrow."""
+    """The shape covers nested graphs, but not references, whose newest version may change."""
     await register(client, "other", flat("a"))
     outer = containing(containing(flat("deep")), named("other"))
     await register(client, "outer", outer)
@@ -62,7 +62,7 @@ async def test_the_shape_of_a_graph_holds_those_inside_it(client: httpx.AsyncCli
 
 
 async def test_every_change_is_a_version_and_none_ever_changes(client: httpx.AsyncClient) -> None:
-    """The same again is the newest version: 200."""
+    """Sending the newest version again returns it with 200."""
     answers = [await register(client, "g", flat(step)) for step in ("a", "b", "b", "a")]
 
     assert [answer.status_code for answer in answers] == [201, 201, 200, 201]
@@ -75,7 +75,7 @@ async def test_every_change_is_a_version_and_none_ever_changes(client: httpx.Asy
 async def test_graphs_are_listed_by_name_and_versions_newest_first(
     client: httpx.AsyncClient,
 ) -> None:
-    """Page by page, without the graphs themselves."""
+    """The pages do not contain the graphs themselves."""
     for name in ("c", "a", "b"):
         for step in ("x", "y"):
             await register(client, name, flat(step))
@@ -93,7 +93,7 @@ async def test_graphs_are_listed_by_name_and_versions_newest_first(
 
 
 async def test_a_deleted_graph_is_gone_and_its_number_too(client: httpx.AsyncClient) -> None:
-    """204, afterwards 404; the next graph of the name is the next version."""
+    """The answer is 204, then 404; the next graph of the name gets the next number."""
     await register(client, "g", flat("a"))
     await register(client, "g", flat("b"))
 
@@ -120,7 +120,7 @@ async def test_a_deleted_graph_is_gone_and_its_number_too(client: httpx.AsyncCli
 async def test_what_is_not_registered_is_not_found(
     client: httpx.AsyncClient, method: str, path: str
 ) -> None:
-    """404 for a name and for a version."""
+    """An unknown name or version gets a 404."""
     await register(client, "g", flat("a"))
 
     answer = await client.request(method, path)
@@ -131,7 +131,7 @@ async def test_what_is_not_registered_is_not_found(
 async def test_a_database_that_is_away_is_a_problem_to_come_back_with(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """503 with the time to come back."""
+    """The answer is 503 with a retry delay."""
     monkeypatch.setattr(PostgresDefinitions, "find", AsyncMock(side_effect=StoreUnavailableError))
     answer = await client.get("/graphs")
 
@@ -140,7 +140,7 @@ async def test_a_database_that_is_away_is_a_problem_to_come_back_with(
 
 
 async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
-    """A service that is mounted somewhere names its resources as its callers see them."""
+    """Links include the path prefix of the service."""
     transport = httpx.ASGITransport(api.app(graph_checks=ShapeChecks()), root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         posted = await client.post("/cases/graphs", json={"name": "g", "graph": flat("a")})
@@ -149,7 +149,7 @@ async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
 
 
 async def test_a_map_has_an_output_for_what_became_of_its_items(api: Api) -> None:
-    """An edge may lead on from it, in a nested graph too."""
+    """An edge can start at that output, in a nested graph too."""
     item = {"type": "llm", "data": {"prompt": "${default}"}}
     one = {"id": "m", "type": "map", "data": {"step": item}}
     ask = {"id": "a", "type": "llm", "data": {"prompt": "${default}"}}

@@ -1,4 +1,4 @@
-"""Under which names the service answers: a page of another site may make its own lead here."""
+"""Host names that the service accepts: a foreign page could point its own name here."""
 
 from typing import Any
 
@@ -30,13 +30,13 @@ async def asked(api: Api, path: str, host: str | None, **limits: Any) -> httpx.R
 async def test_an_address_of_this_machine_and_localhost_are_served(
     api: Api, host: str | None
 ) -> None:
-    """No page can be called by an address that it does not come from."""
+    """DNS rebinding needs a host name of its own, so these hosts are safe."""
     assert (await asked(api, "/runs", host)).status_code == 200
 
 
 @pytest.mark.parametrize("host", FOREIGN)
 async def test_a_name_that_nobody_has_allowed_is_refused(api: Api, host: str) -> None:
-    """Before anything is done, documents and pictures included."""
+    """The request is refused first, also for documents and pictures."""
     for path in ("/runs", "/docs", "/openapi.json", "/nothing"):
         answer = await asked(api, path, host)
         assert answer.status_code == 421
@@ -45,7 +45,7 @@ async def test_a_name_that_nobody_has_allowed_is_refused(api: Api, host: str) ->
 
 
 async def test_a_request_with_two_hosts_is_refused(client: httpx.AsyncClient) -> None:
-    """Which one counts would be a matter of taste."""
+    """It would be unclear which host counts."""
     both = [("host", "localhost"), ("host", "evil.example")]
     answer = await client.get("/runs", headers=both)
 
@@ -54,12 +54,12 @@ async def test_a_request_with_two_hosts_is_refused(client: httpx.AsyncClient) ->
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_probes_are_answered_under_any_name(api: Api, path: str) -> None:
-    """What watches over a container calls it as it likes."""
+    """A container platform may use any host name for its probes."""
     assert (await asked(api, path, "caseworker.internal")).status_code == 200
 
 
 async def test_names_are_allowed_by_the_configuration(api: Api) -> None:
-    """With them, others still are not."""
+    """Only configured host names are accepted."""
     names = frozenset({"Caseworker.example"})
 
     assert (await asked(api, "/runs", "caseworker.EXAMPLE:443", allowed_hosts=names)).is_success
@@ -67,7 +67,7 @@ async def test_names_are_allowed_by_the_configuration(api: Api) -> None:
 
 
 async def test_what_is_allowed_follows_from_who_is_served() -> None:
-    """Whoever serves anybody from anywhere serves any name, unless some are listed."""
+    """A service open to anonymous callers from anywhere accepts any host unless some are listed."""
     anywhere = AuthSettings(anonymous="anywhere")
     named = ServerSettings(host="api.example", allowed_hosts=("caseworker.example",))
 
@@ -82,7 +82,7 @@ async def test_what_is_allowed_follows_from_who_is_served() -> None:
     "name", ["http://a.example", "a.example:80", "*.example", "bücher.example"]
 )
 async def test_only_a_plain_name_can_be_allowed(name: str) -> None:
-    """Anything else would never match, and nobody would notice."""
+    """The configuration refuses any other value, because it could never match."""
     with pytest.raises(ValueError, match="must be host names"):
         ServerSettings(allowed_hosts=(name,))
 
@@ -91,7 +91,7 @@ async def test_only_a_plain_name_can_be_allowed(name: str) -> None:
 async def test_anonymous_callers_call_this_machine_by_loopback_or_a_configured_name(
     api: Api, host: str
 ) -> None:
-    """In mode loopback; with a key, or from anywhere, every address is served."""
+    """Loopback mode needs a loopback or configured name; a key or mode anywhere lifts this."""
     assert (await asked(api, "/runs", host)).status_code == 403
     assert (await asked(api, "/runs", host, anonymous="anywhere")).status_code == 200
     named = frozenset({host.partition(":")[0]})
@@ -124,7 +124,7 @@ OWN_PAGES: list[dict[str, str]] = [
 async def test_pages_of_other_origins_are_refused_without_a_credential(
     api: Api, headers: dict[str, str], served: bool, anonymous: str
 ) -> None:
-    """Also where a request has no body, which a browser sends without asking first."""
+    """This includes requests without a body, which a browser sends without a preflight."""
     limits = api_limits(anonymous=anonymous, cors_origins=frozenset({"https://app.example.com"}))
     async with client_of(api.app(limits)) as client:
         for method, path in (

@@ -36,7 +36,7 @@ async def listed(client: httpx.AsyncClient) -> dict[str, Any]:
 
 @pytest.mark.req("cw/13.input")
 async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
-    """Personal data in it is redacted, in the list too."""
+    """Personal data in the question is redacted, also in the list."""
     run = await accepted(client, input=f"Mail to {MAIL} the sum of 1 and 2.")
 
     assert run["input"] == "Mail to [email] the sum of 1 and 2."
@@ -48,7 +48,7 @@ async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
 async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
     client: httpx.AsyncClient,
 ) -> None:
-    """What has the name of a secret is not shown."""
+    """The values of secret fields are not shown."""
     inputs = {"topic": "sums", "password": "hunter2", "mail": MAIL}
     run = await accepted(client, kind="graph", graph=GRAPH, input={"order": 7}, inputs=inputs)
 
@@ -61,7 +61,7 @@ async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
 
 @pytest.mark.req("cw/13.input")
 async def test_an_agent_shows_what_it_was_asked(client: httpx.AsyncClient) -> None:
-    """Alone and in a thread."""
+    """The input is shown for runs alone and in threads."""
     run = await accepted(client, kind="agent", agent=AGENT, input="Where is my order?")
     thread = await ThreadClient.begin(client, "talk")
     answered = await thread.post(content="And now?", run_id="second")
@@ -77,7 +77,7 @@ async def test_an_agent_shows_what_it_was_asked(client: httpx.AsyncClient) -> No
 async def test_a_list_shows_the_beginning_without_any_part_of_a_secret(
     client: httpx.AsyncClient, before: int
 ) -> None:
-    """A key that begins before a cut is redacted although the text that is read ends in it."""
+    """A key that is cut off by the shortening is still redacted."""
     key = "sk-" + "a1B2c3D4e5" * 5
     text = ("word " * 200)[: before - 1] + " " + key + " end" * 200
     await accepted(client, input=text)
@@ -90,7 +90,7 @@ async def test_a_list_shows_the_beginning_without_any_part_of_a_secret(
 
 
 async def test_inputs_are_shown_as_configured(api: Api) -> None:
-    """Nothing with ``none``, and everything with ``full``."""
+    """Inputs are hidden with ``none`` and unredacted with ``full``."""
     shown: dict[str, Any] = {}
     modes: tuple[PayloadMode, ...] = ("none", "full")
     for mode in modes:

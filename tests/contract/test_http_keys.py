@@ -1,4 +1,4 @@
-"""Who is let in, what each scope allows, and the keys over HTTP."""
+"""Tests authentication, the permission of each scope and the key routes."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ BOOTSTRAP = "operator-" + "7" * 32
 AS_OPERATOR = {"Authorization": f"Bearer {BOOTSTRAP}"}
 OPEN = {"/healthz", "/readyz"}
 OWN_KEY = {"/metrics"}
-"""What no key of a tenant opens."""
+"""Routes that no key of a tenant can use."""
 CLOSED_BUT_NOT_DESCRIBED = (("POST", "/mcp"), ("GET", "/mcp"))
 
 
 @pytest.fixture
 def app(api: Api) -> FastAPI:
-    """The application, with an operator."""
+    """Return the application with an operator."""
     return api.app(bootstrap_key=BOOTSTRAP, readiness=FixedReadiness())
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A caller on the same machine."""
+    """Return a caller on the same machine."""
     async with client_of(app) as client:
         yield client
 
@@ -57,7 +57,7 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def slug(answer: httpx.Response) -> str:
-    """Return the kind of a problem; an answer to HEAD has no body to say it in."""
+    """Return the type of a problem; an answer to HEAD has no body."""
     if answer.request.method == "HEAD":
         return {401: "credential-required", 403: "scope-missing"}.get(answer.status_code, "")
     return str(answer.json()["type"]).rpartition(":")[2]
@@ -65,7 +65,7 @@ def slug(answer: httpx.Response) -> str:
 
 @dataclass(frozen=True)
 class TokensOf:
-    """Accepts any token, as one of a caller with these scopes; a key has at least one."""
+    """Accepts any token as a caller with these scopes; a key has at least one scope."""
 
     scopes: frozenset[Scope]
 
@@ -76,7 +76,7 @@ class TokensOf:
 async def test_every_operation_needs_a_credential_except_the_probes(
     client: httpx.AsyncClient,
 ) -> None:
-    """401 with a challenge, before anything is read; also of what no document describes."""
+    """The answer is 401 with a challenge before any body is read, also on undocumented routes."""
     asked = [(method, path) for method, path, _ in operations()]
     assert len(asked) > 40
 
@@ -93,7 +93,7 @@ async def test_every_operation_needs_a_credential_except_the_probes(
 async def test_every_operation_needs_the_scope_that_it_says(
     held: frozenset[Scope], api: Api
 ) -> None:
-    """403 with too little, before the body is looked at; never 401 or 403 with enough."""
+    """The answer is 403 without the scope, before the body is read, and never with it."""
     app = api.app(authentication=Authentication(api.keys, tokens=TokensOf(held)))
     allowed = {scope.value for scope in held} | ({"read"} if Scope.RUN in held else set())
     seen = set()
@@ -117,7 +117,7 @@ async def test_every_operation_needs_the_scope_that_it_says(
 async def test_admins_are_refused_nothing_of_their_tenant(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """No operation is kept from them but their own limits, which the operator sets."""
+    """Only the quotas, which the operator sets, are refused to an admin."""
     admin = await bearer(api, Scope.ADMIN)
     refused = set()
 
@@ -130,7 +130,7 @@ async def test_admins_are_refused_nothing_of_their_tenant(
 
 
 async def test_what_changes_something_needs_more_than_reading() -> None:
-    """And the document says of every operation how callers show who they are."""
+    """The OpenAPI document states the security scheme and the required scope of each operation."""
     for method, path, operation in operations():
         if path not in OPEN | OWN_KEY:
             assert operation["security"] == [{"bearer": []}]
@@ -157,7 +157,7 @@ INVALID = (
 async def test_a_credential_that_is_not_valid_is_never_taken_for_none(
     shown: str, is_open: bool, client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Also where somebody without one would be served; it is repeated nowhere."""
+    """An invalid credential is never echoed and is refused even if anonymous callers may call."""
     async with client_of(api.app()) as served:
         used = served if is_open else client
         assert (await used.get("/runs")).is_success == is_open
@@ -169,21 +169,21 @@ async def test_a_credential_that_is_not_valid_is_never_taken_for_none(
 
 
 async def test_two_credentials_are_none(client: httpx.AsyncClient) -> None:
-    """Which one counts would be a matter of taste."""
+    """It would be unclear which credential counts."""
     both = [("authorization", f"Bearer {BOOTSTRAP}")] * 2
 
     assert (await client.get("/runs", headers=both)).status_code == 401
 
 
 async def test_with_a_credential_callers_come_from_anywhere(app: FastAPI) -> None:
-    """Also through a proxy."""
+    """A proxy may forward the request."""
     forwarded = {**AS_OPERATOR, "X-Forwarded-For": "192.0.2.9"}
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs", headers=forwarded)).status_code == 200
 
 
 async def test_the_first_key_ends_the_time_without_keys(api: Api) -> None:
-    """Also for callers on the same machine; they cannot make it themselves."""
+    """The key also ends anonymous access from this machine, which cannot make keys itself."""
     async with client_of(api.app()) as client:
         assert (await client.get("/runs")).status_code == 200
         assert (await client.post("/keys", json={"name": "x"})).status_code == 401
@@ -195,7 +195,7 @@ async def test_the_first_key_ends_the_time_without_keys(api: Api) -> None:
 
 
 async def test_whoever_is_served_anywhere_without_a_key_is_no_admin(api: Api) -> None:
-    """Anybody could be."""
+    """Any client could otherwise be an administrator."""
     app = api.app(limits=api_limits(anonymous="anywhere"))
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs")).status_code == 200
@@ -203,7 +203,7 @@ async def test_whoever_is_served_anywhere_without_a_key_is_no_admin(api: Api) ->
 
 
 async def test_the_secret_of_a_key_is_shown_once(client: httpx.AsyncClient) -> None:
-    """To whoever makes it, who may use it at once."""
+    """The creator gets the secret once, and the key works at once."""
     body = {"name": "robot", "scopes": ["run"], "tenant": "a", "expires_at": "2099-01-01T00:00:00Z"}
     made = await client.post("/keys", json=body, headers=AS_OPERATOR)
     shown = made.json()
@@ -219,7 +219,7 @@ async def test_the_secret_of_a_key_is_shown_once(client: httpx.AsyncClient) -> N
 
 
 async def test_a_key_is_replaced_and_revoked(client: httpx.AsyncClient) -> None:
-    """The old one works on for the overlap, here for none."""
+    """The old key works until the end of the overlap, which is zero here."""
     made = (await client.post("/keys", json={"name": "x"}, headers=AS_OPERATOR)).json()
     old = {"Authorization": f"Bearer {made['key']}"}
     path = f"/keys/{made['key_id']}"
@@ -236,7 +236,7 @@ async def test_a_key_is_replaced_and_revoked(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_key_that_works_to_the_end_of_time_is_replaced(client: httpx.AsyncClient) -> None:
-    """By one that works as long, although its span would lead beyond."""
+    """The successor has the same end, although the span would lead beyond it."""
     last = {"name": "x", "expires_at": "9999-12-31T23:59:59.999999Z"}
     made = (await client.post("/keys", json=last, headers=AS_OPERATOR)).json()
 
@@ -249,7 +249,7 @@ async def test_a_key_that_works_to_the_end_of_time_is_replaced(client: httpx.Asy
 async def test_admins_make_keys_of_their_own_tenant_alone(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Those of others are absent for them; the operator names any tenant."""
+    """Keys of other tenants look absent to an admin; the operator can name any tenant."""
     admin, other = await bearer(api, Scope.ADMIN), await bearer(api, Scope.ADMIN, tenant="b")
     mine = (await client.post("/keys", json={"name": "x"}, headers=admin)).json()
     refused = await client.post("/keys", json={"name": "x", "tenant": "b"}, headers=admin)
@@ -285,7 +285,7 @@ async def test_admins_make_keys_of_their_own_tenant_alone(
 async def test_a_key_that_makes_no_sense_is_refused(
     wrong: dict[str, Any], client: httpx.AsyncClient
 ) -> None:
-    """With the field at fault."""
+    """The error names the field."""
     answer = await client.post("/keys", json=wrong, headers=AS_OPERATOR)
 
     assert (answer.status_code, slug(answer)) == (422, "invalid-request")
@@ -295,7 +295,7 @@ async def test_a_key_that_makes_no_sense_is_refused(
 async def test_deciding_approvals_needs_a_scope_of_its_own(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """A key that starts runs may not approve their calls; approve does not start runs."""
+    """A key that starts runs cannot approve calls, and the scope approve cannot start runs."""
     path, body = "/runs/x/approvals/y", {"decision": "approve"}
     answers = {
         scope: await client.post(path, json=body, headers=await bearer(api, scope))

@@ -12,7 +12,7 @@ from caseworker.nodes import router
 from tests.support.tenants import Tenants, open_tenants
 
 NAMES_IT = sys.version_info >= (3, 13)
-"""Before, a thread could not read the variables of another one without a risk for the process."""
+"""Older versions cannot safely read the context variables of another thread."""
 ROUTES = [{"when": {"path": "default", "op": "exists"}, "to": "a"}]
 GRAPH = {"steps": [{"id": "slow", "type": "router", "data": {"routes": ROUTES}}], "edges": []}
 
@@ -39,7 +39,7 @@ async def line_about(tenants: Tenants, **wanted: Any) -> dict[str, Any]:
 async def test_a_step_that_holds_the_loop_is_logged_with_its_run(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the step, the seconds and the line of code."""
+    """The line has the step, the seconds and the line of code."""
     monkeypatch.setattr(router.RouterData, "taken", lambda *_: list(hold()))
     async with open_tenants(database_url, executes=True) as tenants:
         line = await line_about(tenants, kind="step")
@@ -55,7 +55,7 @@ async def test_a_step_that_holds_the_loop_is_logged_with_its_run(
 async def test_a_request_that_holds_the_loop_is_logged_with_its_route(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the method and the route, and without what the caller sent."""
+    """The line has the method and the route but no data of the caller."""
     monkeypatch.setattr("caseworker.api.routes.runs.metadata_filter", hold)
     async with open_tenants(database_url) as tenants:
         line = await line_about(tenants, kind="request")

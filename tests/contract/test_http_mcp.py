@@ -28,7 +28,7 @@ from tests.support.stores import end_of, eventually
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GENERATIONS = ["auto", "legacy"]
-"""Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
+"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""
 QUESTION = "What is 17% of 2340?"
 NOW = {"input": QUESTION, "wait_seconds": 0}
 AGENT = {
@@ -42,13 +42,13 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 @dataclass
 class World:
-    """The application, and what tests look at past it."""
+    """The application and its stores for assertions."""
 
     app: FastAPI
     api: Api
 
     async def key(self, tenant: str = "a", *scopes: Scope) -> dict[str, str]:
-        """Return the header of a new key, which may run unless scopes are given."""
+        """Return the header of a new key, with the scope run by default."""
         allowed = frozenset(scopes or (Scope.RUN,))
         issued = await Keys(self.api.keys).create(
             OPERATOR, name="robot", scopes=allowed, tenant=tenant
@@ -81,7 +81,7 @@ class World:
         return runs
 
     async def first(self, headers: dict[str, str]) -> dict[str, Any]:
-        """Return the run of the tenant of a key, once there is one."""
+        """Wait until the tenant of this key has a run, and return that run."""
 
         async def any_made() -> bool:
             return bool(await self.made(headers))
@@ -90,7 +90,7 @@ class World:
         return (await self.made(headers))[0]
 
     async def end(self, run_id: str, status: RunStatus) -> None:
-        """Do what a worker does with a queued run of tenant ``a``."""
+        """Claim a queued run of tenant ``a`` and finish it, as a worker does."""
         run = await self.api.store.claim(RunKey("a", run_id), "worker")
         assert run is not None
         await self.api.journal.finish(end_of(run, status))
@@ -149,7 +149,7 @@ async def test_a_call_of_run_case_returns_its_run_once_it_has_ended(
 
 
 async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -> None:
-    """Its arguments are the inputs of the agent."""
+    """The call's arguments are the inputs of the agent."""
     key = await world.key()
     async with world.http(key) as http, world.mcp(key) as client:
         for description in ("Helps.", "Helps more."):
@@ -169,7 +169,7 @@ async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -
 async def test_get_run_returns_a_run_as_it_stands_and_later_its_end(
     world: World, mode: str
 ) -> None:
-    """A call whose time is up returns the run, which goes on."""
+    """When the waiting time is over, the call returns the unfinished run."""
     key = await world.key()
     async with world.mcp(key, mode) as client:
         run = (await client.call_tool("run_case", NOW)).structured_content
@@ -187,7 +187,7 @@ async def test_get_run_returns_a_run_as_it_stands_and_later_its_end(
 async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the time of its call is up."""
+    """Progress is reported until the time of the call ends."""
     monkeypatch.setattr(mcp_server, "PROGRESS_SECONDS", 0.01)
     heard: list[tuple[float | None, str | None]] = []
 
@@ -221,7 +221,7 @@ async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
 async def test_a_call_that_cannot_be_made_fails_and_says_why(
     world: World, mode: str, tool: str, args: dict[str, Any], said: str
 ) -> None:
-    """The field at fault is named, and no run is made."""
+    """The error names the field, and no run is created."""
     key = await world.key()
     async with world.http(key) as http, world.mcp(key, mode) as client:
         await http.post("/agents", json={"agent": AGENT})
@@ -233,7 +233,7 @@ async def test_a_call_that_cannot_be_made_fails_and_says_why(
 
 
 async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
-    """The same answer as for a run that never was."""
+    """The answer is the same as for a run that does not exist."""
     async with world.mcp(await world.key("a")) as owner, world.mcp(await world.key("b")) as other:
         run = (await owner.call_tool("run_case", NOW)).structured_content
         assert run is not None
@@ -245,7 +245,7 @@ async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
 
 
 async def test_a_key_that_may_only_read_makes_no_runs(world: World) -> None:
-    """It lists tools and gets runs; a call that would make or cancel one is refused."""
+    """A key with the scope read lists tools and reads runs but cannot create or cancel one."""
     key, reading = await world.key(), await world.key("a", Scope.READ)
     async with world.mcp(key) as owner, world.mcp(reading) as client:
         run = (await owner.call_tool("run_case", NOW)).structured_content
@@ -264,7 +264,7 @@ async def test_a_key_that_may_only_read_makes_no_runs(world: World) -> None:
 
 @pytest.mark.parametrize("mode", GENERATIONS)
 async def test_without_a_key_nothing_is_answered(world: World, mode: str) -> None:
-    """As everywhere in the API: 401, before the protocol is looked at."""
+    """The answer is 401 before the protocol is parsed."""
     await world.key()
     async with world.http({}) as http:
         answer = await send(http, "tools/list", {})
@@ -278,7 +278,7 @@ async def test_without_a_key_nothing_is_answered(world: World, mode: str) -> Non
 
 @pytest.mark.parametrize("mode", GENERATIONS)
 async def test_a_client_that_cancels_its_call_cancels_the_run(world: World, mode: str) -> None:
-    """By closing its connection, or by the notification of the older protocol."""
+    """The client closes its connection, or sends the notification of the older protocol."""
     key = await world.key()
     async with world.mcp(key, mode) as client:
         calling = asyncio.create_task(client.call_tool("run_case", {"input": QUESTION}))
@@ -306,7 +306,7 @@ async def send(
 
 
 async def test_a_cancel_that_overtakes_its_call_is_kept_for_it(world: World) -> None:
-    """Only for the request of that session and id, of that type."""
+    """The cancel applies only to the request of that session, with that ID and type."""
     key = await world.key()
     call = {"name": "run_case", "arguments": NOW}
     async with world.http(key) as http:
@@ -332,7 +332,7 @@ async def test_a_cancel_that_names_no_request_stores_nothing(
 
 
 async def test_the_handshake_gives_each_client_a_session_of_its_own(world: World) -> None:
-    """Ids of runs follow from it, so it cannot be guessed."""
+    """Run IDs are derived from the session, so it must be unpredictable."""
     params = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
@@ -358,7 +358,7 @@ async def test_the_handshake_gives_each_client_a_session_of_its_own(world: World
 async def test_a_body_that_is_no_message_is_refused(
     world: World, content: bytes, status: int, problem: str
 ) -> None:
-    """By the rules of every other route."""
+    """The rules of all other routes apply."""
     async with world.http(await world.key()) as http:
         headers = {**ACCEPT, "Content-Type": "application/json"}
         answer = await http.post("/mcp", content=content, headers=headers)
@@ -368,7 +368,7 @@ async def test_a_body_that_is_no_message_is_refused(
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
 async def test_only_post_is_served(world: World, method: str) -> None:
-    """There is no stream to open and no session to delete."""
+    """The server offers no stream to open and no session to delete."""
     async with world.http(await world.key()) as http:
         answer = await http.request(method, "/mcp", headers=ACCEPT)
 
@@ -376,7 +376,7 @@ async def test_only_post_is_served(world: World, method: str) -> None:
 
 
 async def test_a_method_that_is_unknown_is_an_error_of_the_protocol(world: World) -> None:
-    """With the code of JSON-RPC for it."""
+    """The error has the JSON-RPC code for unknown methods."""
     async with world.http(await world.key()) as http:
         answer = await send(http, "no/such/method", {}, id=1)
 
@@ -386,7 +386,7 @@ async def test_a_method_that_is_unknown_is_an_error_of_the_protocol(world: World
 async def test_a_call_that_breaks_the_service_says_nothing_of_the_reason(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes to the log alone."""
+    """The reason appears only in the log."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("the secret reason")

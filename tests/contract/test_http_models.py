@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def tenants(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[Tenants]:
-    """A service whose small model has no known price."""
+    """Run a service whose small model has no known price."""
     small = SmallModelSettings(
         provider="openai", base_url=running_provider.openai_url, model="fake-small"
     )
@@ -75,14 +75,14 @@ REQUESTS = {
 async def test_a_model_that_is_not_configured_is_422(
     tenants: Tenants, path: str, body: dict[str, Any], field: str
 ) -> None:
-    """Wherever a caller can name one, with its place."""
+    """Every route that names a model reports the place."""
     assert fields(await tenants.ask("a", "POST", path, body)) == [field]
 
 
 async def test_unlisted_models_are_accepted_where_the_operator_allows_them(
     database_url: str,
 ) -> None:
-    """With models.allow_unlisted, as before."""
+    """The setting models.allow_unlisted allows them."""
     models = ModelsSettings(allow_unlisted=True)
     async with open_tenants(database_url, models=models) as tenants:
         body = {"kind": "agent", "agent": agent(**UNLISTED), "input": "?"}

@@ -1,4 +1,4 @@
-"""Models with names of their own: two providers, their prices, fallbacks and limits."""
+"""Named models: two providers, their prices, fallbacks and limits."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ ANSWER = Step(text="done", tokens_in=100, tokens_out=10)
 
 @dataclass(frozen=True)
 class World:
-    """A service with named models of two providers, which speak different protocols."""
+    """A service with named models of two providers that use different protocols."""
 
     tenants: Tenants
     openai: FakeProvider
     anthropic: FakeProvider
 
     async def run(self, body: dict[str, Any], tenant: str = "a") -> dict[str, Any]:
-        """Run an agent, or what ``body`` says, to its end."""
+        """Run an agent, or the request in ``body``, to its end."""
         sent = {"kind": "agent", "input": "hello", **body}
         answer = await self.tenants.ask(tenant, "POST", "/runs", sent, prefer="wait=30")
         assert answer.status_code == 200, answer.text
@@ -53,7 +53,7 @@ class World:
 
 
 def settings(openai: str, anthropic: str) -> ModelsSettings:
-    """Return models of both providers; the small tier is another name of one of them."""
+    """Return models of both providers; the small tier is an alias of one of them."""
     fast = {"provider": "openai", "base_url": openai, "api_key": "k-fast", "model": "fake-fast"}
     dear = {"provider": "anthropic", "base_url": anthropic, "api_key": "k-dear"}
     return ModelsSettings.model_validate(
@@ -86,7 +86,7 @@ async def started(module_database_url: str, running_provider: FakeProvider) -> A
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def world(started: World) -> World:
-    """The service, with providers that have no past."""
+    """Run the service with providers that have no recorded requests."""
     for provider in (started.openai, started.anthropic):
         await provider.reset()
         await provider.answer_by_default(ANSWER)
@@ -105,7 +105,7 @@ def agent(**model: Any) -> dict[str, Any]:
 async def test_a_named_model_answers_at_its_own_price(
     world: World, name: str, provider: str, model: str, dollars: float
 ) -> None:
-    """Trace, usage and result name the model that answered, whichever protocol it speaks."""
+    """Trace, usage and result name the model that answered, in either protocol."""
     run = await world.run({"agent": agent(name=name)})
 
     [call] = await world.calls(run)
@@ -127,7 +127,7 @@ async def test_a_named_model_answers_at_its_own_price(
 async def test_a_named_model_counts_for_the_tier_that_uses_it(
     world: World, model: dict[str, Any], small: int
 ) -> None:
-    """Another one counts for all models together alone."""
+    """Another model counts only towards the total of all models."""
     run = await world.run({"agent": agent(**model)})
 
     usage = run["usage"]
@@ -137,7 +137,7 @@ async def test_a_named_model_counts_for_the_tier_that_uses_it(
 
 @pytest.mark.req("cw/14.priced")
 async def test_max_llm_calls_limits_all_models_together(world: World) -> None:
-    """A graph that asks two models may ask one of them."""
+    """A graph with two models is halted after one call."""
     steps = [
         {"id": "one", "type": "llm", "data": {"prompt": "1?", "model": {"name": "dear"}}},
         {"id": "two", "type": "llm", "data": {"prompt": "2?", "model": {"name": "sure"}}},
@@ -153,7 +153,7 @@ async def test_max_llm_calls_limits_all_models_together(world: World) -> None:
 
 
 async def test_options_stand_in_their_own_object(world: World) -> None:
-    """They reach the provider, from an agent, from a step and from a request."""
+    """Options from an agent, a step or a request reach the provider."""
     model = {"name": "sure", "options": {"temperature": 0.5, "max_output_tokens": 77}}
     step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": model}}
     graph = {"kind": "graph", "graph": {"steps": [step], "edges": []}, "input": None}
@@ -190,7 +190,7 @@ def graph_of(step: dict[str, Any]) -> dict[str, Any]:
 async def test_a_name_or_a_tier_without_a_model_is_422(
     world: World, body: dict[str, Any], field: str, said: str
 ) -> None:
-    """The field is named, and what is configured or has to be."""
+    """The error names the field and says which configuration is missing or allowed."""
     [error] = await world.refused({"kind": "agent", "input": "?", **body})
 
     assert error["field"] == field
@@ -198,7 +198,7 @@ async def test_a_name_or_a_tier_without_a_model_is_422(
 
 
 async def test_an_option_in_two_places_is_422(world: World) -> None:
-    """No rule has to say which of both counts."""
+    """The service has no precedence rule for the two places."""
     twice = agent(name="dear", temperature=1, options={"temperature": 0})
 
     [error] = await world.refused({"kind": "agent", "input": "?", "agent": twice})
@@ -263,7 +263,7 @@ async def test_limits_hold_over_fallbacks(
 async def test_a_run_with_a_limit_of_cost_uses_models_of_known_price_alone(
     world: World, name: str
 ) -> None:
-    """Neither as the first model nor as a fallback is another one asked."""
+    """Models without a known price are used neither first nor as a fallback."""
     await world.openai.script("", [BUSY], model="fake-sure", repeat_last=True)
 
     run = await world.run({"agent": agent(name=name), "budget": {"max_cost_usd": 5}})
@@ -276,7 +276,7 @@ async def test_a_run_with_a_limit_of_cost_uses_models_of_known_price_alone(
 
 
 async def test_the_catalogue_lists_models_by_name(world: World) -> None:
-    """With what they can do; a tier without a model is not there."""
+    """Each entry shows its capabilities, and a tier without a model is absent."""
     listed = (await world.tenants.ask("a", "GET", "/models")).json()["models"]
 
     assert sorted(listed) == ["dear", "fast", "small", "sure", "unpriced"]
@@ -316,7 +316,7 @@ async def test_a_quota_restricts_the_models_of_a_tenant(world: World) -> None:
 
 
 async def test_a_schedule_that_names_a_model_that_is_not_allowed_is_refused(world: World) -> None:
-    """At once, with the place inside its run; it is not stored."""
+    """The error names the place inside its run, and nothing is stored."""
     await restrict(world, "timed", "fast")
     step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": {"name": "dear"}}}
     for run, field in (
@@ -333,7 +333,7 @@ async def test_a_schedule_that_names_a_model_that_is_not_allowed_is_refused(worl
 
 
 async def test_a_thread_that_names_a_model_that_is_not_allowed_is_refused(world: World) -> None:
-    """At once, also where an agent among its tools names it, and where a message brings it."""
+    """This also covers agents among the tools and agents in a message."""
     await restrict(world, "talks", "fast")
     dear, fast = agent(name="dear"), agent(name="fast")
     step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": {"name": "dear"}}}
@@ -353,7 +353,7 @@ async def test_a_thread_that_names_a_model_that_is_not_allowed_is_refused(world:
 
 
 async def test_an_answer_of_a_thread_names_the_model_that_gave_it(world: World) -> None:
-    """It is the model of the reply: here of the fallback, and of another agent in the next one."""
+    """The message names the fallback or other agent's model that gave the reply."""
     body = {"thread_id": "named", "agent": agent(name="fast")}
     await world.tenants.ask("a", "POST", "/threads", body)
     await world.openai.script("", [BUSY, BUSY], model="fake-fast")
@@ -372,7 +372,7 @@ async def test_an_answer_of_a_thread_names_the_model_that_gave_it(world: World) 
 
 
 async def test_a_request_that_is_repeated_is_answered_as_before(world: World) -> None:
-    """Whatever the quota says by then."""
+    """A repeated request gets its first answer even after the quota has changed."""
     sent = {"kind": "agent", "agent": agent(name="dear"), "input": "?", "run_id": "again"}
     first = await world.tenants.ask("narrowed", "POST", "/runs", sent)
     await restrict(world, "narrowed", "fast")
@@ -387,7 +387,7 @@ async def test_a_request_that_is_repeated_is_answered_as_before(world: World) ->
 
 
 async def test_a_quota_without_the_small_model_allows_no_cases(world: World) -> None:
-    """A case begins on the small model."""
+    """A case needs the small model first."""
     await restrict(world, "no-cases", "dear")
 
     answer = await world.tenants.ask("no-cases", "POST", "/runs", {"input": "2+2?"})
@@ -396,7 +396,7 @@ async def test_a_quota_without_the_small_model_allows_no_cases(world: World) -> 
 
 
 async def test_a_quota_names_configured_models(world: World) -> None:
-    """Another name is 422 with its place."""
+    """Another name gets a 422 with its place."""
     body = {"models": ["fast", "nope"]}
     answer = await world.tenants.client.put("/quotas/x", json=body, headers=OPERATOR)
 
@@ -406,7 +406,7 @@ async def test_a_quota_names_configured_models(world: World) -> None:
 async def test_a_case_needs_a_small_model(
     database_url: str, running_provider: FakeProvider
 ) -> None:
-    """Without one it is 422, as a run and as a step; the built-in planner is not used."""
+    """The answer is 422 for a run and for a step; the built-in planner does not replace it."""
     named = {"provider": "openai", "base_url": running_provider.openai_url, "model": "m"}
     models = ModelsSettings.model_validate({"named": {"only": named}})
     step = {"id": "s", "type": "case", "data": {}}

@@ -32,14 +32,14 @@ def operations() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 async def test_every_route_of_the_contract_is_documented() -> None:
-    """And no other."""
+    """Every route is in the document, and the document has no other."""
     assert {name for name, _ in operations()} == ROUTES
     plain = {name for name, told in operations() if not {"parameters", "requestBody"} & {*told}}
     assert plain == WITHOUT_INPUT
 
 
 async def test_every_operation_says_what_it_does_and_has_a_name_of_its_own() -> None:
-    """Generated clients take their names from here."""
+    """Generated clients derive their method names from it."""
     names = [operation["operationId"] for _, operation in operations()]
 
     assert len(set(names)) == len(names)
@@ -52,7 +52,7 @@ async def test_every_operation_says_what_it_does_and_has_a_name_of_its_own() -> 
 
 
 async def test_every_error_is_documented_as_a_problem() -> None:
-    """No answer of 400 or more has another form."""
+    """Every answer of 400 or more has the problem format."""
     for name, operation in operations():
         for status, answer in operation["responses"].items():
             if status >= "400":
@@ -63,7 +63,7 @@ async def test_every_error_is_documented_as_a_problem() -> None:
 
 
 async def test_every_reference_leads_somewhere() -> None:
-    """A document with a dangling reference is of no use to a generator."""
+    """Generators cannot use a document with a dangling reference."""
     named = set(re.findall(r"'#/components/schemas/([^']+)'", str(openapi_document())))
 
     assert named <= set(openapi_document()["components"]["schemas"])
@@ -92,7 +92,7 @@ class Loads(HTMLParser):
 
 
 async def test_the_documentation_page_loads_nothing_from_another_host(api: Api) -> None:
-    """Its scripts and styles come from the service, and its policy admits no others."""
+    """Scripts and styles come from the service, and the policy of the page allows no others."""
     async with client_of(api.app(), peer="192.0.2.1") as client:
         answer = await client.get("/docs")
         page = Loads()
@@ -118,7 +118,7 @@ async def test_the_documentation_page_loads_nothing_from_another_host(api: Api) 
 async def test_the_documentation_leads_to_the_page_about_extensions(
     client: httpx.AsyncClient,
 ) -> None:
-    """As the README and the command line do."""
+    """The page links to the same document as the README and the command line."""
     answer = await client.get("/docs/extending.md")
     root = PROBLEMS_PAGE.parents[1]
 
@@ -132,7 +132,7 @@ async def test_the_documentation_leads_to_the_page_about_extensions(
 async def test_the_document_is_written_once_however_many_ask_for_it_at_once(
     monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:
-    """Each writing of it would keep all other callers waiting."""
+    """Each rendering would block all other callers."""
     app = api.app()
     making = Mock(wraps=app.openapi)
     monkeypatch.setattr(app, "openapi", making)
@@ -146,7 +146,7 @@ async def test_the_document_is_written_once_however_many_ask_for_it_at_once(
 async def test_the_policy_of_the_documentation_page_admits_its_own_script(
     client: httpx.AsyncClient,
 ) -> None:
-    """By its digest: no other inline script is run."""
+    """The policy allows the script by its digest and no other inline script."""
     answer = await client.get("/docs")
 
     [script] = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
@@ -183,7 +183,7 @@ async def test_what_is_answered_about_a_run_has_the_documented_form(
 async def test_what_is_answered_about_a_file_has_the_documented_form(
     client: httpx.AsyncClient, media_type: str, api: Api
 ) -> None:
-    """The list, the bytes, whatever they are, and what is said of them."""
+    """The list, the bytes of every media type and the headers match the document."""
     await run_with_files(
         api.store, api.files, new_artifact("a.bin", b'{"a": 1}', media_type=media_type)
     )

@@ -176,7 +176,7 @@ async def test_rows_of_the_same_instant_are_paged_by_their_id(
 async def test_a_page_never_holds_rows_of_another_tenant(
     tenants: Tenants, listing: Listing
 ) -> None:
-    """Not even with the cursor that another tenant got."""
+    """Even the cursor of another tenant shows none of its rows."""
     await listing.add(tenants, OTHER, 0)
     for number in (1, 2, 3):
         await listing.add(tenants, ONE, number)
@@ -197,7 +197,7 @@ def encoded(place: Any) -> str:
 
 AT = "2026-01-01T00:00:00+00:00"
 PLACES: list[Any] = [{}, None, 7, "\0", "\ud800", ["x", "y"], [AT, "\0"], [AT, "x", "y"]]
-"""What a cursor of a caller's own making may hold."""
+"""Forged cursor contents that a caller could send."""
 
 
 @every_list
@@ -218,7 +218,7 @@ PLACES: list[Any] = [{}, None, 7, "\0", "\ud800", ["x", "y"], [AT, "\0"], [AT, "
 async def test_a_limit_or_cursor_that_is_not_valid_is_refused(
     client: httpx.AsyncClient, listing: Listing, query: str
 ) -> None:
-    """422 with the parameter; a page has 1 to 200 rows."""
+    """The answer is 422 with the parameter; a page has 1 to 200 rows."""
     answer = await client.get(f"{listing.path}?{query}")
 
     assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")

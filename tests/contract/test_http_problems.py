@@ -33,7 +33,7 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def assert_problem(answer: httpx.Response, slug: str | None = None) -> None:
-    """Check the form that every error has."""
+    """Check the format that all errors share."""
     document = answer.json()
     assert answer.status_code >= 400
     assert answer.headers["content-type"] == "application/problem+json"
@@ -65,7 +65,7 @@ def assert_problem(answer: httpx.Response, slug: str | None = None) -> None:
 async def test_what_is_not_there_is_a_problem_document(
     client: httpx.AsyncClient, method: str, path: str, status: int, slug: str
 ) -> None:
-    """Also where the framework answers before any route does."""
+    """This includes errors that the framework returns before any route."""
     answer = await client.request(method, path)
 
     assert answer.status_code == status
@@ -84,7 +84,7 @@ async def test_what_is_not_there_is_a_problem_document(
 async def test_a_refused_method_names_those_that_work(
     client: httpx.AsyncClient, method: str, path: str, allowed: str
 ) -> None:
-    """All of them, although they are routes of their own."""
+    """The header lists the methods of all routes with this path."""
     assert (await client.request(method, path)).headers["allow"] == allowed
 
 
@@ -125,7 +125,7 @@ async def test_a_refused_method_names_those_that_work(
 async def test_a_hostile_body_is_a_clean_refusal(
     client: httpx.AsyncClient, body: bytes, status: int, slug: str
 ) -> None:
-    """Nothing of it reaches the service."""
+    """No part of the body reaches the service."""
     answer = await client.post("/runs", content=body, headers=JSON)
 
     assert answer.status_code == status
@@ -134,7 +134,7 @@ async def test_a_hostile_body_is_a_clean_refusal(
 
 
 async def test_a_body_without_a_length_is_read_up_to_the_limit(client: httpx.AsyncClient) -> None:
-    """A chunked body of any size costs no more than the limit."""
+    """A chunked body costs at most the limit."""
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -154,7 +154,7 @@ async def test_a_body_without_a_length_is_read_up_to_the_limit(client: httpx.Asy
 async def test_a_body_that_says_it_is_too_large_is_not_read_at_all(
     client: httpx.AsyncClient,
 ) -> None:
-    """60 MB are refused by their announcement."""
+    """A body of 60 MB is refused by its Content-Length."""
     asked = False
 
     async def body() -> AsyncIterator[bytes]:
@@ -186,7 +186,7 @@ async def test_a_body_that_says_it_is_too_large_is_not_read_at_all(
     ],
 )
 async def test_only_plain_json_is_read(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
-    """415, on every route that takes a body; what a compressed body unfolds to has no bound."""
+    """Every route with a body answers 415, because decompressed bodies have no size limit."""
     for method, path in (("POST", "/runs"), ("DELETE", "/runs/a"), ("POST", "/runs/a/cancel")):
         answer = await client.request(method, path, content=b'{"input": "x"}', headers=headers)
         assert_problem(answer, "unsupported-media-type")
@@ -204,7 +204,7 @@ async def test_only_plain_json_is_read(client: httpx.AsyncClient, headers: dict[
 async def test_json_may_be_named_in_every_usual_way(
     client: httpx.AsyncClient, content_type: str
 ) -> None:
-    """Names are compared without case, and UTF-8 may be said."""
+    """Media types are compared without case, and the charset UTF-8 is accepted."""
     answer = await client.post(
         "/runs", content=b'{"input": "x"}', headers={"content-type": content_type}
     )
@@ -233,7 +233,7 @@ async def test_json_may_be_named_in_every_usual_way(
 async def test_a_stranger_is_refused_before_anything_is_read(
     method: str, path: str, api: Api
 ) -> None:
-    """403 on every route that has something to show or to do."""
+    """The answer is 403 on every route with data or effects."""
     asked = False
 
     async def body() -> AsyncIterator[bytes]:
@@ -249,7 +249,7 @@ async def test_a_stranger_is_refused_before_anything_is_read(
 
 
 async def test_strangers_are_served_where_that_is_configured(api: Api) -> None:
-    """``auth.anonymous: anywhere``."""
+    """The setting is ``auth.anonymous: anywhere``."""
     app = api.app(limits=api_limits(anonymous="anywhere"))
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs")).status_code == 200
@@ -258,7 +258,7 @@ async def test_strangers_are_served_where_that_is_configured(api: Api) -> None:
 async def test_a_failure_of_the_service_says_nothing_of_its_cause(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 as a problem document; the cause is in the logs, under the request's id."""
+    """The answer is a 500 problem document; the cause is logged under the request ID."""
     broken = AsyncMock(side_effect=RuntimeError(f"{CANARY} a"))
     monkeypatch.setattr(PostgresRuns, "get", broken)
     with structlog.testing.capture_logs() as logged:
@@ -271,7 +271,7 @@ async def test_a_failure_of_the_service_says_nothing_of_its_cause(
 
 @pytest.mark.parametrize("given", ["trace-1", "A:b.c_d", "x" * 128])
 async def test_a_sane_request_id_is_kept(client: httpx.AsyncClient, given: str) -> None:
-    """So that callers find their requests in our logs."""
+    """Callers can find their requests in our logs."""
     answer = await client.get("/healthz", headers={"x-request-id": given})
 
     assert answer.headers["x-request-id"] == given
@@ -279,7 +279,7 @@ async def test_a_sane_request_id_is_kept(client: httpx.AsyncClient, given: str) 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "<script>", "é"])
 async def test_another_request_id_is_replaced(client: httpx.AsyncClient, given: str) -> None:
-    """What goes into logs and headers is of a known form."""
+    """Request IDs in logs and headers always have a known format."""
     answer = await client.get("/healthz", headers=[(b"x-request-id", given.encode("latin-1"))])
 
     assert answer.headers["x-request-id"] not in ("", given)
@@ -288,7 +288,7 @@ async def test_another_request_id_is_replaced(client: httpx.AsyncClient, given: 
 async def test_log_lines_of_a_request_carry_its_id(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And those of the next one do not."""
+    """Log lines of the next request have another ID."""
     seen: list[Any] = []
 
     async def look(*_: object) -> None:
@@ -305,7 +305,7 @@ async def test_log_lines_of_a_request_carry_its_id(
 async def test_answers_are_kept_by_no_cache_and_guessed_at_by_no_browser(
     client: httpx.AsyncClient,
 ) -> None:
-    """Errors included."""
+    """The headers are set on errors too."""
     for path in ("/healthz", "/nothing"):
         headers = (await client.get(path)).headers
         assert (headers["cache-control"], headers["x-content-type-options"]) == (
@@ -315,7 +315,7 @@ async def test_answers_are_kept_by_no_cache_and_guessed_at_by_no_browser(
 
 
 def canary_requests() -> Iterator[dict[str, Any]]:
-    """Yield bad requests that carry a secret in every place where one can stand."""
+    """Yield invalid requests that carry a secret in every possible position."""
     fields = ["run_id", "kind", "input", "expected_tools", "gold_answer", "mode", "budget"]
     for field in [*fields, "deadline", "seed", "timezone", "metadata", "graph", "inputs", CANARY]:
         for value in (CANARY, [CANARY], {CANARY: CANARY}, {"max_tokens": CANARY}):
@@ -345,7 +345,7 @@ def canary_requests() -> Iterator[dict[str, Any]]:
 @pytest.mark.req("002/23.5")
 @pytest.mark.guarantee(15)
 async def test_no_error_repeats_what_was_sent(client: httpx.AsyncClient) -> None:
-    """Not in its document, not in its headers, wherever the secret stood."""
+    """Neither the document nor the headers contain the secret, wherever it was sent."""
     for request in canary_requests():
         answer = await client.request(**request)
         assert_problem(answer)
@@ -392,7 +392,7 @@ BODIES = st.one_of(
 @given(body=BODIES)
 @pytest.mark.guarantee(17)
 async def test_no_body_makes_a_5xx(client: httpx.AsyncClient, body: bytes) -> None:
-    """Whatever is posted is accepted, or refused with a problem document."""
+    """Every body is accepted, or refused with a problem document."""
     for method, path in (("POST", "/runs"), ("DELETE", "/runs/a")):
         answer = await client.request(method, path, content=body, headers=JSON)
         if answer.status_code >= 300:

@@ -1,4 +1,4 @@
-"""Quotas over HTTP: who may see and set them, and how a refused request is told."""
+"""Tests who can read and set quotas over HTTP, and the answers to refused requests."""
 
 import re
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def operator(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 async def test_the_operator_gives_a_tenant_a_quota_and_takes_it_back(
     operator: httpx.AsyncClient,
 ) -> None:
-    """What is left out is unlimited; without one of its own a tenant has the usual one."""
+    """Omitted limits are unlimited, and a tenant without its own quota gets the default."""
     sent = {"max_running": 3, "max_cost_usd_per_day": 4.5}
     put = await operator.put("/quotas/a", json=sent)
     found = (await operator.get("/quotas/a")).json()
@@ -52,7 +52,7 @@ async def test_the_operator_gives_a_tenant_a_quota_and_takes_it_back(
 async def test_a_tenant_sees_its_own_quota_and_changes_none(
     operator: httpx.AsyncClient, api: Api
 ) -> None:
-    """Not even its admins do."""
+    """The tenant's admins cannot change it either."""
     scopes = frozenset({Scope.ADMIN})
     admin = await Keys(api.keys).create(OPERATOR, name="robot", scopes=scopes, tenant="a")
     operator.headers["Authorization"] = f"Bearer {admin.secret}"
@@ -70,7 +70,7 @@ async def test_a_tenant_sees_its_own_quota_and_changes_none(
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3"])
 async def test_a_limit_is_a_whole_number(operator: httpx.AsyncClient, value: Any) -> None:
-    """The field at fault is named."""
+    """The error names the field."""
     refused = await operator.put("/quotas/a", json={"max_running": value})
 
     assert refused.status_code == 422
@@ -80,7 +80,7 @@ async def test_a_limit_is_a_whole_number(operator: httpx.AsyncClient, value: Any
 async def test_a_refused_run_is_told_how_the_quota_stands(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """With the time to come back, and the rate if there is one."""
+    """The refusal gives the retry delay and, if the quota has one, the rate limit."""
     cost = Decimal("0.9")
     await api.quotas.put("default", Quota(max_runs_per_minute=60, max_cost_usd_per_day=cost))
     accepted = await client.post("/runs", json=CASE | {"budget": {"max_cost_usd": 0.5}})
@@ -102,7 +102,7 @@ async def test_a_refused_run_is_told_how_the_quota_stands(
 async def test_an_accepted_run_says_what_is_left_of_the_rate(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Only where it is limited."""
+    """The headers are absent for a tenant without a rate limit."""
     free = await client.post("/runs", json=CASE)
     await client.put("/schedules/daily", json={"cron": "0 6 * * *", "run": CASE})
     thread = await ThreadClient.begin(client, "talk")
@@ -120,7 +120,7 @@ async def test_an_accepted_run_says_what_is_left_of_the_rate(
 
 
 async def test_a_full_queue_and_a_repeated_request_say_what_is_left_of_the_rate(api: Api) -> None:
-    """With the time to come back, as a queue that is full always tells it."""
+    """Both answers have the rate headers; the full queue also gives a retry delay."""
     await api.quotas.put("default", Quota(max_runs_per_minute=60))
     store = replace(api.store, limits=store_limits(max_queued=1))
     async with client_of(api.app(runs=RunService(store, executor=None))) as client:
@@ -154,7 +154,7 @@ GRAPH = {"steps": [{"id": "r", "type": "llm", "data": {"prompt": "hello"}}], "ed
 async def test_a_full_quota_of_storage_refuses_what_is_new_and_says_what_to_delete(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Of runs, messages, graphs, agents, threads and schedules; the accepted run goes on."""
+    """Runs, messages, graphs, agents, threads and schedules are refused; accepted runs continue."""
     accepted = await client.post("/runs", json=CASE | {"run_id": "accepted"})
     thread = await ThreadClient.begin(client, "talk")
     await api.quotas.put("default", Quota(max_stored_bytes=1))
@@ -186,7 +186,7 @@ async def test_a_full_quota_of_storage_refuses_what_is_new_and_says_what_to_dele
 async def test_deleting_what_the_refusal_names_lets_more_in(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """A thread and a version, each as the detail says; the quota shows them and warns."""
+    """Deleting a thread or a version frees quota, and the quota warns before it is exhausted."""
     await api.quotas.put("default", Quota(max_threads=1, max_definitions=1))
     await ThreadClient.begin(client, "talk")
     await client.post("/graphs", json={"name": "g", "graph": GRAPH})

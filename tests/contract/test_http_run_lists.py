@@ -1,4 +1,4 @@
-"""GET /runs: filters, and what is refused (spec, section 10)."""
+"""GET /runs: filters and refused requests (spec, section 10)."""
 
 import httpx
 import pytest
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_runs_are_listed_by_status_and_time(client: httpx.AsyncClient) -> None:
-    """After and before leave the instant itself out."""
+    """The boundaries themselves are excluded."""
     for run_id in ("a", "b", "c"):
         await client.post("/runs", json={"run_id": run_id, "input": "2+2?"})
     await client.delete("/runs/b")
@@ -26,7 +26,7 @@ async def test_runs_are_listed_by_status_and_time(client: httpx.AsyncClient) -> 
 
 
 async def test_runs_are_listed_by_kind_and_metadata(client: httpx.AsyncClient) -> None:
-    """Any key of the metadata, also one with a dot; all that is asked for must hold."""
+    """Keys may contain dots, and all filters must match."""
     about = {"a": {"ticket": 7, "x.y": "z"}, "b": {"ticket": "7"}, "c": {}}
     for run_id, metadata in about.items():
         body = {"run_id": run_id, "input": "2+2?", "metadata": metadata}
@@ -48,7 +48,7 @@ async def test_runs_are_listed_by_kind_and_metadata(client: httpx.AsyncClient) -
 async def test_metadata_that_no_run_can_have_are_refused(
     client: httpx.AsyncClient, query: str
 ) -> None:
-    """And a key that is asked for twice, which could not both hold."""
+    """A repeated key is refused, because both values could not match."""
     answer = await client.get(f"/runs?{query}")
 
     assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
@@ -70,7 +70,7 @@ async def test_metadata_that_no_run_can_have_are_refused(
     ],
 )
 async def test_a_bad_query_is_refused_by_name(client: httpx.AsyncClient, query: str) -> None:
-    """422, a parameter that is not known included: a misspelt filter would list everything."""
+    """The answer is 422 for an unknown parameter; a misspelt filter would list every run."""
     answer = await client.get(f"/runs?{query}")
 
     assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")

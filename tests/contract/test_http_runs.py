@@ -1,4 +1,4 @@
-"""POST, GET and the list of runs: one test a line of the table in section 10 of the spec."""
+"""POST, GET and the list of runs: one test for each row of the table in section 10 of the spec."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ RUN_KEYS = {
 
 
 async def finish(api: Api, run_id: str, result: Mapping[str, Any]) -> None:
-    """Do what a worker does with a queued run."""
+    """Claim a queued run and finish it as a worker does."""
     run = await api.store.claim(RunKey("default", run_id), "worker")
     assert run is not None
     end = FinishRun(
@@ -75,7 +75,7 @@ def problem_of(answer: httpx.Response) -> str:
 
 @pytest.mark.req("card/post")
 async def test_a_posted_run_is_accepted_and_can_be_read(client: httpx.AsyncClient) -> None:
-    """202 with its place, and what is read there is what was answered."""
+    """The answer is 202 with a location, and reading that location returns the same run."""
     posted = await client.post("/runs", json={"input": "2+2?", "metadata": {"ticket": 7}})
 
     run = posted.json()
@@ -90,7 +90,7 @@ async def test_a_posted_run_is_accepted_and_can_be_read(client: httpx.AsyncClien
 
 @pytest.mark.req("card/post", "002/9.1")
 async def test_a_case_carries_all_that_it_may_carry(client: httpx.AsyncClient, api: Api) -> None:
-    """Every field of the body reaches the run."""
+    """Every field of the body is stored with the run."""
     body = {
         "run_id": "case-1",
         "kind": "case",
@@ -119,7 +119,7 @@ async def test_a_case_carries_all_that_it_may_carry(client: httpx.AsyncClient, a
 
 
 async def test_the_same_id_and_body_is_the_same_run(client: httpx.AsyncClient) -> None:
-    """200, however often, whatever the order of the fields."""
+    """The answer is always 200, in whatever order the fields are sent."""
     first = await client.post("/runs", json={"run_id": "a", "input": "2+2?", "seed": 1})
     again = await client.post(
         "/runs",
@@ -134,7 +134,7 @@ async def test_the_same_id_and_body_is_the_same_run(client: httpx.AsyncClient) -
 
 @pytest.mark.req("card/s2s")
 async def test_the_same_key_and_body_is_the_same_run(client: httpx.AsyncClient) -> None:
-    """The same key never makes two runs, although the service makes a new id each time."""
+    """The same key makes only one run, although the service generates an ID for each request."""
     answers = [
         await client.post("/runs", json={"input": "2+2?"}, headers={"Idempotency-Key": "k"})
         for _ in range(3)
@@ -147,7 +147,7 @@ async def test_the_same_key_and_body_is_the_same_run(client: httpx.AsyncClient) 
 
 @pytest.mark.req("card/s2s")
 async def test_one_key_posted_by_many_at_once_makes_one_run(client: httpx.AsyncClient) -> None:
-    """Whoever comes first makes it."""
+    """The first request creates the run and all others return it."""
     async with asyncio.TaskGroup() as group:
         posts = [
             group.create_task(
@@ -162,7 +162,7 @@ async def test_one_key_posted_by_many_at_once_makes_one_run(client: httpx.AsyncC
 
 
 async def test_the_same_key_with_another_body_is_refused(client: httpx.AsyncClient) -> None:
-    """422: the caller has mixed something up."""
+    """The answer is 422, because the caller has reused the key by mistake."""
     await client.post("/runs", json={"input": "2+2?"}, headers={"Idempotency-Key": "k"})
 
     other = await client.post("/runs", json={"input": "3+3?"}, headers={"Idempotency-Key": "k"})
@@ -171,7 +171,7 @@ async def test_the_same_key_with_another_body_is_refused(client: httpx.AsyncClie
 
 
 async def test_the_same_id_with_another_body_is_a_conflict(client: httpx.AsyncClient) -> None:
-    """409: the id is taken."""
+    """The answer is 409, because the ID is already used."""
     await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
 
     other = await client.post("/runs", json={"run_id": "a", "input": "3+3?"})
@@ -180,7 +180,7 @@ async def test_the_same_id_with_another_body_is_a_conflict(client: httpx.AsyncCl
 
 
 async def test_an_id_and_a_key_of_different_runs_are_a_conflict(client: httpx.AsyncClient) -> None:
-    """409, also if the id is free but the key is not."""
+    """The answer is 409 even if only the key is already used."""
     await client.post("/runs", json={"run_id": "a", "input": "1"}, headers={"Idempotency-Key": "k"})
     await client.post("/runs", json={"run_id": "b", "input": "1"})
 
@@ -193,7 +193,7 @@ async def test_an_id_and_a_key_of_different_runs_are_a_conflict(client: httpx.As
 @pytest.mark.req("002/23.5")
 @pytest.mark.parametrize("blank", ["", " ", "\t\r\n", "\u00a0\u3000"])
 async def test_a_blank_input_is_refused(client: httpx.AsyncClient, blank: str) -> None:
-    """422, with the field and what to do."""
+    """The answer is 422 with the field and the remedy."""
     refused = await client.post("/runs", json={"input": blank})
 
     assert (refused.status_code, problem_of(refused)) == (422, "invalid-request")
@@ -204,7 +204,7 @@ async def test_a_blank_input_is_refused(client: httpx.AsyncClient, blank: str) -
 
 @pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
 async def test_an_input_beyond_the_limit_is_refused_with_the_limit(api: Api) -> None:
-    """422; exactly the limit is accepted."""
+    """The answer is 422; an input of exactly the limit is accepted."""
     async with client_of(api.app(limits=api_limits(max_input_chars=5))) as client:
         fits = await client.post("/runs", json={"input": "é" * 5})
         refused = await client.post("/runs", json={"input": "é" * 6})
@@ -221,7 +221,7 @@ async def test_an_input_beyond_the_limit_is_refused_with_the_limit(api: Api) -> 
     "field", ["messages", "agent", "graph", "inputs", "webhooks", "budgets", "max_tokens"]
 )
 async def test_an_unknown_field_is_refused_by_name(client: httpx.AsyncClient, field: str) -> None:
-    """Also what only a later version knows: nothing is silently left undone."""
+    """This includes fields of later versions, so that none is silently ignored."""
     refused = await client.post("/runs", json={"input": "2+2?", field: {}})
 
     assert refused.status_code == 422
@@ -230,7 +230,7 @@ async def test_an_unknown_field_is_refused_by_name(client: httpx.AsyncClient, fi
 
 @pytest.mark.parametrize("kind", ["chat", "Graph", 1, ["graph"], None])
 async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient, kind: Any) -> None:
-    """Cases, graphs and agents are what this version runs."""
+    """This version runs only cases, graphs and agents."""
     refused = await client.post("/runs", json={"input": "2+2?", "kind": kind})
 
     assert refused.status_code == 422
@@ -241,7 +241,7 @@ async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient, kind: A
 
 @pytest.mark.parametrize("value", [-1, -0.5, True, "5", 1.5])
 async def test_a_limit_is_zero_or_a_positive_number(client: httpx.AsyncClient, value: Any) -> None:
-    """Strings and booleans are no numbers."""
+    """Strings and booleans are refused."""
     refused = await client.post("/runs", json={"input": "2+2?", "budget": {"max_tokens": value}})
 
     assert refused.status_code == 422
@@ -252,7 +252,7 @@ async def test_a_limit_is_zero_or_a_positive_number(client: httpx.AsyncClient, v
 async def test_overload_is_refused_with_the_time_to_come_back(
     client: httpx.AsyncClient, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """429 or 503, and Retry-After."""
+    """The answer is 429 or 503 with Retry-After."""
     monkeypatch.setattr(PostgresRuns, "accept", AsyncMock(side_effect=error))
     refused = await client.post("/runs", json={"input": "2+2?"})
 
@@ -264,7 +264,7 @@ async def test_overload_is_refused_with_the_time_to_come_back(
 async def test_a_run_that_ends_while_it_is_waited_for_is_answered_with_its_result(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """200, and the preference that was applied."""
+    """The answer is 200 with the applied preference."""
     body, wait = {"run_id": "a", "input": "2+2?"}, {"Prefer": "wait=30"}
     async with asyncio.TaskGroup() as group:
         posted = group.create_task(client.post("/runs", json=body, headers=wait))
@@ -277,7 +277,7 @@ async def test_a_run_that_ends_while_it_is_waited_for_is_answered_with_its_resul
 
 
 async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same(api: Api) -> None:
-    """202 after the time, which no caller can make longer than the service allows."""
+    """The answer is 202 after the waiting time, which the service caps."""
     async with client_of(api.app(limits=api_limits(max_wait_seconds=0))) as client:
         answer = await client.post(
             "/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=86400"}
@@ -289,7 +289,7 @@ async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same(api: Api
 async def test_a_database_that_goes_away_while_a_run_is_waited_for_costs_no_answer(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is stored: whoever posted it must hear so."""
+    """The run is stored, so the caller still gets a 202 with its status."""
     monkeypatch.setattr(PostgresRuns, "get", AsyncMock(side_effect=StoreUnavailableError))
     answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=5"})
 
@@ -297,7 +297,7 @@ async def test_a_database_that_goes_away_while_a_run_is_waited_for_costs_no_answ
 
 
 async def test_without_the_preference_nobody_waits(client: httpx.AsyncClient) -> None:
-    """202 at once, and no preference is claimed to be applied."""
+    """The answer is 202 at once, without the header for applied preferences."""
     answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "respond-async"})
 
     assert answer.status_code == 202
@@ -305,7 +305,7 @@ async def test_without_the_preference_nobody_waits(client: httpx.AsyncClient) ->
 
 
 async def test_a_run_that_does_not_exist_is_not_found(client: httpx.AsyncClient) -> None:
-    """404, and an early stop makes no run."""
+    """The answer is 404, also after an early cancel."""
     await client.delete("/runs/early")
 
     for run_id in ("nothing", "early"):
@@ -317,7 +317,7 @@ async def test_a_run_that_does_not_exist_is_not_found(client: httpx.AsyncClient)
 async def test_an_id_that_no_run_can_have_is_refused(
     client: httpx.AsyncClient, run_id: str
 ) -> None:
-    """422 on every route that takes one; it never reaches the database."""
+    """The answer is 422 on every route with a run ID, without a query to the database."""
     for method, path in (
         ("GET", f"/runs/{run_id}"),
         ("DELETE", f"/runs/{run_id}"),
@@ -330,7 +330,7 @@ async def test_an_id_that_no_run_can_have_is_refused(
 
 
 async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
-    """A service that is mounted somewhere names its resources as its callers see them."""
+    """Links include the path prefix of the service."""
     transport = httpx.ASGITransport(api.app(), root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         posted = await client.post("/cases/runs", json={"run_id": "a", "input": "2+2?"})
@@ -340,7 +340,7 @@ async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
 
 
 async def test_text_of_any_language_comes_back_as_it_was(client: httpx.AsyncClient) -> None:
-    """UTF-8 in, UTF-8 out."""
+    """Text is UTF-8 in both directions."""
     metadata = {"text": "ß 漢字 😀 \u2028 \ufeff \ufffd"}
 
     posted = await client.post("/runs", json={"input": "二加二", "metadata": metadata})

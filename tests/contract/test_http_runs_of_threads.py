@@ -1,4 +1,4 @@
-"""Runs of threads over HTTP: they name their thread and what answers, and are found by both."""
+"""Runs of threads over HTTP name their thread and agent, and can be filtered by both."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ async def found(client: httpx.AsyncClient, **wanted: str) -> list[dict[str, Any]
 
 @pytest.mark.req("cw/13.input")
 async def test_a_run_of_a_thread_names_its_thread_and_its_agent(client: httpx.AsyncClient) -> None:
-    """The version is the one that answers, and lists say the same as the run."""
+    """The run and the lists show the version that answers."""
     for number in range(2):
         await client.post("/agents", json={"agent": {**AGENT, "prompt": {"system": f"{number}"}}})
     thread = await ThreadClient.begin(client, "talk", agent={"name": "helper"})
@@ -71,7 +71,7 @@ async def test_runs_are_found_by_agent_and_by_thread(client: httpx.AsyncClient) 
 async def test_a_run_that_goes_on_from_one_of_a_thread_names_the_same(
     client: httpx.AsyncClient,
 ) -> None:
-    """What it goes on from says which agent answers."""
+    """The source run determines the agent and the thread."""
     await client.post("/agents", json={"agent": AGENT})
     thread = await ThreadClient.begin(client, "talk", agent={"name": "helper"})
     await thread.post(content="1?", run_id="first")

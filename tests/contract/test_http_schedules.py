@@ -1,4 +1,4 @@
-"""Schedules over HTTP: what may be asked for, and what is refused by which field."""
+"""Schedules over HTTP: valid requests, and which field an error names."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -44,7 +44,7 @@ async def put(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
 async def test_what_is_wrong_is_named(
     client: httpx.AsyncClient, changes: dict[str, Any], field: str
 ) -> None:
-    """Of the schedule and of its run, before anything is stored."""
+    """Errors in the schedule and in its run are reported before anything is stored."""
     await client.post("/webhooks/secret")
     answer = await put(client, **changes)
     listed = (await client.get("/schedules")).json()
@@ -55,7 +55,7 @@ async def test_what_is_wrong_is_named(
 
 
 async def test_a_schedule_is_made_changed_and_deleted(client: httpx.AsyncClient) -> None:
-    """And shown as it was sent."""
+    """The schedule is returned as it was sent."""
     made, again = await put(client), await put(client, overlap="allow", paused=True)
     found = (await client.get("/schedules/daily")).json()
     deleted = await client.delete("/schedules/daily")
@@ -72,7 +72,7 @@ async def test_a_schedule_is_made_changed_and_deleted(client: httpx.AsyncClient)
 async def test_a_schedule_that_is_due_stays_due_when_it_is_changed(
     client: httpx.AsyncClient, module_database: Connection
 ) -> None:
-    """Its next run is neither lost nor moved, unless its time is changed or it is paused."""
+    """A due run is neither lost nor moved, unless the time changes or the schedule is paused."""
     await put(client)
     due = "2026-01-01T06:30:00Z"
     module_database.execute("UPDATE schedules SET next_at = %s", (due,))
@@ -102,7 +102,7 @@ async def test_the_limit_of_schedules_counts_those_of_the_tenant_alone(api: Api)
 
 
 async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> None:
-    """Neither the gold answer nor the URL of the webhook, which may hold a secret."""
+    """The gold answer and the webhook URL, which may contain a secret, are hidden."""
     scopes = Scope.RUN, Scope.READ, Scope.ADMIN
     url = "https://example.com/hook?token=t"
     run = {**RUN, "gold_answer": "42", "webhook": {"url": url}}
@@ -120,7 +120,7 @@ async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> Non
 
 
 async def test_a_run_by_hand_repeats_nothing(client: httpx.AsyncClient) -> None:
-    """Under one key it is one run, with what the schedule gives its runs."""
+    """One idempotency key makes one run, with the metadata and limits of the schedule."""
     await put(client)
     headers = {"Idempotency-Key": "once"}
     first = await client.post("/schedules/daily/run", headers=headers)
@@ -140,7 +140,7 @@ async def test_a_run_by_hand_repeats_nothing(client: httpx.AsyncClient) -> None:
 async def test_a_run_may_begin_later(
     client: httpx.AsyncClient, days: int, deadline_days: int | None, status: int
 ) -> None:
-    """So many days ahead, and before its deadline."""
+    """A start time must be within the allowed days and before the deadline."""
     now = datetime.now(UTC)
     body: dict[str, Any] = {"input": "2 + 2?", "start_at": (now + timedelta(days)).isoformat()}
     if deadline_days is not None:

@@ -63,7 +63,7 @@ async def test_a_tenant_leaves_database_connections_to_other_tenants(database_ur
 
 @pytest.mark.parametrize("count", [10, 11])
 async def test_a_list_takes_at_most_ten_metadata_filters(database_url: str, count: int) -> None:
-    """More are 422, in lists and where runs are stopped by a filter."""
+    """More filters get a 422, in lists and in cancel requests."""
     async with open_tenants(database_url) as tenants:
         await require_filters(tenants, count, accepted=count <= 10)
 
@@ -152,7 +152,7 @@ BODY = b'{"input": "2+2?"}'
 
 @asynccontextmanager
 async def open_connections(url: str, size: int) -> AsyncIterator[tuple[Served, Tenants]]:
-    """A service of so many connections that listens."""
+    """Run a service that accepts at most ``size`` connections."""
     settings = ServerSettings(max_connections=size)
     async with (
         open_tenants(url, server=settings) as tenants,
@@ -164,7 +164,7 @@ async def open_connections(url: str, size: int) -> AsyncIterator[tuple[Served, T
 
 
 def posted(tenants: Tenants, tenant: str) -> bytes:
-    """A request without the end of its body, so that it holds a connection."""
+    """Return a request without its last bytes, so that it holds a connection."""
     return POST % (tenants.keys[tenant].encode(), len(BODY)) + BODY[:-1]
 
 
@@ -186,7 +186,7 @@ async def test_a_tenant_leaves_connections_to_other_tenants(database_url: str) -
 async def test_a_connection_too_many_is_refused_while_all_others_are_at_work(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two are served and one waits; a fourth is told when to try again."""
+    """Two connections are served and one waits; the next one gets a 503 with a retry delay."""
     monkeypatch.setattr(shares, "WAIT_SECONDS", 150.0)
     async with open_connections(database_url, 2) as (server, tenants):
         for count, tenant in enumerate("abc", 1):
@@ -226,7 +226,7 @@ async def test_tenants_alternate_where_there_is_one_connection(
 async def test_a_refused_credential_delays_its_sender_alone(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer waits, and a request with a valid key does not."""
+    """A refused request's answer waits, and a request with a valid key does not."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.001)
     monkeypatch.setattr(authentication, "MAX_REFUSAL_SECONDS", 3600.0)
     async with open_tenants(database_url) as tenants:

@@ -1,4 +1,4 @@
-"""DELETE means cancel: one test a promise about stops, as a caller sees it."""
+"""DELETE cancels: one test for each guarantee about cancelling, as a caller sees it."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ async def post(client: httpx.AsyncClient, run_id: str = "a", **headers: str) -> 
 
 @pytest.mark.req("card/delete")
 async def test_a_queued_run_is_cancelled_at_once(client: httpx.AsyncClient) -> None:
-    """202 with a receipt, and the run says who stopped it and why."""
+    """The answer is 202 with a receipt, and the run records who cancelled it and why."""
     await post(client)
 
     answer = await client.delete("/runs/a", params={"reason": "no longer needed"})
@@ -48,7 +48,7 @@ async def test_a_queued_run_is_cancelled_at_once(client: httpx.AsyncClient) -> N
 async def test_a_stop_that_comes_before_its_run_waits_for_it_and_wins(
     client: httpx.AsyncClient,
 ) -> None:
-    """The POST answers 202 with a cancelled run; its trace is a halted root alone."""
+    """The POST returns 202 with a cancelled run, whose trace is a halted root."""
     early = await client.delete("/runs/a", params={"reason": "too late"})
 
     posted = await post(client)
@@ -63,7 +63,7 @@ async def test_a_stop_that_comes_before_its_run_waits_for_it_and_wins(
 
 
 async def test_an_early_stop_alone_is_in_no_list(client: httpx.AsyncClient) -> None:
-    """It is a wish, not a run."""
+    """A pending cancel request is not a run."""
     await client.delete("/runs/a")
 
     assert (await client.get("/runs")).json()["runs"] == []
@@ -75,7 +75,7 @@ async def test_an_early_stop_alone_is_in_no_list(client: httpx.AsyncClient) -> N
 async def test_both_ways_to_stop_do_the_same(
     client: httpx.AsyncClient, method: str, path: str
 ) -> None:
-    """With the reason in the body; one there counts more than one in the query."""
+    """A reason in the body has priority over one in the query."""
     await post(client)
 
     answer = await client.request(method, path, params={"reason": "query"}, json={"reason": "body"})
@@ -85,7 +85,7 @@ async def test_both_ways_to_stop_do_the_same(
 
 
 async def test_stopping_twice_is_the_same_as_once(client: httpx.AsyncClient) -> None:
-    """The first wish counts, before the run exists and after it has ended."""
+    """The first cancel request wins, before the run exists and after it has ended."""
     first = (await client.delete("/runs/a", params={"reason": "first"})).json()
     second = (await client.delete("/runs/a", params={"reason": "second"})).json()
     await post(client)
@@ -99,7 +99,7 @@ async def test_stopping_twice_is_the_same_as_once(client: httpx.AsyncClient) -> 
 async def test_stopping_a_finished_run_changes_nothing_and_says_so(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """200, and the run keeps its status and its result."""
+    """The answer is 200, and the run keeps its status and its result."""
     await post(client)
     run = await api.store.claim(KEY, "worker")
     assert run is not None
@@ -128,7 +128,7 @@ async def test_stopping_a_finished_run_changes_nothing_and_says_so(
 async def test_a_receipt_names_the_calls_that_had_begun(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """What had taken effect, what is being cut off, what may just be sent; steps are no calls."""
+    """The receipt lists completed, running and possibly sent calls, but no steps."""
     await post(client)
     run = await api.store.claim(KEY, "worker")
     assert run is not None
@@ -162,7 +162,7 @@ async def test_a_receipt_names_the_calls_that_had_begun(
 
 
 async def test_only_so_many_stops_wait_for_runs_that_do_not_exist(api: Api) -> None:
-    """429 with Retry-After beyond the limit; a stop that waits already may be repeated."""
+    """Further requests get a 429 with Retry-After; a pending one may be repeated."""
     store = replace(api.store, limits=store_limits(max_pending_cancels=2))
     async with client_of(api.app(runs=RunService(store, executor=None))) as client:
         for run_id in ("a", "b", "a", "b"):
@@ -190,7 +190,7 @@ async def test_only_so_many_stops_wait_for_runs_that_do_not_exist(api: Api) -> N
 async def test_a_bad_reason_is_refused(
     client: httpx.AsyncClient, options: dict[str, Any], field: str
 ) -> None:
-    """422 with the field; nothing is stopped."""
+    """The answer is 422 with the field, and no run is cancelled."""
     await post(client)
 
     answer = await client.request("DELETE", "/runs/a", **options)
@@ -202,7 +202,7 @@ async def test_a_bad_reason_is_refused(
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"null", b'{"reason": null}'])
 async def test_a_stop_needs_no_reason(client: httpx.AsyncClient, body: bytes) -> None:
-    """No body, an empty one, and one without a reason are all the same."""
+    """A missing body, an empty body and a body without a reason give the same answer."""
     await post(client)
 
     answer = await client.request(

@@ -1,4 +1,4 @@
-"""POST /runs/cancel: all runs that fit a filter, and no others."""
+"""POST /runs/cancel: cancels all runs that match a filter and no others."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ async def status_of(client: httpx.AsyncClient, run_id: str) -> str:
 async def test_the_runs_that_fit_are_stopped_and_the_others_are_not(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Those that wait end at once, those at work are asked to; a second request finds none."""
+    """Queued runs end at once, running ones are asked to stop, and a second request finds none."""
     await post(client, "waits", metadata={"batch": 7})
     await post(client, "works", metadata={"batch": 7})
     await post(client, "other", metadata={"batch": 8})
@@ -52,7 +52,7 @@ async def test_the_runs_that_fit_are_stopped_and_the_others_are_not(
 async def test_runs_of_a_status_are_stopped_only_while_they_have_it(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """One that a worker has begun meanwhile does not wait any more."""
+    """A run that a worker claimed in the meantime is no longer queued and keeps running."""
     await post(client, "a")
     await post(client, "b")
     await api.store.claim(RunKey("default", "a"), "worker")
@@ -65,7 +65,7 @@ async def test_runs_of_a_status_are_stopped_only_while_they_have_it(
 async def test_more_runs_than_one_request_stops_take_several(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest first; every request gets on, and the last one says that it is."""
+    """Each request cancels the oldest runs first; the last answer says that none are left."""
     monkeypatch.setattr(run_query, "MAX_CANCELLED_AT_ONCE", 2)
     for number in range(5):
         await post(client, f"run-{number}")
@@ -79,7 +79,7 @@ async def test_more_runs_than_one_request_stops_take_several(
 async def test_runs_of_another_tenant_and_pending_cancels_are_left_alone(
     client: httpx.AsyncClient,
 ) -> None:
-    """A pending cancel is no run."""
+    """A pending cancel is not a run."""
     await client.delete("/runs/early")
     answer = await cancel(client, created_before="2999-01-01T00:00:00Z")
     assert answer == {"ended": 0, "requested": 0, "more": False}
@@ -91,7 +91,7 @@ async def test_runs_of_another_tenant_and_pending_cancels_are_left_alone(
 async def test_a_request_that_names_no_runs_is_refused(
     client: httpx.AsyncClient, body: dict[str, Any]
 ) -> None:
-    """An empty object would stop everything by accident."""
+    """An empty object would otherwise cancel every run by accident."""
     await post(client, "a")
     answer = await client.post("/runs/cancel", json=body)
     assert answer.status_code == 422, answer.text

@@ -1,4 +1,4 @@
-"""Another tenant's id looks like one that nothing has, on every route."""
+"""On every route, an ID of another tenant looks like a missing one."""
 
 import json
 import re
@@ -32,19 +32,19 @@ BODIES: dict[str, Any] = {
     "/threads/{thread_id}/messages": {"content": "hello"},
     "/threads/{thread_id}/messages/{message_id}/edit": {"content": "hello"},
 }
-"""Of operations that need one; others are sent none."""
+"""Bodies for the operations that need one; the other operations get no body."""
 
 
 @pytest.fixture
 async def tenants(database_url: str) -> AsyncIterator[Tenants]:
-    """The service, which executes runs, with a tool that makes files."""
+    """Run a service that executes runs, with a tool that makes files."""
     tools = ToolSettings(plugins=("tests.support.drawing_tool:DrawingTool",))
     async with open_tenants(database_url, executes=True, tools=tools) as tenants:
         yield tenants
 
 
 async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
-    """Let tenant a make one of everything; return what it is called in paths."""
+    """Let tenant ``a`` create one resource of each type; return the path parameters by name."""
     graph = {"steps": [DRAWING], "edges": []}
     run = {"run_id": "secret-run", "kind": "graph", "graph": graph, "metadata": {"secret": "x"}}
     done = await tenants.ask("a", "POST", "/runs", run, prefer="wait=20")
@@ -85,7 +85,7 @@ async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
 
 
 async def asked_of_a(tenants: Tenants) -> str:
-    """Return the id of the question that a's run waits with, once it does."""
+    """Return the ID of the approval that tenant ``a``'s run waits for."""
     asked: list[str] = []
 
     async def waits() -> bool:
@@ -99,7 +99,7 @@ async def asked_of_a(tenants: Tenants) -> str:
 
 
 def path_of(template: str, names: Mapping[str, str]) -> str:
-    """Return a path that names these things; questions are those of a run that waits."""
+    """Return a path with these IDs; approvals belong to a run that waits."""
     here = dict(names)
     if "/approvals" in template:
         here["run_id"] = here["run_id"].replace("secret-run", "secret-asking")
@@ -109,7 +109,7 @@ def path_of(template: str, names: Mapping[str, str]) -> str:
 
 
 async def seen_by_a(tenants: Tenants) -> list[tuple[int, str]]:
-    """Return everything that tenant a can look at."""
+    """Return all resources that tenant ``a`` can read."""
     paths = (
         *("/runs", "/runs/secret-run", "/runs/secret-run/trace", "/runs/secret-run/artifacts"),
         *("/runs/secret-asking", "/runs/secret-asking/approvals", "/approvals"),
@@ -124,7 +124,7 @@ async def seen_by_a(tenants: Tenants) -> list[tuple[int, str]]:
 async def test_another_tenants_id_looks_like_an_absent_one(
     tenants: Tenants, database_url: str
 ) -> None:
-    """Every operation that names something says the same of both, and changes nothing of a's."""
+    """Every operation gives the same answer for both IDs and changes nothing of tenant ``a``."""
     theirs = await everything_of_a(tenants, database_url)
     absent = {**theirs, "run_id": "absent-run", "name": "absent-name"}
     absent |= {"thread_id": "absent-thread", "message_id": "absent-message", "key_id": "0" * 16}
@@ -140,7 +140,7 @@ async def test_another_tenants_id_looks_like_an_absent_one(
             continue
         for method in described:
             if method == "put":
-                continue  # makes what is not there; b's own
+                continue  # creates the missing resource, which belongs to tenant b
             if method in ("get", "head"):
                 own = await tenants.ask(
                     "a", method.upper(), path_of(template, theirs), accept="application/json"
@@ -168,7 +168,7 @@ async def test_another_tenants_id_looks_like_an_absent_one(
 
 
 async def settled(tenants: Tenants) -> list[tuple[int, str]]:
-    """Return what a sees once the answer in its thread has ended."""
+    """Return the resources that tenant ``a`` sees once all of its streams have ended."""
     listed = (await tenants.ask("a", "GET", "/runs")).json()["runs"]
     for run in listed:
         if run["run_id"] == "secret-asking":
@@ -203,7 +203,7 @@ async def test_names_in_a_body_are_those_of_the_callers_tenant(
 
 
 async def test_ids_and_keys_of_two_tenants_never_collide(tenants: Tenants) -> None:
-    """Both may choose the same; neither meets the other, nor a cancel request of the other."""
+    """Tenants can choose the same IDs and keys; a cancel request affects only its own tenant."""
     await tenants.ask("b", "DELETE", "/runs/chosen")  # before it exists, for b alone
     body = {"run_id": "chosen", "kind": "graph", "graph": GRAPH}
     other = {"run_id": "chosen", "kind": "case", "input": "What is 1 + 1?"}

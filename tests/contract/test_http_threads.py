@@ -1,4 +1,4 @@
-"""Threads over HTTP whose request, or whose store of runs, is refused."""
+"""Threads over HTTP whose request or run is refused."""
 
 from typing import Any
 from unittest.mock import AsyncMock
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_a_cancel_that_is_refused_says_why(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int, api: Api
 ) -> None:
-    """As for a single run, also where a thread has several answers under way."""
+    """The reason is given as for a single run, also with several running answers."""
     async with client_of(api.app()) as http:
         thread = await ThreadClient.begin(http, "talk", agent=AGENT)
         asked = await thread.post(content="1?")
@@ -38,7 +38,7 @@ async def test_a_cancel_that_is_refused_says_why(
 async def test_a_repeat_that_overtakes_its_request_is_answered_as_that_was(
     monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:
-    """The repeat found nothing, and before it looks at the thread, the first one is stored."""
+    """The repeat finds nothing at first, but the original is stored before it reads the thread."""
     key = {"Idempotency-Key": "k"}
     earlier = Chats.earlier
     async with client_of(api.app()) as http:

@@ -51,7 +51,7 @@ class Work:
         return node
 
     async def written(self, client: httpx.AsyncClient) -> dict[str, Any]:
-        """Have the journal hold the run; return its trace."""
+        """Write the run to the journal; return its trace."""
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         run = await self._api.store.claim(KEY, "worker")
         assert run is not None
@@ -69,7 +69,7 @@ def work(api: Api) -> Work:
 async def test_a_trace_shows_every_call_below_its_step(
     client: httpx.AsyncClient, work: Work
 ) -> None:
-    """The snapshot is document 001's; the steps are found without searching it."""
+    """The snapshot has the format of document 001, with a list of its steps."""
     step = work.step("case")
     work.call(step)
 
@@ -95,7 +95,7 @@ async def test_a_trace_shows_every_call_below_its_step(
 async def test_a_step_tells_its_time_its_tries_and_what_was_spent_below_it(
     client: httpx.AsyncClient, work: Work
 ) -> None:
-    """Attempts of its own count, those of calls below it do not; neither is charged twice."""
+    """A step counts its own attempts but not those of its calls, and each charge counts once."""
     step = work.step("case")
     work.call(work.call(step, 0.1), 0.2)
     for parent in (step, step, step, work.call(step, 0.3)):
@@ -132,7 +132,7 @@ async def test_nested_steps_have_a_path_and_count_in_the_step_around_them(
 
 @pytest.mark.req("card/trace")
 async def test_a_trace_is_analysed(client: httpx.AsyncClient, work: Work) -> None:
-    """Where time and money went, what the end waited for, and which call hit the limit."""
+    """The analysis shows time, cost, the critical path and the call that hit the limit."""
     step = work.step("case")
     work.call(step, 0.1)
     work.call(step, 2.0, "big")
@@ -171,7 +171,7 @@ async def test_a_trace_is_analysed(client: httpx.AsyncClient, work: Work) -> Non
 
 
 async def test_a_trace_has_the_documented_form(client: httpx.AsyncClient, work: Work) -> None:
-    """All of it, with steps and an analysis."""
+    """The check covers the whole trace, with steps and analysis."""
     work.call(work.step("case"))
     await work.written(client)
     document = (await client.get("/openapi.json")).json()
@@ -186,7 +186,7 @@ async def test_a_trace_has_the_documented_form(client: httpx.AsyncClient, work: 
 
 @pytest.mark.req("card/trace")
 async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work) -> None:
-    """For people, in UTF-8, with all that the analysis tells."""
+    """The text is UTF-8 and contains all sections of the analysis."""
     step = work.step("case")
     work.call(step)
     work.call(step, tier="big")
@@ -209,7 +209,7 @@ async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work
 
 
 async def test_a_cancelled_run_is_explained_as_cancelled(client: httpx.AsyncClient) -> None:
-    """In the word that callers know, and not as halted."""
+    """The text says cancelled, which callers know, and not halted."""
     await client.delete("/runs/a")
     await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
 
@@ -219,7 +219,7 @@ async def test_a_cancelled_run_is_explained_as_cancelled(client: httpx.AsyncClie
 
 
 async def test_a_trace_of_a_run_that_has_not_begun_is_its_root(client: httpx.AsyncClient) -> None:
-    """There is a trace as soon as there is a run."""
+    """A trace exists as soon as its run does."""
     await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
 
     trace = (await client.get("/runs/a/trace")).json()
@@ -230,12 +230,12 @@ async def test_a_trace_of_a_run_that_has_not_begun_is_its_root(client: httpx.Asy
 
 @pytest.mark.parametrize("query", ["format=html", "format=", "shape=json"])
 async def test_an_unknown_format_is_refused(client: httpx.AsyncClient, query: str) -> None:
-    """422, whether or not there is such a run."""
+    """The answer is 422 whether or not the run exists."""
     assert (await client.get(f"/runs/a/trace?{query}")).status_code == 422
 
 
 async def test_a_trace_of_no_run_is_not_found(client: httpx.AsyncClient) -> None:
-    """In either form."""
+    """Both formats return 404."""
     for form in ("json", "explain"):
         answer = await client.get("/runs/a/trace", params={"format": form})
         assert answer.status_code == 404
@@ -243,7 +243,7 @@ async def test_a_trace_of_no_run_is_not_found(client: httpx.AsyncClient) -> None
 
 
 async def test_the_usable_tools_are_listed(client: httpx.AsyncClient) -> None:
-    """With what a planner needs to call them."""
+    """Each tool has the parameter schema that a planner needs."""
     tools = (await client.get("/tools")).json()["tools"]
 
     [calculator] = [tool for tool in tools if tool["name"] == "calculator"]
@@ -251,7 +251,7 @@ async def test_the_usable_tools_are_listed(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_denied_tool_is_not_listed(api: Api) -> None:
-    """A caller sees what its runs may use."""
+    """The list has only the tools that the caller's runs may use."""
     denied = ToolPolicy(deny=frozenset({"calculator"}))
     async with client_of(
         api.app(tools=tool_dispatch(ToolRegistry([Calculator()]), denied))
@@ -260,7 +260,7 @@ async def test_a_denied_tool_is_not_listed(api: Api) -> None:
 
 
 class SilentProvider:
-    """A provider of models that are named and never asked."""
+    """A provider whose models are listed but never called."""
 
     name = "silent"
     external = True
@@ -273,7 +273,7 @@ class SilentProvider:
 
 
 async def test_the_models_of_both_tiers_are_named(api: Api) -> None:
-    """Who answers stands in the open, and who stands in for them, in their order."""
+    """Each tier lists its model and its fallbacks in order."""
     provider = SilentProvider()
     stand_in = tier_model(provider=provider, model="stand-in", timeout_seconds=5)
     tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
@@ -294,7 +294,7 @@ async def test_the_models_of_both_tiers_are_named(api: Api) -> None:
 
 
 async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> None:
-    """Each with its handles by channel and the schema of its data."""
+    """Each type has its handles by channel and the schema of its data."""
     listed = (await client.get("/node-types")).json()["node_types"]
     router, toolset = (each for each in listed if each["name"] in ("router", "toolset"))
 
@@ -305,7 +305,7 @@ async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> Non
 
 
 async def test_health_is_answered_to_anybody_and_asks_nobody(api: Api) -> None:
-    """Whatever watches over the process is seldom on the same machine."""
+    """Monitoring rarely runs on the same machine and must not depend on the database."""
 
     class Broken(FixedReadiness):
         async def check(self) -> Mapping[str, PartState]:
@@ -318,7 +318,7 @@ async def test_health_is_answered_to_anybody_and_asks_nobody(api: Api) -> None:
 
 
 async def test_a_service_is_ready_once_all_of_its_parts_are(api: Api) -> None:
-    """Each part is named, to anybody who asks."""
+    """The answer names each part, also for callers without a credential."""
     async with client_of(api.app(readiness=FixedReadiness()), peer="10.0.0.1") as client:
         answer = await client.get("/readyz")
 
@@ -327,7 +327,7 @@ async def test_a_service_is_ready_once_all_of_its_parts_are(api: Api) -> None:
 
 
 async def test_the_part_that_is_missing_is_named(api: Api) -> None:
-    """503, as a problem document."""
+    """The answer is a 503 problem document."""
     states = {"database": PartState(True), "worker": PartState(False, "It is draining.")}
     async with client_of(api.app(readiness=FixedReadiness(states))) as client:
         answer = await client.get("/readyz")
@@ -339,7 +339,7 @@ async def test_the_part_that_is_missing_is_named(api: Api) -> None:
 
 
 async def test_parts_that_do_not_answer_are_not_ready(api: Api) -> None:
-    """A database that hangs must not hang the probe."""
+    """A hanging database must not block the probe."""
 
     class Hanging(FixedReadiness):
         async def check(self) -> Mapping[str, PartState]:

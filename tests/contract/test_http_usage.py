@@ -1,4 +1,4 @@
-"""What a run has spent, and limits that cannot be kept, over HTTP."""
+"""Usage of a run and limits that cannot be enforced, over HTTP."""
 
 import httpx
 import pytest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_a_run_that_is_worked_on_shows_what_it_has_spent_so_far(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Also where another process executes it: its journal says so."""
+    """The usage comes from the journal, so it is shown while another process executes the run."""
     body = {"run_id": "busy", "input": "2+2?"}
     posted = (await client.post("/runs", json=body)).json()
     assert posted["usage"] is None
@@ -37,7 +37,7 @@ async def test_a_run_that_is_worked_on_shows_what_it_has_spent_so_far(
 async def test_a_limit_of_turns_is_read_like_every_other(
     client: httpx.AsyncClient, limit: float, status: int
 ) -> None:
-    """It holds for whatever agents the run executes."""
+    """The limit applies to all agents that the run executes."""
     answer = await client.post("/runs", json={"input": "2+2?", "budget": {"max_turns": limit}})
 
     assert answer.status_code == status

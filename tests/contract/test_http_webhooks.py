@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: what may be asked for, and who sees what."""
+"""Webhooks over HTTP: valid requests, and which tenant sees which deliveries."""
 
 from typing import Any
 from uuid import UUID
@@ -28,7 +28,7 @@ HOOKED = {"input": "What is 6 * 7?", "webhook": {"url": "https://example.com/hoo
 async def test_a_webhook_that_cannot_be_called_is_refused(
     client: httpx.AsyncClient, webhook: Any, field: str
 ) -> None:
-    """By its field, before anything is accepted; nothing of the URL is repeated."""
+    """The error names the field before anything is accepted and does not repeat the URL."""
     await client.post("/webhooks/secret")
     answer = await client.post("/runs", json={**HOOKED, "webhook": webhook})
 
@@ -38,7 +38,7 @@ async def test_a_webhook_that_cannot_be_called_is_refused(
 
 
 async def test_a_webhook_needs_a_secret(client: httpx.AsyncClient) -> None:
-    """The first one is made on demand, and shown once."""
+    """The first secret is created on request, and shown once."""
     refused = await client.post("/runs", json=HOOKED)
     made = await client.post("/webhooks/secret")
     accepted = await client.post("/runs", json=HOOKED)
@@ -54,7 +54,7 @@ async def test_a_webhook_needs_a_secret(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_webhook_is_part_of_what_a_request_means(client: httpx.AsyncClient) -> None:
-    """The same id with another webhook is another request."""
+    """Another webhook under the same ID is another request."""
     await client.post("/webhooks/secret")
     body = {**HOOKED, "run_id": "case-1"}
     assert (await client.post("/runs", json=body)).status_code == 202
@@ -66,7 +66,7 @@ async def test_a_webhook_is_part_of_what_a_request_means(client: httpx.AsyncClie
 async def test_a_run_keeps_its_webhook(
     client: httpx.AsyncClient, module_database: Connection
 ) -> None:
-    """With the ends that were asked for."""
+    """The run stores it with the requested statuses."""
     await client.post("/webhooks/secret")
     some = {"url": "https://example.com/hook", "events": ["run.failed"]}
     await client.post("/runs", json={**HOOKED, "webhook": some})
@@ -79,7 +79,7 @@ async def test_a_run_keeps_its_webhook(
 async def test_deliveries_are_listed_and_sent_again(
     client: httpx.AsyncClient, module_database: Connection
 ) -> None:
-    """Without the query of their URL; one that is still tried cannot be sent again."""
+    """The URL is shown without its query, and pending deliveries cannot be sent again."""
     await client.post("/webhooks/secret")
     hook = {"url": "https://example.com/hook?token=t"}
     await client.post("/runs", json={**HOOKED, "webhook": hook, "run_id": "case-1"})

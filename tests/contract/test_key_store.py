@@ -1,4 +1,4 @@
-"""The promises of the store of API keys."""
+"""Contract of the store of API keys."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ ADMIN_OF_A = Caller("a", "admin", with_implied([Scope.ADMIN]))
 
 @pytest.fixture
 def store(api: Api) -> KeyStore:
-    """An empty store."""
+    """Open an empty store."""
     return api.keys
 
 
@@ -39,7 +39,7 @@ async def found(store: KeyStore, key_id: str) -> ApiKey:
 
 
 async def test_a_key_is_found_by_its_id_with_the_hash_of_its_secret(store: KeyStore) -> None:
-    """The secret itself, 256 bits of it, is kept nowhere."""
+    """Only the hash of the secret of 256 bits is stored."""
     issued = await made(store, expires=timedelta(days=1))
 
     key_id = issued.key.key_id
@@ -49,7 +49,7 @@ async def test_a_key_is_found_by_its_id_with_the_hash_of_its_secret(store: KeySt
 
 
 async def test_whether_a_key_was_ever_made_outlives_its_revocation(store: KeyStore) -> None:
-    """Revoking the last one must not open the service."""
+    """Revoking the last key must not reopen the service to anonymous callers."""
     assert not await store.any()
     issued = await made(store)
     await Keys(store).revoke(OPERATOR, issued.key.key_id)
@@ -58,7 +58,7 @@ async def test_whether_a_key_was_ever_made_outlives_its_revocation(store: KeySto
 
 
 async def test_a_tenant_sees_and_revokes_its_own_keys_alone(store: KeyStore) -> None:
-    """Those of others do not exist for it; the operator sees all."""
+    """Keys of other tenants look absent to a tenant; the operator sees all keys."""
     keys, mine, other = Keys(store), await made(store, "a"), await made(store, "b")
 
     assert [one.key_id for one in await keys.list(ADMIN_OF_A)] == [mine.key.key_id]
@@ -72,7 +72,7 @@ async def test_a_tenant_sees_and_revokes_its_own_keys_alone(store: KeyStore) -> 
 
 
 async def test_only_admins_have_to_do_with_keys(store: KeyStore) -> None:
-    """Whoever may run something may not let others in."""
+    """A caller with the scope to run cannot manage keys."""
     runner, keys, issued = Caller("a", "x", with_implied(RUN)), Keys(store), await made(store)
 
     for attempt in (
@@ -86,7 +86,7 @@ async def test_only_admins_have_to_do_with_keys(store: KeyStore) -> None:
 
 
 async def test_a_revocation_counts_from_the_first_time(store: KeyStore) -> None:
-    """Revoking twice is the same as once."""
+    """Revoking twice has the same effect as revoking once."""
     keys, issued = Keys(store), await made(store)
 
     first = await keys.revoke(OPERATOR, issued.key.key_id)
@@ -97,7 +97,7 @@ async def test_a_revocation_counts_from_the_first_time(store: KeyStore) -> None:
 
 
 async def test_a_rotated_key_works_on_for_the_overlap(store: KeyStore) -> None:
-    """Its successor has the same name, scopes and span of life."""
+    """A rotated key's successor has the same name, scopes and lifetime."""
     old = await made(store, expires=timedelta(days=90))
 
     new = (await Keys(store).rotate(OPERATOR, old.key.key_id, overlap=timedelta(hours=1))).key
@@ -113,7 +113,7 @@ async def test_a_rotated_key_works_on_for_the_overlap(store: KeyStore) -> None:
 
 
 async def test_a_rotation_never_lengthens_the_life_of_the_old_key(store: KeyStore) -> None:
-    """Not even by a long overlap."""
+    """A long overlap does not extend it either."""
     old = await made(store, expires=timedelta(minutes=1))
 
     await Keys(store).rotate(OPERATOR, old.key.key_id, overlap=timedelta(days=30))
@@ -122,7 +122,7 @@ async def test_a_rotation_never_lengthens_the_life_of_the_old_key(store: KeyStor
 
 
 async def test_a_key_is_rotated_once_however_many_ask_at_once(store: KeyStore) -> None:
-    """Else two successors would be about, one of which nobody knows."""
+    """Concurrent rotations create only one successor, so no unknown second key stays valid."""
     old = await made(store)
 
     results: list[bool] = []
@@ -145,7 +145,7 @@ async def _rotated(store: KeyStore, key_id: str, results: list[bool]) -> None:
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
 async def test_what_works_no_more_cannot_be_rotated(store: KeyStore, end: str) -> None:
-    """A rotation would bring it back."""
+    """A rotation would reactivate it."""
     if end == "expired":
         issued = await made(store, expires=timedelta(seconds=-1))
     else:
@@ -157,7 +157,7 @@ async def test_what_works_no_more_cannot_be_rotated(store: KeyStore, end: str) -
 
 
 async def test_a_tenant_has_at_most_so_many_keys_that_work(store: KeyStore) -> None:
-    """Those that were revoked or have expired do not count, nor do those of others."""
+    """Revoked keys, expired keys and keys of other tenants do not count."""
     first, _, _ = await made(store), await made(store), await made(store, "b")
     await made(store, expires=timedelta(seconds=-1))
     third = ApiKey(
@@ -180,7 +180,7 @@ async def test_a_tenant_has_at_most_so_many_keys_that_work(store: KeyStore) -> N
 async def test_a_rotated_key_that_works_on_counts_against_the_limit(
     store: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is refused changes nothing; a key that ends at once makes room for its successor."""
+    """A refused rotation changes nothing; without an overlap, the old key leaves the limit."""
     monkeypatch.setattr("caseworker.features.access.keys.MAX_KEYS", 2)
     keys, first, _, _ = Keys(store), await made(store), await made(store), await made(store, "b")
 
@@ -195,7 +195,7 @@ async def test_a_rotated_key_that_works_on_counts_against_the_limit(
 async def test_of_keys_that_work_no_more_the_last_ones_are_kept(
     store: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever rotates or revokes in a loop stores no more than that; others lose nothing."""
+    """Only the latest inactive keys of the tenant are kept; other tenants lose none."""
     monkeypatch.setattr("caseworker.features.access.keys.MAX_KEYS", 2)
     keys, other = Keys(store), await made(store, "b")
     await keys.revoke(OPERATOR, other.key.key_id)

@@ -19,7 +19,7 @@ async def _expected(capture: Capture) -> ModelReply | tuple[str, str, bool]:
 
 
 async def test_every_capture_is_read_alike_over_a_connection(fake: FakeProvider) -> None:
-    """As a reply of the fake provider it is what it is without a network."""
+    """A capture replayed by the fake provider gives the same reply as parsing it directly."""
     openai = openai_provider(base_url=fake.openai_url)
     anthropic = anthropic_provider(base_url=fake.url)
     played = 0

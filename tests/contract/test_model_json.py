@@ -35,7 +35,7 @@ CLOSED_SCHEMA = {
 async def test_openai_is_given_the_schema_and_held_to_it_where_that_is_possible(
     fake: FakeProvider, schema: dict[str, Any], strict: bool
 ) -> None:
-    """An open object would be closed by strictness, so its schema is advice."""
+    """Strict mode would close an open object, so its schema is sent as advice."""
     provider = openai_provider(base_url=fake.openai_url)
     line = Line(fake, provider, FLAVOURS[0])
 
@@ -49,7 +49,7 @@ async def test_openai_is_given_the_schema_and_held_to_it_where_that_is_possible(
 
 
 async def test_the_schema_of_plans_reaches_a_strict_endpoint_as_it_is(fake: FakeProvider) -> None:
-    """A branch for each function of the built-in tools, with nothing that strictness forbids."""
+    """The schema has a branch for each function of the built-in tools and fits strict mode."""
     prices = PackagedPrices()
     tools = [Calculator(), Calendar(), DataFetchStock(prices), NumericAnalysis(prices), Respond()]
     offer = ToolOffer(tool.spec for tool in tools)
@@ -72,7 +72,7 @@ async def test_the_schema_of_plans_reaches_a_strict_endpoint_as_it_is(fake: Fake
 async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(
     fake: FakeProvider,
 ) -> None:
-    """The tool is forced, its schema is ours, and the text of the reply is the document."""
+    """The tool is forced, its schema is ours, and its arguments become the text of the reply."""
     provider = anthropic_provider(base_url=fake.url, api_key=KEY)
     line = Line(fake, provider, FLAVOURS[1])
 
@@ -86,7 +86,7 @@ async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(
 
 
 async def test_openai_is_asked_for_any_json_object_in_json_mode(fake: FakeProvider) -> None:
-    """By the parameter alone; what the object is to hold stands in the prompt."""
+    """The request sets only the parameter; the prompt describes the fields of the object."""
     provider = openai_provider(base_url=fake.openai_url)
     line = Line(fake, provider, FLAVOURS[0])
 
@@ -99,7 +99,7 @@ async def test_openai_is_asked_for_any_json_object_in_json_mode(fake: FakeProvid
 
 
 async def test_a_model_of_an_unknown_name_is_given_the_schema_too(fake: FakeProvider) -> None:
-    """Whether its server knows schemas is found out by asking."""
+    """Only a request shows whether its server supports schemas."""
     provider = openai_provider(base_url=fake.openai_url)
     line = Line(fake, provider, Flavour("openai", lambda _: provider, "house-model-7b"))
 
@@ -121,7 +121,7 @@ async def test_a_model_of_an_unknown_name_is_given_the_schema_too(fake: FakeProv
 async def test_a_refusal_tells_whether_it_is_about_the_way_json_was_asked_for(
     line: Line, status: int, said: str, fault: ModelFault
 ) -> None:
-    """By what it names, and only where JSON was asked for by a parameter."""
+    """The fault depends on the parameter that the message names, and on how JSON was requested."""
     error = await line.fail(Step(status=status, text=said), json_schema=CLOSED_SCHEMA)
 
     assert (error.fault, error.retryable, error.status) == (fault, False, status)
@@ -129,7 +129,7 @@ async def test_a_refusal_tells_whether_it_is_about_the_way_json_was_asked_for(
 
 
 async def test_a_refusal_of_plain_text_is_never_about_json(line: Line) -> None:
-    """Whatever it names."""
+    """The content of the refusal makes no difference."""
     error = await line.fail(Step(status=400, text="response_format is not supported"))
 
     assert error.fault is ModelFault.REFUSED

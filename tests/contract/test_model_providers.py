@@ -1,6 +1,6 @@
-"""What every real model provider promises, over real sockets, with the provider's own record.
+"""Contract of every real model provider, tested over real sockets.
 
-The fake provider runs as a process of its own; its arrival log says what was really sent.
+The fake provider runs as a separate process; its arrival log shows the requests that were sent.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
 async def test_a_prompt_is_sent_once_and_answered(
     line: Line, fake: FakeProvider, flavour: Flavour, provider: ModelProvider
 ) -> None:
-    """The reply is the provider's text, and the provider saw the prompt as it was."""
+    """The reply has the provider's text, and the provider received the prompt unchanged."""
     reply = await line.ask()
 
     assert json.loads(reply.text) == DEFAULT_PLAN
@@ -45,7 +45,7 @@ async def test_a_prompt_is_sent_once_and_answered(
 async def test_a_conversation_keeps_its_order(
     line: Line, fake: FakeProvider, provider: ModelProvider, flavour: Flavour
 ) -> None:
-    """System, user, assistant and user arrive as they were said."""
+    """System, user, assistant and user messages arrive unchanged and in order."""
     said = ("be brief", "first " + line.marker, "an answer", "second")
     roles: tuple[Role, ...] = ("system", "user", "assistant", "user")
     messages = tuple(
@@ -60,7 +60,7 @@ async def test_a_conversation_keeps_its_order(
 
 @pytest.mark.req("002/20.4", "002/20.2")
 async def test_usage_is_what_the_provider_counted(line: Line) -> None:
-    """Cached tokens are part of the input, reasoning is part of the output."""
+    """Cached tokens count as input, and reasoning counts as output."""
     step = Step(tokens_in=1000, tokens_out=70, tokens_cached=600, tokens_reasoning=50)
 
     reply = await line.ask(step)
@@ -72,7 +72,7 @@ async def test_usage_is_what_the_provider_counted(line: Line) -> None:
 
 @pytest.mark.req("002/20.4")
 async def test_missing_usage_is_not_taken_for_zero(line: Line) -> None:
-    """The reply counts, and whoever charges it knows that nothing was said."""
+    """The reply is accepted, and its usage is ``None`` instead of zero."""
     reply = await line.ask(Step(omit_usage=True, text="fine"))
 
     assert reply.text == "fine"
@@ -81,7 +81,7 @@ async def test_missing_usage_is_not_taken_for_zero(line: Line) -> None:
 
 @pytest.mark.req("002/22.1")
 async def test_seed_and_limits_reach_the_provider(fake: FakeProvider) -> None:
-    """Where the protocol has a field for them."""
+    """Seed and limits are sent where the protocol has a field for them."""
     provider = openai_provider(base_url=fake.openai_url)
     request = ModelRequest(
         messages=(Message(role="user", content="seeded"),),
@@ -104,7 +104,7 @@ async def test_seed_and_limits_reach_the_provider(fake: FakeProvider) -> None:
 
 @pytest.mark.req("002/4.3", "002/21.1")
 async def test_a_rate_limit_says_how_long_to_wait(line: Line) -> None:
-    """429 may be tried again, after the seconds that the provider names."""
+    """A 429 is retryable after the seconds that the provider names."""
     error = await line.fail(Step(status=429, headers={"retry-after": "7"}))
 
     assert (error.retryable, error.status, error.retry_after_seconds) == (True, 429, 7)
@@ -112,7 +112,7 @@ async def test_a_rate_limit_says_how_long_to_wait(line: Line) -> None:
 
 @pytest.mark.req("002/4.3")
 async def test_retry_after_may_be_a_date(line: Line) -> None:
-    """The wait is what is left until then."""
+    """The delay is the time left until that date."""
     at = datetime.now(UTC) + timedelta(seconds=60)
     date = format_datetime(at, usegmt=True)
 
@@ -123,7 +123,7 @@ async def test_retry_after_may_be_a_date(line: Line) -> None:
 
 
 async def test_retry_after_in_milliseconds_is_understood(line: Line) -> None:
-    """The more precise header wins."""
+    """The more precise header has priority."""
     error = await line.fail(Step(status=429, headers={"retry-after-ms": "250", "retry-after": "1"}))
 
     assert error.retry_after_seconds == 0.25
@@ -150,7 +150,7 @@ async def test_retry_after_in_milliseconds_is_understood(line: Line) -> None:
 async def test_the_status_decides_whether_a_retry_makes_sense(
     line: Line, status: int, retryable: bool
 ) -> None:
-    """And the SDK has not retried behind our back: one attempt is one request."""
+    """The SDK does not retry on its own: one attempt is one request."""
     error = await line.fail(Step(status=status))
 
     assert (error.retryable, error.status) == (retryable, status)
@@ -161,7 +161,7 @@ async def test_the_status_decides_whether_a_retry_makes_sense(
 async def test_an_attempt_ends_at_its_time_limit(
     line: Line, fake: FakeProvider, step: Step
 ) -> None:
-    """Whether nothing comes or too little at a time; the connection is closed with it."""
+    """The attempt ends if data is missing or too slow, and the connection is closed."""
     error = await line.fail(step, timeout_seconds=1)
 
     assert error.retryable
@@ -172,7 +172,7 @@ async def test_an_attempt_ends_at_its_time_limit(
 @pytest.mark.req("002/13.4")
 @pytest.mark.parametrize("step", [Step(cut="before"), Step(cut="middle")])
 async def test_a_cut_connection_may_be_tried_again(line: Line, step: Step) -> None:
-    """Before the answer and within it."""
+    """The connection may be cut before or during the answer."""
     error = await line.fail(step)
 
     assert error.retryable
@@ -180,7 +180,7 @@ async def test_a_cut_connection_may_be_tried_again(line: Line, step: Step) -> No
 
 
 async def test_a_provider_that_is_not_there_may_be_tried_again() -> None:
-    """A refused connection is a network error."""
+    """A refused connection is a retryable network error."""
     reserved = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
     port = reserved.sockets[0].getsockname()[1]
     reserved.close()
@@ -201,19 +201,19 @@ async def test_a_provider_that_is_not_there_may_be_tried_again() -> None:
 async def test_a_reply_that_cannot_be_read_is_a_failure_of_the_provider(
     line: Line, body: str
 ) -> None:
-    """Status 200 and nonsense: like a 502, it may be tried again."""
+    """An unreadable reply with status 200 is retryable like a 502."""
     assert (await line.fail(Step(raw_body=body))).retryable
 
 
 async def test_a_redirect_is_not_followed(line: Line) -> None:
-    """The key and the prompt go where they were configured to go."""
+    """The key and the prompt go only to the configured address."""
     error = await line.fail(Step(status=307, headers={"location": "/elsewhere"}))
 
     assert (error.retryable, error.status) == (False, 307)
 
 
 async def test_a_large_compressed_reply_is_refused(line: Line) -> None:
-    """It is unfolded up to the limit; the same reply would come again, so no retry."""
+    """The reply is decompressed up to the limit, and not retried because it would come again."""
     noise = "".join(random.Random(1).choices(string.ascii_letters, k=2_000_000))
 
     assert not (await line.fail(Step(text=noise, gzip=True))).retryable
@@ -221,7 +221,7 @@ async def test_a_large_compressed_reply_is_refused(line: Line) -> None:
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500])
 async def test_an_error_repeats_nothing_of_the_prompt_or_the_reply(line: Line, status: int) -> None:
-    """Neither in its message nor anywhere in its traceback."""
+    """Neither the message nor the traceback contains it."""
     step = (
         Step(raw_body=f'{{"{KEY}')
         if status == 200
@@ -239,7 +239,7 @@ async def test_an_error_repeats_nothing_of_the_prompt_or_the_reply(line: Line, s
 async def test_no_log_line_repeats_the_prompt_the_reply_or_the_key(
     line: Line, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even where everything is logged."""
+    """This holds even at the log level debug."""
     caplog.set_level(logging.DEBUG)
     logging.getLogger("of.anybody").debug("heard")
 
@@ -250,7 +250,7 @@ async def test_no_log_line_repeats_the_prompt_the_reply_or_the_key(
 
 
 async def test_a_cancel_closes_the_connection(line: Line, fake: FakeProvider) -> None:
-    """The provider sees the client leave, with no time limit near."""
+    """The provider sees the client disconnect long before any time limit."""
     asking = asyncio.create_task(line.ask(Step(hang=True), timeout_seconds=3600))
     await fake.wait_for_arrivals(1, line.marker)
 
@@ -265,7 +265,7 @@ async def test_a_cancel_closes_the_connection(line: Line, fake: FakeProvider) ->
 async def test_a_storm_of_cancels_does_not_poison_the_connections(
     line: Line, fake: FakeProvider, provider: ModelProvider, flavour: Flavour
 ) -> None:
-    """After a hundred cancelled calls the next ones are answered as ever."""
+    """After a hundred cancelled calls the next ones are answered normally."""
     await fake.script(line.marker, [Step(hang=True)] * 100)
     asking = [
         asyncio.create_task(provider.complete(flavour.model, line.request())) for _ in range(100)
@@ -282,7 +282,7 @@ async def test_a_storm_of_cancels_does_not_poison_the_connections(
 
 
 async def test_calls_beyond_the_limit_wait_for_their_turn(fake: FakeProvider) -> None:
-    """The next is sent when the first has ended; one that is cancelled meanwhile is never sent."""
+    """The next call starts after the first has ended; one cancelled in the queue is never sent."""
     provider = openai_provider(base_url=fake.openai_url, max_in_flight=1)
     line = Line(fake, provider, FLAVOURS[0])
     await fake.script(line.marker, [Step(hang=True)])

@@ -1,4 +1,4 @@
-"""What every real model provider promises of streams and tools, over real sockets."""
+"""Contract of every real model provider for streams and tools, over real sockets."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def _words(deltas: list[Delta], kind: str) -> str:
 
 
 async def test_a_stream_brings_the_whole_reply_in_parts(line: Line, flavour: Flavour) -> None:
-    """The parts together are the text, and the counts are those of the last chunk."""
+    """The parts form the text, and the counts are those of the last chunk."""
     deltas = list[Delta]()
     step = Step(text="It is forty-two.", tokens_in=11, tokens_out=7, tokens_cached=4)
 
@@ -72,7 +72,7 @@ async def test_a_stream_brings_the_whole_reply_in_parts(line: Line, flavour: Fla
 async def test_calls_of_tools_come_with_the_text_beside_them(
     line: Line, flavour: Flavour, streamed: bool
 ) -> None:
-    """Arguments are put together from fragments that break anywhere."""
+    """Arguments are assembled from fragments that may break anywhere."""
     deltas = list[Delta]()
     listening: dict[str, Any] = {"on_delta": deltas.append} if streamed else {}
 
@@ -95,7 +95,7 @@ async def test_calls_of_tools_come_with_the_text_beside_them(
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_both_protocols_say_the_same(fake: FakeProvider, streamed: bool) -> None:
-    """Reply and parts are alike, but for names, words and what the provider keeps."""
+    """Replies and deltas are equal, except for names, finish reasons and provider state."""
     said: list[tuple[ModelReply, list[Delta]]] = []
     for flavour in FLAVOURS:
         provider, deltas = flavour.build(fake), list[Delta]()
@@ -115,7 +115,7 @@ async def test_both_protocols_say_the_same(fake: FakeProvider, streamed: bool) -
 async def test_a_conversation_with_tools_is_sent_back_as_it_was(
     line: Line, fake: FakeProvider, flavour: Flavour, provider: ModelProvider
 ) -> None:
-    """Calls, their results in one turn, and the thinking with its signature."""
+    """The request has the calls, their results in one turn, and the thinking with its signature."""
     first = await line.ask(CALLING, tools=(ADD,), on_delta=lambda _: None)
     await fake.reset()
     state = json.loads(json.dumps(first.provider_state))
@@ -159,7 +159,7 @@ async def test_a_conversation_with_tools_is_sent_back_as_it_was(
 async def test_broken_arguments_come_as_they_are_and_can_be_sent_back(
     line: Line, fake: FakeProvider, flavour: Flavour, provider: ModelProvider
 ) -> None:
-    """Whoever executes calls decides about them; the conversation goes on."""
+    """The provider returns invalid arguments unchanged, and the conversation can continue."""
     broken = [{"id": "call_1", "name": "add", "arguments": '{"a": 1, '}]
     reply = await line.ask(Step(tool_calls=broken), tools=(ADD,), on_delta=lambda _: None)
     (call,) = reply.tool_calls
@@ -180,7 +180,7 @@ async def test_broken_arguments_come_as_they_are_and_can_be_sent_back(
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_a_schema_and_tools_go_together(line: Line, streamed: bool) -> None:
-    """The reply is the document, also beside a tool of the same name as the reply's own."""
+    """The reply is the JSON document, even if a tool has the name that the adapter uses for it."""
     deltas = list[Delta]()
     listening: dict[str, Any] = {"on_delta": deltas.append} if streamed else {}
     tools = (ADD, replace(ADD, name="reply"))
@@ -196,7 +196,7 @@ async def test_a_schema_and_tools_go_together(line: Line, streamed: bool) -> Non
 async def test_the_first_part_arrives_before_the_second_is_sent(
     line: Line, fake: FakeProvider, flavour: Flavour
 ) -> None:
-    """Nothing is kept back: the provider goes on only after the caller has the first part."""
+    """Nothing is buffered: the provider sends the rest only after the caller has the first part."""
     came, deltas = asyncio.Event(), list[Delta]()
 
     def note(delta: Delta) -> None:
@@ -221,7 +221,7 @@ async def test_the_first_part_arrives_before_the_second_is_sent(
 async def test_a_stream_that_breaks_off_may_be_tried_again(
     line: Line, then: Any, after: int
 ) -> None:
-    """Cut, ended too early or with an error inside: sent, so it is charged as an estimate."""
+    """The request was sent, so a cut, an early end or an error in the stream is estimated."""
     delivery = Delivery()
     step = Step(text="a longer text " * 9, after_events=after, then=then)
 
@@ -242,7 +242,7 @@ async def test_a_stream_that_breaks_off_may_be_tried_again(
 async def test_the_time_limit_holds_within_a_stream(
     line: Line, fake: FakeProvider, step: Step
 ) -> None:
-    """Whether the rest never comes or too slowly; the connection is closed with it."""
+    """The time limit ends a stalled or too slow stream, and closes the connection."""
     error = await line.fail(step, on_delta=lambda _: None, timeout_seconds=1)
 
     assert error.retryable
@@ -253,7 +253,7 @@ async def test_the_time_limit_holds_within_a_stream(
 async def test_a_cancel_within_a_stream_closes_the_connection(
     line: Line, fake: FakeProvider
 ) -> None:
-    """The provider sees the client leave while it has more to say, with no time limit near."""
+    """The provider sees the client disconnect during its reply, long before any time limit."""
     came = asyncio.Event()
     step = Step(text="a text that hangs", after_events=4)
     asking = asyncio.create_task(
@@ -271,7 +271,7 @@ async def test_a_cancel_within_a_stream_closes_the_connection(
 
 
 async def test_a_stream_without_counts_is_not_taken_for_free(line: Line) -> None:
-    """As in a whole reply: whoever charges it knows that nothing was said."""
+    """The usage of the reply is ``None`` instead of zero."""
     reply = await line.ask(Step(text="fine", omit_usage=True), on_delta=lambda _: None)
 
     assert (reply.text, reply.usage) == ("fine", None)
@@ -279,14 +279,14 @@ async def test_a_stream_without_counts_is_not_taken_for_free(line: Line) -> None
 
 @pytest.mark.parametrize("status", [400, 429, 503])
 async def test_a_refused_stream_fails_like_a_refused_request(line: Line, status: int) -> None:
-    """The status comes before the stream begins."""
+    """The status arrives before the stream starts."""
     error = await line.fail(Step(status=status), on_delta=lambda _: None)
 
     assert (error.status, error.retryable) == (status, status != 400)
 
 
 async def test_a_stream_is_read_up_to_the_limit_of_a_reply(fake: FakeProvider) -> None:
-    """The same reply would come again, so no retry."""
+    """A refused stream is not retried, because the same reply would come again."""
     flavour = FLAVOURS[0]
     limited = replace(
         flavour,
@@ -305,7 +305,7 @@ async def test_a_stream_is_read_up_to_the_limit_of_a_reply(fake: FakeProvider) -
 async def test_an_answer_of_one_provider_is_shown_to_another_without_its_thoughts(
     fake: FakeProvider,
 ) -> None:
-    """What one provider has signed is nothing for the next one."""
+    """A signature of one provider has no meaning for another."""
     said, sent = [], []
     for flavour in FLAVOURS:
         provider = flavour.build(fake)

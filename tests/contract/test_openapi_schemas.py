@@ -1,4 +1,4 @@
-"""The OpenAPI document has a form for everything that is sent and answered."""
+"""The OpenAPI document has a schema for every request and every answer."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def test_every_answer_is_described_and_has_a_form() -> None:
-    """No words of the framework, no schema that allows everything, every error a problem."""
+    """No text of the framework and no empty schema is left, and every error is a problem."""
     for name, answer in answers():
         assert answer["description"] != "Successful Response", name
         assert {} not in list(parts(answer)), name
@@ -75,7 +75,7 @@ def test_a_run_is_told_apart_by_its_kind_and_has_typed_parts() -> None:
 
 
 def test_the_snapshot_is_documented_as_it_is_made() -> None:
-    """Field by field, and none may be missing."""
+    """Every field is documented and required."""
     for name, made in (
         ("TraceSnapshot", Snapshot.__annotations__),
         ("SnapshotAggregates", Aggregates.__annotations__),
@@ -86,7 +86,7 @@ def test_the_snapshot_is_documented_as_it_is_made() -> None:
 
 
 def test_whatever_a_run_counts_or_is_stopped_by_is_documented() -> None:
-    """A field that the domain adds must be added here."""
+    """A field added to the domain must be added here."""
     assert {dimension.value for dimension in Dimension} <= set(properties("Usage"))
     assert {field.name for field in fields(StopCause)} <= set(properties("RunStop"))
 
@@ -101,7 +101,7 @@ def test_a_request_to_cancel_is_one_object_that_may_be_left_out() -> None:
 
 
 def test_a_stream_of_events_says_what_an_event_is() -> None:
-    """Its lines, and the envelope in them; a page is JSON."""
+    """The stream documents its lines and the event in them; a page is JSON."""
     answer = openapi_document()["paths"]["/runs/{run_id}/events"]["get"]["responses"]["200"]
     stream = answer["content"]["text/event-stream"]["schema"]
 
@@ -113,7 +113,7 @@ def test_a_stream_of_events_says_what_an_event_is() -> None:
 
 
 def test_what_may_be_left_out_of_a_graph_has_its_default() -> None:
-    """The handles of an edge do; its channel is always said."""
+    """The handles of an edge have defaults, and its channel is required."""
     edge = schema_of("EdgeSpec")
 
     assert [edge["properties"][name]["default"] for name in ("source_handle", "target_handle")] == [

@@ -1,4 +1,4 @@
-"""What the stock tools rely on, of every source of prices."""
+"""Contract of the price sources that the stock tools use, tested on every source."""
 
 from collections.abc import AsyncIterator
 from datetime import date
@@ -14,7 +14,7 @@ from tests.support.fake_tiingo import FakeTiingo
 
 @pytest.fixture(params=["packaged", "tiingo"])
 async def source(request: pytest.FixtureRequest) -> AsyncIterator[PriceSource]:
-    """One source after the other; both know the same prices."""
+    """Return each source in turn; both have the same prices."""
     if request.param == "packaged":
         yield PackagedPrices()
         return
@@ -26,7 +26,7 @@ async def source(request: pytest.FixtureRequest) -> AsyncIterator[PriceSource]:
 
 @pytest.mark.req("002/5.3")
 async def test_a_period_has_both_its_ends_and_says_who_answered(source: PriceSource) -> None:
-    """Closes as traded and adjusted closes are kept apart."""
+    """Closes as traded and adjusted closes are separate."""
     series = await source.daily("IBM", date(2012, 1, 3), date(2012, 1, 5))
 
     assert [price.day for price in series.days] == [date(2012, 1, day) for day in (3, 4, 5)]
@@ -38,7 +38,7 @@ async def test_a_period_has_both_its_ends_and_says_who_answered(source: PriceSou
 
 
 async def test_without_dates_everything_is_there(source: PriceSource) -> None:
-    """From the first day that is known to the last one, each once."""
+    """The range runs from the first known day to the last, each day once."""
     series = await source.daily("AAPL", None, None)
 
     assert (series.first.day, series.last.day) == (date(2000, 3, 1), date(2013, 3, 1))
@@ -58,7 +58,7 @@ async def test_without_dates_everything_is_there(source: PriceSource) -> None:
 async def test_a_question_without_an_answer_is_told_what_to_ask(
     source: PriceSource, symbol: str, start: date | None, end: date | None, code: str, told: str
 ) -> None:
-    """Covered dates and the nearest trading days are named."""
+    """The error names the covered dates and the nearest trading days."""
     with pytest.raises(ToolRefusedError) as refused:
         await source.daily(symbol, start, end)
 

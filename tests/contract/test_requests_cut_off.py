@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_a_request_that_the_end_of_a_process_cuts_off_is_told_to_come_again(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """503 as a problem document, and not the server's own 500."""
+    """The client gets a 503 problem document instead of the server's own 500."""
     monkeypatch.setattr(PostgresRuns, "get", AsyncMock(side_effect=asyncio.CancelledError))
     answer = await client.get("/runs/a")
 
@@ -26,7 +26,7 @@ async def test_a_request_that_the_end_of_a_process_cuts_off_is_told_to_come_agai
 
 
 async def test_a_stream_that_the_end_of_a_process_cuts_off_has_ended(api: Api) -> None:
-    """Its client comes again elsewhere, as after every end; it is no error of the application."""
+    """The client reconnects to another replica, and no application error is logged."""
     app = api.app()
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})

@@ -1,4 +1,4 @@
-"""What the stores promise about events, asked of every implementation."""
+"""Contract of the stores for events, tested on every implementation."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def event(seq: int, type_: str = "text.delta", **values: object) -> EventRecord:
 
 
 def ended(run: Run, status: RunStatus = RunStatus.COMPLETED, *, last_seq: int = 0) -> FinishRun:
-    """The end of a run with the event that tells of it."""
+    """Return the end of a run together with its final event."""
     end = run_ended(status, "success", None)
     return end_of(run, status, events=EventLog(last_seq=last_seq).followed_by(end))
 
@@ -37,7 +37,7 @@ async def stored(ports: Ports, after: int = 0, limit: int = 100) -> Sequence[Eve
 class TestTelling:
     @pytest.mark.req("004/lifecycle")
     async def test_what_is_told_is_read_as_it_was(self, ports: Ports) -> None:
-        """With its number, its time, its step and its data."""
+        """An event keeps its number, time, step and data."""
         await ports.claimed()
         events = (
             event(1, STEP_STARTED, step_id="outer/inner", node_id="n000002"),
@@ -48,7 +48,7 @@ class TestTelling:
         assert await stored(ports) == list(events)
 
     async def test_events_are_read_from_any_point_and_page_by_page(self, ports: Ports) -> None:
-        """In order, whatever the order in which they came."""
+        """Events are ordered by number, whatever order they were written in."""
         await ports.claimed()
         write = JournalWrite(key=KEY, fence=1, events=tuple(event(n) for n in (3, 1, 2, 4)))
         await ports.journal.write(write)
@@ -58,7 +58,7 @@ class TestTelling:
         assert [each.seq for each in await stored(ports, after=2**31 - 1)] == []
 
     async def test_an_event_that_is_stored_stays_as_it_is(self, ports: Ports) -> None:
-        """Somebody may have read it; what is written again adds nothing."""
+        """A client may have read the event, so writing it again changes nothing."""
         await ports.claimed()
         first = event(1, data={"text": "first"})
         for events in ((first,), (first,), (event(1, data={"text": "other"}), event(2))):
@@ -67,7 +67,7 @@ class TestTelling:
         assert await stored(ports) == [first, event(2)]
 
     async def test_a_page_says_whether_the_run_had_ended(self, ports: Ports) -> None:
-        """And there is none where there is no run; a pending cancel is none."""
+        """A missing run and a pending cancel request have no page."""
         run = await ports.claimed()
         await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
         before = await ports.runs.events(KEY, after=0, limit=10)
@@ -82,7 +82,7 @@ class TestTelling:
 
     @pytest.mark.req("card/executor")
     async def test_only_the_owner_tells(self, ports: Ports) -> None:
-        """Not under an older fence, and nobody after the end."""
+        """Events under an older fence or after the end are dropped."""
         run = await ports.claimed()
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         again = await ports.runs.claim(KEY, "w2")
@@ -101,7 +101,7 @@ class TestTelling:
     async def test_the_next_owner_goes_on_behind_the_last_event_that_is_stored(
         self, ports: Ports
     ) -> None:
-        """Whether it came with the journal or with the run that was given back."""
+        """The next owner continues the numbering after events of the journal and of a release."""
         run = await ports.claimed()
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1), event(2))))
         skipped = event(3, "step.skipped", step_id="a/b", once_key="a/b|skipped")
@@ -118,7 +118,7 @@ class TestTelling:
     async def test_the_next_owner_knows_the_answers_that_did_not_come_to_their_end(
         self, ports: Ports
     ) -> None:
-        """By step, as a client shows them; one whose usage is told has come to its end."""
+        """The next owner gets the partial text by step; a turn with a usage event is complete."""
 
         def part(seq: int, step: str, offset: int, content: str, turn: int = 1) -> EventRecord:
             data = {"turn_number": turn, "offset": offset, "content": content}
@@ -150,7 +150,7 @@ class TestTelling:
         }
 
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
-        """Of that run alone."""
+        """A listener is notified only about its own run."""
         run = await ports.claimed()
         await ports.claimed("case-2")
         with (
@@ -172,7 +172,7 @@ class TestEnding:
     async def test_the_end_of_a_run_is_its_last_event(
         self, ports: Ports, status: RunStatus
     ) -> None:
-        """Written with the status, and once, however often the end is written."""
+        """The final event is written with the status, and once even if the end is repeated."""
         run = await ports.claimed()
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
         for _ in range(2):
@@ -197,7 +197,7 @@ class TestEnding:
     async def test_a_run_that_nobody_executes_ends_with_an_event_as_well(
         self, ports: Ports
     ) -> None:
-        """Cancelled before it existed, and in the queue."""
+        """This holds for runs cancelled before they existed and in the queue."""
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
         await ports.claimed()
         [end] = await stored(ports)
@@ -213,7 +213,7 @@ class TestEnding:
     async def test_a_run_that_is_cancelled_between_two_owners_goes_on_numbering(
         self, ports: Ports
     ) -> None:
-        """What the first owner has stored stays, and the end stands behind it."""
+        """Stored events of the first owner remain, and the final event follows them."""
         run = await ports.claimed()
         events = (event(1, STEP_STARTED, step_id="a", node_id="n000002"), event(2))
         await ports.runs.release(run, active_seconds=1, calls=(), counted=True, events=events)
@@ -227,7 +227,7 @@ class TestEnding:
 
     @pytest.mark.req("001/inv3")
     async def test_a_late_cost_is_told_behind_the_end(self, ports: Ports) -> None:
-        """By the owner that finished the run; nobody else changes what it has spent."""
+        """Only the owner that finished the run can add its late cost."""
         run = await ports.claimed()
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         again = await ports.runs.claim(KEY, "w2")
@@ -249,7 +249,7 @@ class TestEnding:
         assert (await stored(ports))[1].data == {"usage": {"tokens": 1}}
 
     async def test_a_late_cost_of_a_run_that_goes_on_is_dropped(self, ports: Ports) -> None:
-        """There the lost call is counted at its estimate."""
+        """For such a run the lost call is counted at its estimate."""
         await ports.claimed()
         await ports.runs.late(LateResult(key=KEY, fence=1, calls=(), usage={"tokens": 1}))
 
@@ -272,7 +272,7 @@ class TestGuards:
     async def test_a_lifecycle_event_that_contradicts_another_is_refused(
         self, ports: Ports, second: EventRecord
     ) -> None:
-        """Whatever code asks for it; what came with it is not stored either."""
+        """The store refuses the event and all events of the same write."""
         await ports.claimed()
         sound = (
             event(1, STEP_STARTED, step_id="a", node_id="n000002"),
@@ -287,7 +287,7 @@ class TestGuards:
     async def test_a_step_may_be_resumed_often_and_end_once_in_each_execution(
         self, ports: Ports
     ) -> None:
-        """Other steps are not in its way."""
+        """Other steps have their own starts and ends."""
         await ports.claimed()
         events = (
             event(1, STEP_STARTED, step_id="a", node_id="n000002"),

@@ -1,4 +1,4 @@
-"""What the journal and the end of a run promise, asked of every implementation."""
+"""Contract of the journal and of the end of a run, tested on every implementation."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -27,7 +27,7 @@ from tests.support.stores import (
 
 class TestJournaling:
     async def test_what_is_written_is_read_in_the_order_of_the_nodes(self, ports: Ports) -> None:
-        """With everything that a replay needs to know."""
+        """A record keeps everything that a replay needs."""
         await ports.claimed()
         records = records_of(
             graph_with_calls("case-1", llm_calls=2),
@@ -45,7 +45,7 @@ class TestJournaling:
         assert list(await ports.runs.calls(KEY)) == list(records)
 
     async def test_a_call_that_has_ended_is_not_opened_again(self, ports: Ports) -> None:
-        """An older state that comes late is dropped; what it cost after all may be added."""
+        """A late, older state is dropped; a charge that becomes known later is added."""
         await ports.claimed()
         *_, ended = records_of(graph_with_calls("case-1"))
         opened = replace(ended, node={**ended.node, "status": "running"})
@@ -58,7 +58,7 @@ class TestJournaling:
     async def test_a_node_that_was_stored_before_its_entry_gets_its_key_later(
         self, ports: Ports
     ) -> None:
-        """Or the next owner would not know the call again; a key that is there stays."""
+        """The next owner needs the key to recognise the call; an existing key stays."""
         await ports.claimed()
         *_, bare = records_of(graph_with_calls("case-1"))
         noted = replace(bare, call_key="case/1", request_hash="abc")
@@ -71,7 +71,7 @@ class TestJournaling:
     async def test_what_a_run_has_spent_is_the_sum_of_what_its_calls_are_charged(
         self, ports: Ports
     ) -> None:
-        """Money is exact; before the first call it is nothing, and so is what is not charged."""
+        """Money is exact, and a run without charged calls has spent nothing."""
         await ports.claimed()
         assert (await ports.runs.spent(KEY)).charge == {}
         charge = {"tokens": 15, "tokens_estimated": 4, "cost_usd": "0.1", "api_calls": 1}
@@ -93,7 +93,7 @@ class TestJournaling:
     async def test_a_call_is_read_with_what_it_asked_its_attempts_and_the_root(
         self, ports: Ports
     ) -> None:
-        """What it asked is written once, and not read by those who execute the run."""
+        """A request is stored once, and the workers that execute the run do not read it."""
         await ports.claimed()
         graph = graph_with_calls("case-1", llm_calls=2)
         call = graph.begin_node("n000001", "tool", "search")
@@ -129,7 +129,7 @@ class TestJournaling:
     async def test_the_calls_of_a_conversation_come_with_those_that_they_name(
         self, ports: Ports
     ) -> None:
-        """Up to one of them, in their order; the oldest are left out where it is too much."""
+        """The calls come in order up to a node; the oldest are omitted if they are too large."""
         await ports.claimed()
         root, *nodes = records_of(graph_with_calls("case-1", llm_calls=4))
         after = {"call_key": "k0", "messages": 1}
@@ -156,7 +156,7 @@ class TestJournaling:
         assert await found(2, 160) == ["k1", "k2"]
 
     async def test_the_nodes_of_a_run_are_its_graph(self, ports: Ports) -> None:
-        """In their order, also while it works; of no run there are none."""
+        """Nodes come in order, also while the run is executing; a missing run has none."""
         run = await ports.claimed()
         before = await ports.runs.nodes(KEY)
         records = records_of(graph_with_calls("case-1"))
@@ -167,7 +167,7 @@ class TestJournaling:
         assert list(await ports.runs.nodes(RunKey("default", "nobody"))) == []
 
     async def test_only_the_owner_writes(self, ports: Ports) -> None:
-        """Not under an older fence, not without a run, not after the end."""
+        """A write under an older fence, without a run or after the end is refused."""
         run = await ports.claimed()
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         again = await ports.runs.claim(KEY, "w2")
@@ -186,7 +186,7 @@ class TestJournaling:
     async def test_nothing_of_a_run_that_was_erased_reaches_a_new_one_with_its_id(
         self, ports: Ports, worker_id: str | None
     ) -> None:
-        """Neither what its owner writes, nor its end sent again, nor a result that comes late."""
+        """Late writes, a repeated end and a late result of the old run are dropped."""
         erased = await ports.claimed()
         end = end_of(erased, calls=records_of(graph_with_calls("case-1")))
         late = LateResult(key=KEY, fence=erased.fence, calls=end.calls, usage={"tokens": 99})
@@ -218,7 +218,7 @@ class TestJournaling:
     async def test_nothing_of_it_reaches_a_new_one_that_never_begins(
         self, ports: Ports, cancelled: str
     ) -> None:
-        """It has ended under a fence of its own."""
+        """The erased run ended under a fence of its own, so its late result is dropped."""
         erased = await ports.claimed()
         end = end_of(erased, calls=records_of(graph_with_calls("case-1")))
         await ports.journal.finish(end)
@@ -242,7 +242,7 @@ class TestJournaling:
 
 class TestEnding:
     async def test_a_run_ends_once(self, ports: Ports) -> None:
-        """With its result, its usage, and its last calls, all at once."""
+        """The run's result, usage and last calls are stored together."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         end = end_of(run, calls=records)
@@ -259,7 +259,7 @@ class TestEnding:
         assert list(await ports.runs.calls(KEY)) == list(records)
 
     async def test_a_run_that_was_lost_cannot_be_ended(self, ports: Ports) -> None:
-        """The new owner's run is untouched."""
+        """The run of the new owner stays unchanged."""
         run = await ports.claimed()
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         await ports.runs.claim(KEY, "w2")
@@ -271,7 +271,7 @@ class TestEnding:
     async def test_a_run_that_is_given_back_is_taken_under_a_higher_fence(
         self, ports: Ports, counted: bool, attempts: int
     ) -> None:
-        """What was done is kept; the attempt counts, or not."""
+        """A released run's calls are kept, and the attempt counts only if the release says so."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         await ports.runs.release(run, active_seconds=2.5, calls=records, counted=counted)
@@ -288,7 +288,7 @@ class TestEnding:
     async def test_a_cancel_request_for_a_run_between_two_attempts_ends_all_of_its_calls(
         self, ports: Ports
     ) -> None:
-        """What the first attempt left open is closed with the root."""
+        """Open calls of the first attempt are closed together with the root."""
         run = await ports.claimed()
         graph = graph_with_calls("case-1")
         graph.begin_node("n000001", "tool", "calculator")
@@ -301,7 +301,7 @@ class TestEnding:
     async def test_a_cancel_request_for_a_run_between_two_attempts_keeps_what_steps_had_come_to(
         self, ports: Ports
     ) -> None:
-        """As a request for a run that is executed does."""
+        """The outputs are kept as they are for a running run."""
         run = await ports.claimed()
         graph = graph_with_calls("case-1")
         records = records_of(
@@ -317,7 +317,7 @@ class TestEnding:
     async def test_a_late_result_adds_what_it_cost_and_changes_nothing_else(
         self, ports: Ports
     ) -> None:
-        """Status and result stay as they were."""
+        """Status and result stay unchanged."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         await ports.journal.finish(end_of(run, calls=records))

@@ -1,4 +1,4 @@
-"""What the store of runs promises, asked of every implementation."""
+"""Contract of the run store, tested on every implementation."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ from tests.support.stores import (
 
 class TestAccepting:
     async def test_a_run_without_a_worker_is_claimed_once(self, ports: Ports) -> None:
-        """The second claim finds nothing to take."""
+        """The second claim finds no run."""
         queued = await ports.queued()
         claimed = await ports.runs.claim(KEY, "w1")
 
@@ -45,7 +45,7 @@ class TestAccepting:
         assert await ports.runs.claim(RunKey("default", "nobody"), "w2") is None
 
     async def test_the_same_request_is_the_same_run(self, ports: Ports) -> None:
-        """Whoever asks again gets the run as it stands; another body is a conflict."""
+        """Repeating the request returns the run; another body is a conflict."""
         await ports.claimed()
         again = await ports.runs.accept(new_run("case-1"), worker_id="w2")
 
@@ -56,7 +56,7 @@ class TestAccepting:
 
     @pytest.mark.req("card/s2s")
     async def test_one_idempotency_key_is_one_run(self, ports: Ports) -> None:
-        """Another body under it is a mismatch; another named run, or another key, a conflict."""
+        """Another body with the key is a mismatch; another run ID or key is a conflict."""
         first = await ports.runs.accept(new_run("case-1", key="k"), worker_id="w1")
         again = await ports.runs.accept(new_run("case-1", key="k"), worker_id=None)
         unnamed = await ports.runs.accept(new_run("x", key="k", named=False), worker_id=None)
@@ -72,7 +72,7 @@ class TestAccepting:
             await ports.runs.accept(new_run("case-1", key="other"), worker_id="w1")
 
     async def test_tenants_do_not_meet(self, ports: Ports) -> None:
-        """The same id and the same key belong to each of them alone."""
+        """Each tenant can use the same ID and the same key."""
         await ports.runs.accept(new_run("case-1", key="k"), worker_id="w1")
         other = await ports.runs.accept(new_run("case-1", key="k", tenant="b"), worker_id="w1")
 
@@ -84,7 +84,7 @@ class TestAccepting:
 @pytest.mark.req("003/resume")
 class TestLosing:
     async def test_only_losses_in_a_row_without_progress_are_counted(self, ports: Ports) -> None:
-        """A further result between two losses begins the count anew; ``attempts`` goes on."""
+        """A new result between two losses resets the count; ``attempts`` keeps growing."""
         await ports.claimed()
         seen = []
         for results in (0, 0, 2, 2, 3, 3, 3):
@@ -104,7 +104,7 @@ class TestLosing:
         assert [attempts for _, attempts in seen] == [2, 3, 4, 5, 6, 7, 8]
 
     async def test_the_same_call_made_again_is_no_progress(self, ports: Ports) -> None:
-        """Else a run that ends its workers could go on for ever with what is never replayed."""
+        """Repeated calls do not reset the count, so a run that kills its workers ends."""
         await ports.claimed()
         seen = []
         for made in (1, 2, 3):
@@ -125,7 +125,7 @@ class TestLosing:
     async def test_a_run_that_is_given_back_counts_as_lost_where_its_attempt_counts(
         self, ports: Ports
     ) -> None:
-        """A process that hands it over in good order has not lost it."""
+        """A process that releases it without counting the attempt has not lost it."""
         for counted, losses in ((False, 0), (True, 1), (False, 1), (True, 2)):
             run = await ports.runs.claim(KEY, "w1") or await ports.claimed()
             await ports.runs.release(run, active_seconds=1, calls=(), counted=counted)
@@ -135,7 +135,7 @@ class TestLosing:
 @pytest.mark.req("card/delete")
 class TestStopping:
     async def test_a_cancel_request_for_a_run_that_comes_later_stops_it(self, ports: Ports) -> None:
-        """No worker ever sees the run, and its trace is a halted root alone."""
+        """No worker sees the run, and its trace is a halted root."""
         early = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         unseen = await ports.runs.get(KEY)
         accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
@@ -156,7 +156,7 @@ class TestStopping:
         assert [record.node["status"] for record in await ports.runs.calls(KEY)] == ["halt"]
 
     async def test_a_wish_that_has_expired_stops_nothing(self, opened: Open) -> None:
-        """Its id is free again, and the run knows of no wish."""
+        """The expired request's ID is free again, and the new run has no cancel request."""
         async with opened(store_limits(pending_cancel_ttl_seconds=0)) as ports:
             await ports.runs.cancel(KEY, CANCEL_REQUEST)
             accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
@@ -165,7 +165,7 @@ class TestStopping:
             assert accepted.run.cancel_request is None
 
     async def test_early_wishes_are_capped_for_each_tenant(self, opened: Open) -> None:
-        """The same wish again, and another tenant's, are still kept."""
+        """A repeated cancel request and one of another tenant are still accepted."""
         async with opened(store_limits(max_pending_cancels=2)) as ports:
             for n in range(2):
                 await ports.runs.cancel(RunKey("default", f"case-{n}"), CANCEL_REQUEST)
@@ -182,7 +182,7 @@ class TestStopping:
             assert refused.run.status is RunStatus.RUNNING
 
     async def test_a_queued_run_ends_with_the_cancel_request(self, ports: Ports) -> None:
-        """Nobody can claim it any more, and a second request changes nothing."""
+        """No worker can claim the run, and a second cancel request changes nothing."""
         await ports.queued()
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         again = await ports.runs.cancel(KEY, CancelRequest(requested_by="somebody else"))
@@ -203,7 +203,7 @@ class TestStopping:
     async def test_a_running_run_learns_of_the_cancel_request_and_ends_as_cancelled(
         self, ports: Ports
     ) -> None:
-        """Its next barrier says so, and no other end is accepted; its result is kept."""
+        """The next barrier reports the request; only ``cancelled`` is accepted, with the result."""
         run = await ports.claimed()
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         permission = await ports.journal.write(JournalWrite(key=KEY, fence=1))
@@ -222,7 +222,7 @@ class TestStopping:
         assert (stored.status, stored.result) == (RunStatus.CANCELLED, {"answer": "4"})
 
     async def test_the_first_cancel_request_counts(self, ports: Ports) -> None:
-        """For a run, and for an id that has none yet."""
+        """This holds for a run and for an ID without a run."""
         other = CancelRequest(requested_by="somebody else")
         await ports.claimed()
         for key in (KEY, RunKey("default", "early")):
@@ -232,7 +232,7 @@ class TestStopping:
             assert again.cancel_request.requested_by == "tester"
 
     async def test_a_finished_run_stays_as_it_is(self, ports: Ports) -> None:
-        """There is no request then, and the answer says that there was nothing to do."""
+        """No cancel request is stored, and the answer says that the run had already finished."""
         run = await ports.claimed()
         await ports.journal.finish(end_of(run))
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
@@ -242,7 +242,7 @@ class TestStopping:
         assert (await ports.stored()).status is RunStatus.COMPLETED
 
     async def test_the_receipt_names_the_calls_that_had_begun(self, ports: Ports) -> None:
-        """LLM and tool calls, not the root or a step."""
+        """The receipt lists LLM and tool calls, but no root and no steps."""
         await ports.claimed()
         records = records_of(graph_with_calls("case-1", llm_calls=2))
         await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=records))
@@ -253,7 +253,7 @@ class TestStopping:
 
 class TestBeating:
     async def test_a_beat_tells_what_is_owned_and_what_must_stop(self, ports: Ports) -> None:
-        """Of this worker alone, and of runs that go on alone."""
+        """The heartbeat covers only unfinished runs of this worker."""
         for n in range(3):
             await ports.claimed(f"case-{n}")
         await ports.claimed("foreign", worker_id="w2")
@@ -273,7 +273,7 @@ class TestBeating:
 @on_postgres
 class TestListing:
     async def test_pages_show_every_run_once_newest_first(self, ports: Ports) -> None:
-        """Also when runs are added meanwhile."""
+        """Pages stay complete while new runs are added."""
         for n in range(5):
             await ports.claimed(f"case-{n}")
         seen: list[str] = []
@@ -289,7 +289,7 @@ class TestListing:
         assert seen == [f"case-{n}" for n in reversed(range(5))]
 
     async def test_a_page_has_no_results_and_ends_where_its_bytes_do(self, ports: Ports) -> None:
-        """The next page goes on; a run that is too large for a page has one of its own."""
+        """The next page continues after the last run; an oversized run gets its own page."""
         for n in range(5):
             large = {"text": "x" * 4000}
             new = replace(new_run(f"large-{n}", text=f"{n}"), metadata=large)
@@ -310,7 +310,7 @@ class TestListing:
         assert [run.key.run_id for run in alone.runs] == ["large-4"]
 
     async def test_runs_are_found_by_status_and_time(self, ports: Ports) -> None:
-        """Pending cancels are no runs."""
+        """Pending cancels are not listed."""
         await ports.claimed("case-1")
         await ports.queued("case-2")
         await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
@@ -327,7 +327,7 @@ class TestListing:
     async def test_runs_are_found_by_what_they_execute_and_by_their_metadata(
         self, ports: Ports
     ) -> None:
-        """A number is the number and the text; pending cancels have neither."""
+        """A number matches as a number and as text; pending cancels match neither filter."""
         agent = replace(
             new_run("agent").request,
             kind=RunKind.AGENT,
@@ -361,6 +361,6 @@ class TestListing:
     async def test_a_cursor_of_somebody_elses_making_is_refused(
         self, ports: Ports, cursor: str
     ) -> None:
-        """It is the caller's mistake, and named as that."""
+        """The error is reported as a mistake of the caller."""
         with pytest.raises(InvalidRunError):
             await ports.runs.find("default", RunFilter(cursor=cursor))

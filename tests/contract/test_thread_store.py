@@ -1,4 +1,4 @@
-"""The promises of the store of threads, and of the answers that are made over it."""
+"""Contract of the thread store and of the answers made with it."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ MINE, OTHERS = "default", "another"
 
 @dataclass(frozen=True)
 class Opened:
-    """A store of threads beside one of runs, that nobody executes."""
+    """A thread store and a run store without workers."""
 
     threads: ThreadStore
     runs: RunStore
@@ -95,7 +95,7 @@ async def end(opened: Opened, run_id: str) -> None:
 
 
 async def test_a_thread_is_stored_once(opened: Opened) -> None:
-    """The same request finds it; another one under its id is refused."""
+    """The same request returns it; another one under its ID is refused."""
     first, created = await opened.threads.create(thread(metadata={"a": [1]}, title="T"))
     same, again = await opened.threads.create(thread(metadata={"a": [1]}, title="T"))
 
@@ -107,7 +107,7 @@ async def test_a_thread_is_stored_once(opened: Opened) -> None:
 
 
 async def test_threads_are_listed_newest_first(opened: Opened) -> None:
-    """In pages, without what answers in them."""
+    """Pages omit the definitions of the threads."""
     for number in range(5):
         await opened.begin(f"t{number}")
 
@@ -123,7 +123,7 @@ async def test_threads_are_listed_newest_first(opened: Opened) -> None:
 
 
 async def test_two_tenants_never_meet(opened: Opened) -> None:
-    """The same ids are other threads, other messages and other runs."""
+    """The same IDs denote separate threads, messages and runs."""
     mine = await opened.begin(title="mine")
     theirs = await opened.begin(tenant=OTHERS, title="theirs")
     await say(opened, mine, "My secret", "r")
@@ -143,7 +143,7 @@ async def test_two_tenants_never_meet(opened: Opened) -> None:
 
 
 async def test_messages_come_back_in_their_order(opened: Opened) -> None:
-    """With the status of the run of an answer; none if it was never accepted."""
+    """An answer has the status of its run, or none if the run was never accepted."""
     await opened.begin()
     await opened.threads.add(MINE, "t", pair("r1"), most=9)
     await opened.runs.accept(new_run("r1"), worker_id=None)
@@ -157,7 +157,7 @@ async def test_messages_come_back_in_their_order(opened: Opened) -> None:
 
 
 async def test_messages_are_stored_once(opened: Opened) -> None:
-    """By the same request; another one is refused, and so is a run that belongs elsewhere."""
+    """A repeated request stores nothing; another message or a foreign run is refused."""
     await opened.begin()
     await opened.begin("t2")
     await opened.runs.accept(new_run("a-case"), worker_id=None)
@@ -179,7 +179,7 @@ async def test_messages_are_stored_once(opened: Opened) -> None:
 
 
 async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:
-    """Nothing else of it is left."""
+    """Everything else of the thread is deleted."""
     mine = await opened.begin()
     await say(opened, mine, "Hello", "r")
 
@@ -196,7 +196,7 @@ async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:
 async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_works(
     opened: Opened,
 ) -> None:
-    """The request to stop the thread is stored, and met by the run when it comes."""
+    """The cancel request of the thread is stored and applied when the run is created."""
     mine = await opened.begin()
     await opened.threads.add(MINE, "t", pair("r"), most=9)
 
@@ -211,7 +211,7 @@ async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_work
 async def test_an_answer_whose_run_is_erased_says_so_and_can_be_made_again(
     opened: Opened,
 ) -> None:
-    """Another run of the same id is none of the thread's; the thread's own request makes it so."""
+    """An unrelated run with the same ID is not the answer; repeating the message creates one."""
     mine = await opened.begin()
     await say(opened, mine, "Hello", "r")
     await end(opened, "r")
@@ -237,7 +237,7 @@ async def test_an_answer_whose_run_is_erased_says_so_and_can_be_made_again(
 
 
 class Broken(RunService):
-    """Accepts nothing."""
+    """A run store that accepts nothing."""
 
     def __init__(self, store: RunStore, error: Exception) -> None:
         super().__init__(store, executor=None)
@@ -251,7 +251,7 @@ class Broken(RunService):
 async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
     opened: Opened,
 ) -> None:
-    """Until then it stands there, is not followed by anything of its own, and can be retried."""
+    """Until then the answer has no status, cannot be followed up and can be retried."""
     mine = await opened.begin()
     turn = await opened.chats.saying(mine, "Hello", None)
     new = replace(new_run("r"), request_hash="Hello")
@@ -276,7 +276,7 @@ async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
 
 
 async def test_a_run_that_is_refused_leaves_no_message(opened: Opened) -> None:
-    """Whatever the reason, if it is known that it was not accepted."""
+    """This holds for every reason, if the refusal is certain."""
     mine = await opened.begin()
     refusing = Chats(opened.threads, Broken(opened.runs, RunConflictError()))
     turn = await refusing.saying(mine, "Hello", None)
@@ -289,7 +289,7 @@ async def test_a_run_that_is_refused_leaves_no_message(opened: Opened) -> None:
 
 @pytest.mark.req("004/chat")
 async def test_every_action_waits_for_the_answers_before_it(opened: Opened) -> None:
-    """What has ended, however, can be followed, tried again and gone on with."""
+    """Once the answer has ended, it can be followed up, retried and resumed."""
     mine, chats = await opened.begin(), opened.chats
     answered = await say(opened, mine, "Hello", "r")
     user, answer = answered.user.message_id, answered.assistant.message_id
@@ -315,7 +315,7 @@ async def test_every_action_waits_for_the_answers_before_it(opened: Opened) -> N
 
 
 async def test_requests_that_come_twice_at_once_make_one_answer(opened: Opened) -> None:
-    """Both are told the same."""
+    """Every request gets the same answer."""
     mine = await opened.begin()
     turn = await opened.chats.saying(mine, "Hello", None)
     new = replace(new_run("r"), request_hash="Hello")

@@ -1,4 +1,4 @@
-"""Every fenced block of the documentation is looked at: run, sent, compiled or parsed."""
+"""Every fenced block of the documentation is checked: run, sent, compiled or parsed."""
 
 import ast
 import importlib
@@ -36,13 +36,13 @@ from tests.support.pages import (
 
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
 OTHERS = frozenset({"make", "pip", "npm", "npx", "openapi-python-client", "claude"})
-"""Programs that the pages call; of the others only the command line is read."""
+"""Programs that the pages call; for all others only the syntax of the command is checked."""
 
 BODIES: Mapping[str, list[str | None]] = {
     "docs/agents.md": ["POST /runs"],
     "docs/going-on.md": ["POST /runs", None, None],
 }
-"""What the JSON blocks of a page are the bodies of; None is an answer or a notice."""
+"""The routes for the JSON blocks of a page; None is an answer or a notice."""
 
 ELSEWHERE = {
     ("README.md", "text"): "tests/acceptance/test_first_steps.py",
@@ -52,17 +52,17 @@ ELSEWHERE = {
     ("docs/security.md", "sql"): "tests/integration/postgres/test_tenants_apart.py",
     ("examples/README.md", "text"): "tests/acceptance/test_examples.py",
 }
-"""The tests that run what no test here does."""
+"""Tests that run the blocks which no test here runs."""
 
 LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
-"""Without a language it is a drawing, or what goes over the wire."""
+"""Languages of checked blocks; a block without one is a drawing or raw protocol text."""
 REFUSED = frozenset({400, 405, 413, 415, 422})
 KEYS = {joined(path): path for path, _ in keys_of(Settings)}
 VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)
 
 
 def test_no_block_is_of_a_language_that_nobody_looks_at() -> None:
-    """A new kind of block needs a test first."""
+    """A new language of blocks needs a test first."""
     unknown = [
         f"{block} {block.language}"
         for block in blocks()
@@ -85,7 +85,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> StubbedShell:
 async def test_what_a_shell_block_asks_for_is_there(
     block: Block, shell: StubbedShell, client: httpx.AsyncClient
 ) -> None:
-    """The shell reads it; routes, bodies, commands, options, files and variables exist."""
+    """Shell syntax is valid; routes, bodies, commands, options, files and variables exist."""
     commands = shell.commands_of(block)
 
     assert commands
@@ -105,7 +105,7 @@ async def test_what_a_shell_block_asks_for_is_there(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the service, which knows the agents that pages name and accepts any tool."""
+    """Return a client of a service that knows the agents in the pages and accepts any tool."""
     async with client_of(api.app(graph_checks=ShapeChecks())) as client:
         for name in ("clerk", "reporter"):
             agent = {"name": name, "description": "Reports.", "prompt": {"system": "Report."}}
@@ -114,7 +114,7 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def accept(client: httpx.AsyncClient, method: str, path: str, body: str | None) -> None:
-    """Send a request; that there is no such run is no fault of its page."""
+    """Send a request; a missing run is not an error of the page."""
     if path == "/ui":  # no route of the API: the quickstart is run by tests/acceptance
         return
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -126,12 +126,12 @@ async def accept(client: httpx.AsyncClient, method: str, path: str, body: str | 
 
 
 def take(arguments: list[str]) -> None:
-    """Let the command line read a command, and do nothing."""
+    """Let the command line parse a command without executing it."""
     command: Any = typer.main.get_command(cli)
     while isinstance(command, TyperGroup):
         context = typer.Context(command)
         _, command, arguments = command.resolve_command(context, arguments)
-    command.make_context(command.name, [*arguments])  # raises what a user would be told
+    command.make_context(command.name, [*arguments])  # raises the error that a user would see
 
 
 def variables_in(text: str) -> list[str]:
@@ -144,7 +144,7 @@ def variables_in(text: str) -> list[str]:
 async def test_json_blocks_are_json_and_bodies_are_accepted(
     block: Block, client: httpx.AsyncClient
 ) -> None:
-    """Those that are bodies of requests, by the models of the API."""
+    """Blocks that are request bodies are validated by the models of the API."""
     page = str(block.page.relative_to(ROOT))
     on_page = [each for each in blocks("json") if each.page == block.page]
     request = BODIES[page][on_page.index(block)] if page in BODIES else None
@@ -157,7 +157,7 @@ async def test_json_blocks_are_json_and_bodies_are_accepted(
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_blocks_compile_and_import_what_exists(block: Block) -> None:
-    """Excerpts stand in an async function, so `await` may stand at their top level."""
+    """Python blocks may use a top-level `await`, because they are excerpts of async functions."""
     tree = compile(
         block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     )
@@ -171,7 +171,7 @@ def test_python_blocks_compile_and_import_what_exists(block: Block) -> None:
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
 def test_yaml_blocks_are_yaml_and_settings_are_accepted(block: Block, tmp_path: Path) -> None:
-    """What begins with a section of the settings, by their schema."""
+    """A block that begins with a section of the settings is validated by their schema."""
     written: Mapping[str, Any] = yaml.safe_load(block.text)
 
     if set(written) != {"scrape_configs"}:  # the form of Prometheus
@@ -182,7 +182,7 @@ def test_yaml_blocks_are_yaml_and_settings_are_accepted(block: Block, tmp_path: 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_blocks_are_toml(block: Block) -> None:
-    """tests/unit/main/test_extending.py loads what they name."""
+    """tests/unit/main/test_extending.py loads the extensions that they name."""
     assert tomllib.loads(block.text)
 
 
@@ -215,7 +215,7 @@ def test_every_benchmark_that_a_page_names_is_a_row() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_key_that_a_page_names_is_a_key(page: Path) -> None:
-    """`section.key` in a page is one of the settings, unless a request or an answer has it."""
+    """`section.key` in a page is a setting, unless it is a field of a request or answer."""
     sections = {path[0] for path in KEYS.values() if len(path) > 1}
     fields = {
         name

@@ -1,4 +1,4 @@
-"""Links of the repository's own pages lead somewhere, as they are read without a site."""
+"""Links between the repository's own pages work without a site."""
 
 import re
 from functools import cache
@@ -14,7 +14,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 @cache
 def anchors_of(page: Path) -> frozenset[str]:
-    """Return the anchors of a page's headings: small letters, and hyphens for blanks."""
+    """Return the anchors of a page's headings: lower case, and hyphens for blanks."""
     titles = [
         re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", title)
         for title in HEADING.findall(outside_blocks(page))
@@ -24,7 +24,7 @@ def anchors_of(page: Path) -> frozenset[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
-    """Relative to the page, and to nothing outside the repository."""
+    """Links are relative to the page and stay inside the repository."""
     dead = []
     for target, anchor in LINK.findall(outside_blocks(page)):
         file = (page.parent / target).resolve() if target else page

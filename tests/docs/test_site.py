@@ -1,4 +1,4 @@
-"""The documentation as a site: built strictly, complete, and loading nothing from elsewhere."""
+"""The documentation site: built strictly, complete, and without external resources."""
 
 import html
 import re
@@ -20,7 +20,7 @@ LOADED_BY_CSS = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site; a dead link or anchor, or a page that is not in the nav, ends its build."""
+    """Build the site; a dead link or anchor, or a page outside the nav, fails the build."""
     folder = tmp_path_factory.mktemp("site")
     config = ROOT / "docs" / "site" / "mkdocs.yml"
     build(load_config(str(config), strict=True, site_dir=str(folder)))
@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Assets(HTMLParser):
-    """Collects what a browser fetches for a page by itself."""
+    """Collects the addresses that a browser loads for a page without a click."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Assets(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the addresses of a tag that is no link for readers."""
+        """Collect the addresses of a tag that is not a link for readers."""
         names = ("src", "srcset", "data", "poster") + (("href",) if tag == "link" else ())
         self.found += [value for name, value in attrs if name in names and value]
 
@@ -49,7 +49,7 @@ def assets_of(site: Path) -> Iterator[str]:
 
 
 def test_nothing_is_loaded_from_another_host(site: Path) -> None:
-    """Neither fonts nor scripts, styles or pictures; the search works from the site's own index."""
+    """Fonts, scripts, styles and pictures are local, and the search uses the site's own index."""
     assets = list(assets_of(site))
 
     assert len(assets) > 100
@@ -58,7 +58,7 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
 
 
 def test_scripts_fetch_nothing_that_the_pages_need(site: Path) -> None:
-    """The theme knows where mermaid and GitHub are, and these pages use neither."""
+    """The theme could load mermaid and GitHub data, but these pages use neither."""
     pages = [page.read_text(encoding="utf-8") for page in site.rglob("*.html")]
 
     assert not any(
@@ -67,7 +67,7 @@ def test_scripts_fetch_nothing_that_the_pages_need(site: Path) -> None:
 
 
 def test_the_reference_names_every_route_and_every_setting(site: Path) -> None:
-    """As the OpenAPI document and the settings' schema have them."""
+    """The reference matches the OpenAPI document and the schema of the settings."""
     routes = html.unescape((site / "reference" / "http.html").read_text(encoding="utf-8"))
     settings = html.unescape((site / "reference" / "settings.html").read_text(encoding="utf-8"))
     document = openapi_document()

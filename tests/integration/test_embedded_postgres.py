@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL with real processes: shared, killed, found again."""
+"""The embedded PostgreSQL with real processes: shared, killed, and restarted."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ signal.pause()
 
 @pytest.fixture(scope="module")
 def made_once() -> Iterator[Path]:
-    """A stopped server with an empty database, to be copied: to make one takes two seconds."""
+    """Create a stopped server with an empty database; copying it saves two seconds a test."""
     with tempfile.TemporaryDirectory(prefix="caseworker-pg-") as folder:
         with EmbeddedPostgres(Path(folder) / "pg") as server:
             server.start()
@@ -41,14 +41,14 @@ def made_once() -> Iterator[Path]:
 
 @pytest.fixture
 def data_dir(empty_dir: Path, made_once: Path) -> Path:
-    """A stopped server of the test's own; what still runs of it ends with the test."""
+    """Return a stopped server; processes that remain end with the test."""
     subprocess.run(["cp", "-a", made_once, empty_dir], check=True)
     return empty_dir
 
 
 @pytest.fixture
 def empty_dir(database_folder: Path) -> Iterator[Path]:
-    """An empty place for a cluster whose server, if one is left, ends with the test."""
+    """Return an empty folder for a cluster; a server that remains ends with the test."""
     place = database_folder / "pg"
     yield place
     if (left := read_postmaster(place / "cluster")) and left.is_alive():
@@ -63,7 +63,7 @@ def postmaster_pid(data_dir: Path) -> int:
 
 
 def owner(data_dir: Path) -> ChildProcess:
-    """A process of its own that starts or joins the server and stays until SIGTERM."""
+    """Return a separate process that starts or joins the server and runs until SIGTERM."""
     return ChildProcess.python("-c", OWNER, str(data_dir), cwd=Path.cwd(), name="owner")
 
 
@@ -74,7 +74,7 @@ def execute(url: str, statement: str) -> list[tuple[object, ...]]:
 
 
 def test_the_server_stops_with_its_last_handle(data_dir: Path) -> None:
-    """Two handles of one process are two owners, and starting twice is starting once."""
+    """Two handles in one process count as two owners, and a repeated start has no effect."""
     first, second = EmbeddedPostgres(data_dir), EmbeddedPostgres(data_dir)
     url = first.start()
     server = psutil.Process(postmaster_pid(data_dir))
@@ -88,7 +88,7 @@ def test_the_server_stops_with_its_last_handle(data_dir: Path) -> None:
 
 
 def test_data_survives_a_stop(data_dir: Path) -> None:
-    """A second start finds what was committed before."""
+    """A second start finds the committed data."""
     with EmbeddedPostgres(data_dir) as server:
         execute(server.start(), "CREATE TABLE kept AS SELECT 42 AS answer")
     with EmbeddedPostgres(data_dir) as server:
@@ -96,7 +96,7 @@ def test_data_survives_a_stop(data_dir: Path) -> None:
 
 
 def test_the_server_is_tuned_and_listens_on_no_address(data_dir: Path) -> None:
-    """Room for many connections, UTC, and nothing that another machine could reach."""
+    """The server allows many connections, uses UTC, and is not reachable from other machines."""
     with EmbeddedPostgres(data_dir) as server:
         url = server.start()
         shown = {
@@ -124,7 +124,7 @@ def test_row_values_stay_out_of_the_server_log(data_dir: Path) -> None:
 
 
 async def test_the_next_owner_joins_the_server_of_a_killed_one(data_dir: Path) -> None:
-    """After kill -9 of the owner the server runs on, and stops with the next owner."""
+    """The server keeps running after kill -9 of its owner, and stops with the next owner."""
     with owner(data_dir) as killed:
         pid = (await killed.json_line("postmaster"))["postmaster"]
         with psycopg.connect(read_url(data_dir)) as connection:
@@ -139,7 +139,7 @@ async def test_the_next_owner_joins_the_server_of_a_killed_one(data_dir: Path) -
 
 
 async def test_processes_that_start_together_share_one_server(empty_dir: Path) -> None:
-    """Three at once on an empty folder make one cluster; the last to leave takes it down."""
+    """Three concurrent starts on an empty folder create one cluster; the last owner stops it."""
     with owner(empty_dir) as one, owner(empty_dir) as two, owner(empty_dir) as three:
         pids = {(await each.json_line("postmaster"))["postmaster"] for each in (one, two, three)}
         assert len(pids) == 1
@@ -150,7 +150,7 @@ async def test_processes_that_start_together_share_one_server(empty_dir: Path) -
 
 
 def test_a_killed_server_is_started_again_with_its_data(data_dir: Path) -> None:
-    """A `kill -9` of the postmaster loses nothing that was committed."""
+    """A `kill -9` of the postmaster loses no committed data."""
     first = EmbeddedPostgres(data_dir)
     execute(first.start(), "CREATE TABLE kept AS SELECT 42 AS answer")
     os.kill(postmaster_pid(data_dir), signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_a_killed_server_is_started_again_with_its_data(data_dir: Path) -> None:
 
 
 def test_a_pid_that_another_process_got_meanwhile_deceives_nobody(data_dir: Path) -> None:
-    """PostgreSQL itself would refuse: it finds its old pid alive."""
+    """PostgreSQL itself would refuse to start, because its old PID is in use."""
     with EmbeddedPostgres(data_dir):
         pid_file = data_dir / "cluster" / "postmaster.pid"
         left_behind = pid_file.read_text()
@@ -180,7 +180,7 @@ def test_a_pid_that_another_process_got_meanwhile_deceives_nobody(data_dir: Path
 
 
 def test_an_interrupted_creation_is_begun_again(empty_dir: Path) -> None:
-    """A half-made cluster is never taken for a whole one."""
+    """A partial cluster is never used."""
     draft = empty_dir / "cluster.new"
     draft.mkdir(parents=True)
     (draft / "PG_VERSION").write_text("18\n")
@@ -191,7 +191,7 @@ def test_an_interrupted_creation_is_begun_again(empty_dir: Path) -> None:
 
 
 def test_a_path_too_long_for_a_socket_still_works(data_dir: Path, database_folder: Path) -> None:
-    """The socket then lies in a short private folder."""
+    """The socket is then placed in a short private folder."""
     deep = database_folder / ("d" * 60) / ("e" * 60)
     deep.parent.mkdir()
     data_dir.rename(deep)
@@ -205,7 +205,7 @@ def test_a_path_too_long_for_a_socket_still_works(data_dir: Path, database_folde
 
 
 def test_a_folder_with_other_files_is_refused_untouched(database_folder: Path) -> None:
-    """A mistyped path must not turn somebody's folder into a database."""
+    """A mistyped path must not turn a user's folder into a database."""
     (database_folder / "thesis.txt").write_text("precious")
 
     with pytest.raises(EmbeddedPostgresError, match=r"contains other files \(thesis.txt"):
@@ -215,13 +215,13 @@ def test_a_folder_with_other_files_is_refused_untouched(database_folder: Path) -
 
 
 def test_a_path_that_a_shell_would_expand_is_refused(database_folder: Path) -> None:
-    """pg_ctl hands the path to a shell."""
+    """pg_ctl passes the path to a shell."""
     with pytest.raises(EmbeddedPostgresError, match="use another path"):
         EmbeddedPostgres(database_folder / "$(id)").start()
 
 
 def test_a_cluster_of_another_version_is_refused(empty_dir: Path) -> None:
-    """It says which release can read it, and leaves it alone."""
+    """The error names the release that can read it, and the files stay unchanged."""
     (empty_dir / "cluster").mkdir(parents=True)
     (empty_dir / "cluster" / "PG_VERSION").write_text("12\n")
 
@@ -241,7 +241,7 @@ def test_a_server_that_does_not_start_says_why(data_dir: Path) -> None:
 
 
 def test_folders_are_opened_for_passing_and_never_for_listing(database_folder: Path) -> None:
-    """What root's server needs is added to closed parents, nothing more, and reported."""
+    """Only permissions that root's server needs are added to parent folders, and reported."""
     closed = database_folder / "closed"
     inner = closed / "inner"
     inner.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Registered graphs and the real catalog of nodes understand one another."""
+"""Registered graphs and the real catalog of nodes work together."""
 
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,7 @@ PLUS_ONE: dict[str, Any] = {
 
 
 def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
-    """Return a graph of subgraphs, one after the other."""
+    """Return a graph of subgraphs in sequence."""
     ids = [f"inner-{index}" for index in range(len(graphs))]
     steps = [
         {"id": step_id, "type": "subgraph", "data": {"graph": graph}}
@@ -41,7 +41,7 @@ def graphs(api: Api) -> Definitions:
 async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
     graphs: Definitions,
 ) -> None:
-    """In subgraphs, at any depth, in the data of a map and in fallbacks."""
+    """References work in subgraphs at any depth, in the data of a map and in fallbacks."""
     await graphs.register(TENANT, DefinitionRef("plus-one"), PLUS_ONE)
     await graphs.register(
         TENANT, DefinitionRef("twice"), holding(named("plus-one"), named("plus-one", 1))
@@ -60,7 +60,7 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
 
 
 async def test_what_is_not_registered_is_said_once(graphs: Definitions) -> None:
-    """The catalog has nothing to add about a bare name, and its own findings are named too."""
+    """The catalog adds no error for an unresolved name, and its own errors are listed too."""
     graph = holding(named("nowhere"), PLUS_ONE, {"name": 5})
     graph["steps"][1]["type"] = "unknown"
 

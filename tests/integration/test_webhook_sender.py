@@ -1,4 +1,4 @@
-"""How a webhook goes over the wire: to the address that was checked, under the name it has."""
+"""Webhook requests over the network: to the checked address, with the original host name."""
 
 import asyncio
 import datetime as dt
@@ -48,7 +48,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Have every name resolve to the next of the answers; return the names as they are asked."""
+    """Resolve every name to the next of the answers; return the requested names."""
     asked: list[str] = []
     left = list(answers)
 
@@ -68,7 +68,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
 async def test_names_that_are_slow_to_look_up_hold_up_webhooks_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The threads that everything else shares stay free."""
+    """Lookups do not block the threads that other parts share."""
     answered = threading.Event()
     monkeypatch.setattr(
         "caseworker.features.webhooks.sender.socket.getaddrinfo",
@@ -87,7 +87,7 @@ async def test_names_that_are_slow_to_look_up_hold_up_webhooks_alone(
 
 
 async def test_a_webhook_arrives_as_it_was_sent(receiver: Receiver) -> None:
-    """Path and query as they are, the host under its name, nothing of the environment."""
+    """Path, query and host name are unchanged, and proxies of the environment are ignored."""
     answer = await sent(receiver.url)
 
     [arrival] = receiver.arrivals
@@ -101,7 +101,7 @@ async def test_a_webhook_arrives_as_it_was_sent(receiver: Receiver) -> None:
 async def test_the_host_is_resolved_once_and_its_address_is_called(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that changes its address between the check and the call changes nothing."""
+    """A name that changes its address between the check and the call has no effect."""
     asked = resolving(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
 
     answer = await sent(f"http://rebinding.example:{receiver.port}/")
@@ -117,7 +117,7 @@ async def test_the_host_is_resolved_once_and_its_address_is_called(
 async def test_a_name_that_leads_inside_is_not_called(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    """Also if one of its addresses is public; without the rule the same request arrives."""
+    """One internal address among public ones is enough; without the rule the request arrives."""
     url = f"http://inside.example:{receiver.port}/"
     resolving(monkeypatch, [address], ["1.1.1.1", address], ["127.0.0.1"])
     public = UrlRules(allow_http=True)
@@ -132,7 +132,7 @@ async def test_a_name_that_leads_inside_is_not_called(
 async def test_the_next_attempt_tries_the_next_address(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host may have one that is not there."""
+    """One of the addresses of a host may be unreachable."""
     resolving(monkeypatch, *[["127.0.0.2", "127.0.0.1"]] * 2)
     url = f"http://two.example:{receiver.port}/"
     async with sending() as sender:
@@ -144,7 +144,7 @@ async def test_the_next_attempt_tries_the_next_address(
 
 
 async def test_redirects_are_not_followed(receiver: Receiver) -> None:
-    """Not even to where it would be allowed."""
+    """Even redirects to allowed addresses are not followed."""
     head = f"HTTP/1.1 307 There\r\nLocation: {receiver.url}\r\nContent-Length: 0\r\n\r\n"
     receiver.answer(head.encode(), OK)
 
@@ -169,7 +169,7 @@ async def test_redirects_are_not_followed(receiver: Receiver) -> None:
 async def test_a_receiver_may_ask_for_patience(
     receiver: Receiver, header: str, least: float, most: float
 ) -> None:
-    """In seconds or by a date; what cannot be read asks for nothing."""
+    """Retry-After works in seconds or as a date, and invalid values are ignored."""
     head = f"HTTP/1.1 429 Slow\r\nRetry-After: {header}\r\nContent-Length: 0\r\n\r\n"
     receiver.answer(head.encode())
 
@@ -180,7 +180,7 @@ async def test_a_receiver_may_ask_for_patience(
 
 
 async def test_cookies_of_a_receiver_are_not_kept(receiver: Receiver) -> None:
-    """The next message to that address may be for another receiver, of another tenant."""
+    """The next message to that address may belong to another tenant's receiver."""
     receiver.answer(b"HTTP/1.1 204 OK\r\nSet-Cookie: a=b; Path=/\r\nConnection: close\r\n\r\n")
     async with sending() as sender:
         for attempt in (1, 2):
@@ -190,7 +190,7 @@ async def test_cookies_of_a_receiver_are_not_kept(receiver: Receiver) -> None:
 
 
 async def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:
-    """Its head says all that counts."""
+    """The status line and the headers are sufficient."""
     receiver.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 100_000)
 
     assert await sent(receiver.url) == Answer(status_code=200)
@@ -210,7 +210,7 @@ async def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:
 async def test_what_goes_wrong_is_an_answer(
     receiver: Receiver, answer: bytes | None, error: str
 ) -> None:
-    """In words of our own: nothing of what the other side said is kept."""
+    """The error is our own text and contains nothing of the receiver's answer."""
     receiver.answer(answer)
 
     assert error in str(
@@ -219,7 +219,7 @@ async def test_what_goes_wrong_is_an_answer(
 
 
 async def test_a_host_that_is_not_there_is_an_answer() -> None:
-    """Neither its name nor its port."""
+    """The error contains neither its name nor its port."""
     assert "resolved" in str((await sent("http://nowhere.invalid/")).error)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -228,7 +228,7 @@ async def test_a_host_that_is_not_there_is_an_answer() -> None:
 
 
 def certified(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return what a server of a name presents, and what a client that trusts it checks."""
+    """Return the TLS contexts of a server with this name and of a client that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -271,7 +271,7 @@ def _alternative(name: str) -> x509.SubjectAlternativeName:
 async def test_the_certificate_must_be_that_of_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certified_for: str, accepted: bool
 ) -> None:
-    """Although the connection is made to an address."""
+    """The connection itself uses the resolved address."""
     of_server, of_client = certified(tmp_path, certified_for)
     resolving(monkeypatch, ["127.0.0.1"])
     async with receiving(of_server) as receiver:
@@ -288,7 +288,7 @@ async def test_the_certificate_must_be_that_of_the_name(
 async def test_an_unknown_certificate_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that nobody has vouched for."""
+    """A certificate without a trusted issuer fails the handshake."""
     of_server, _ = certified(tmp_path, "hooks.example")
     resolving(monkeypatch, ["127.0.0.1"])
     async with receiving(of_server) as receiver:

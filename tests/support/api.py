@@ -1,4 +1,7 @@
-"""The real application on the real stores, called in this process. No worker executes its runs."""
+"""The real application on the real stores, called in this process.
+
+No worker executes its runs.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -26,7 +29,7 @@ ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker
 
 @dataclass
 class FixedReadiness:
-    """Reports the states that a test sets."""
+    """A readiness check whose states a test sets."""
 
     states: Mapping[str, PartState] = field(default_factory=lambda: ALL_READY)
 
@@ -35,7 +38,7 @@ class FixedReadiness:
 
 
 class Api(Process):
-    """A process that serves requests and executes no runs; a test may use its stores directly."""
+    """A process that serves requests and executes no runs; tests may use its stores directly."""
 
     def __init__(self, url: str, settings: Settings = SETTINGS) -> None:
         """Build the process; :meth:`opened` connects it to the database at ``url``."""
@@ -54,7 +57,7 @@ class Api(Process):
     ) -> FastAPI:
         """Return the application; ``services`` replace fields of :class:`ApiServices`.
 
-        Each application authenticates anew: another test's keys are not cached in it.
+        Each application gets its own authentication, so it caches no keys of another test.
         """
         authentication = Authentication(self.keys, bootstrap_key=bootstrap_key)
         used = replace(api_services(self), **{"authentication": authentication, **services})
@@ -69,7 +72,7 @@ def openapi_document() -> dict[str, Any]:
 
 @asynccontextmanager
 async def client_of(app: FastAPI, peer: str = "127.0.0.1") -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client that calls the application from an address."""
+    """Yield a client that calls the application from the address ``peer``."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(peer, 50000))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client

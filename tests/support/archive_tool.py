@@ -1,4 +1,4 @@
-"""A tool that reads pages, each with a text of its own: prose, or what cannot be compressed."""
+"""A tool that reads pages with unique texts: prose, or incompressible text."""
 
 import base64
 import hashlib
@@ -11,13 +11,13 @@ from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 PAGE_CHARS = 2000
 PROSE = "ARCHIVE_OF_PROSE"
-"""The variable of the environment that, if it is set, makes pages of Python's own manual."""
+"""The environment variable that makes the pages come from Python's own manual."""
 
 _MANUAL = "\n".join(text for _, text in sorted(pydoc_data.topics.topics.items()))
 
 
 def page_text(number: int) -> str:
-    """Return the text of a page; it follows from the number alone, as for all texts here."""
+    """Return the text of a page, which depends only on its number."""
     if os.environ.get(PROSE):
         begin = number * (PAGE_CHARS - 7) % (len(_MANUAL) - PAGE_CHARS)
         return _MANUAL[begin : begin + PAGE_CHARS]
@@ -26,7 +26,7 @@ def page_text(number: int) -> str:
 
 
 class ArchiveTool:
-    """Returns a page of about 2 KB; it counts as reaching the outside."""
+    """Returns a page of about 2 KB; it counts as an external call."""
 
     spec = ToolSpec(
         name="archive",
@@ -42,5 +42,5 @@ class ArchiveTool:
     )
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Read it; see Tool."""
+        """Return the page; see Tool."""
         return {"text": page_text(args["page"])}

@@ -1,4 +1,4 @@
-"""Files for tests, and a run that has them."""
+"""Files for tests, and a run that owns them."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ LIMITS = artifact_limits(max_bytes=1_000_000, max_run_bytes=2_000_000, max_per_r
 def new_artifact(
     name: str, data: bytes = b"bytes", *, slot: str | None = None, media_type: str = "image/png"
 ) -> NewArtifact:
-    """Return a file as the sink of a call hands it on."""
+    """Return a file as the sink of a call passes it on."""
     return NewArtifact(
         name=name,
         slot=slot or f"slot of {name}",
@@ -36,15 +36,15 @@ def new_artifact(
 
 
 class StubArtifacts:
-    """A store of files that answers as a test wants, for tests of what uses one.
+    """An artifact store with configurable answers, for tests of its callers.
 
-    What the real store promises is tested on Postgres.
+    The contract of the real store is tested on Postgres.
     """
 
     def __init__(self) -> None:
         self.kept: dict[str, tuple[StoredArtifact, bytes]] = {}
         self.answer = Kept.KEPT
-        """The answer to every file that is to be stored."""
+        """The answer to every file to be stored."""
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
         await asyncio.sleep(0)
@@ -74,7 +74,7 @@ class StubArtifacts:
 
 @dataclass(frozen=True)
 class Files:
-    """A run, and the store of the files that it has made."""
+    """A run, and the store of its files."""
 
     run: Run
     store: StubArtifacts
@@ -83,7 +83,7 @@ class Files:
 async def run_with_files(
     runs: RunStore, files: ArtifactStore, *made: NewArtifact, run_id: str = "case-1"
 ) -> Run:
-    """Return a run that is executed and has made these files."""
+    """Return a running run with these files."""
     run = (await runs.accept(new_run(run_id), worker_id="w1")).run
     for new in made:
         assert await files.save(run.key, run.fence, new, LIMITS) is Kept.KEPT
@@ -91,6 +91,6 @@ async def run_with_files(
 
 
 async def files_of_a_run(*made: NewArtifact, store: StubArtifacts | None = None) -> Files:
-    """Return a run that is executed without a database and has made these files."""
+    """Return a run with these files that is executed without a database."""
     store = store or StubArtifacts()
     return Files(await run_with_files(MemoryRuns(), store, *made), store)

@@ -1,4 +1,4 @@
-"""Requests whose answers are read while they come, and that may be given up in the middle."""
+"""Requests whose answers are read as they arrive, and that can be aborted midway."""
 
 import asyncio
 import json
@@ -10,14 +10,14 @@ from fastapi import FastAPI
 
 
 class StreamedCall:
-    """One GET of an application, without a socket in between."""
+    """One GET of an application, without a socket."""
 
     def __init__(self, app: FastAPI, path: str, headers: Mapping[str, str]) -> None:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.body = b""
         self.whole = False
-        """Whether the application has said that this was all."""
+        """Whether the application has marked the response as complete."""
         self._news = asyncio.Event()
         self._gone = asyncio.Event()
         self._begun = False
@@ -39,12 +39,12 @@ class StreamedCall:
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what the whole events that have come so far hold."""
+        """Return the data of the events that have arrived completely."""
         blocks = [parsed(block) for block in self.body.decode().split("\n\n")[:-1]]
         return [json.loads(block["data"]) for block in blocks if "data" in block]
 
     async def seen(self, count: int) -> list[dict[str, Any]]:
-        """Wait for a number of events and return all there are."""
+        """Wait for a number of events and return all that have arrived."""
         async with asyncio.timeout(150):
             while len(self.events()) < count:
                 self._news.clear()
@@ -52,7 +52,7 @@ class StreamedCall:
         return self.events()
 
     async def answered(self) -> int:
-        """Wait for the answer to begin and return its status."""
+        """Wait for the start of the answer and return its status."""
         async with asyncio.timeout(150):
             while self.status is None:
                 self._news.clear()
@@ -66,7 +66,7 @@ class StreamedCall:
         return self.events()
 
     async def hang_up(self) -> None:
-        """Go away, and wait until the application has noticed."""
+        """Disconnect, and wait until the application has noticed."""
         self._gone.set()
         async with asyncio.timeout(150):
             await self.task
@@ -98,7 +98,7 @@ def parsed(block: str) -> dict[str, str]:
 async def streamed(
     app: FastAPI, path: str, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[StreamedCall]:
-    """Make a call; it is given up when the block ends, if it has not ended before."""
+    """Make a call and abort it at the end of the block if it has not ended."""
     call = StreamedCall(app, path, headers or {})
     try:
         yield call

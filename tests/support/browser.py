@@ -21,9 +21,9 @@ _START_MS = 600_000
 
 
 def program() -> str:
-    """Return the path of a browser; tests are skipped where there is none.
+    """Return the path of a browser; skip the test if none is installed.
 
-    ``BROWSER_PROGRAM`` names one that is called otherwise.
+    ``BROWSER_PROGRAM`` names a browser with a different name.
     """
     found = os.environ.get("BROWSER_PROGRAM") or next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:

@@ -1,7 +1,7 @@
-"""Secrets and personal data that belong to nobody, each of them unlike any other.
+"""Unique secrets and personal data that belong to no real person.
 
-A canary carries the place where it was planted, so that wherever it turns up it tells where it came
-from; those that are made of digits alone carry a number that was drawn for the place.
+A canary contains the place where it was planted, so a leak shows its origin. Canaries made only of
+digits contain a random number of that place.
 """
 
 import base64
@@ -14,7 +14,7 @@ _LETTERS = "abcdefghijkmnopqrstuvwxyz"
 _MIXED = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz23456789"
 
 _WIDE = "\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44\uff1a"
-"""The word password and a colon, in wide letters."""
+"""The word password and a colon, in full-width letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Canary:
     """One secret."""
 
     place: str
-    """Where it was planted."""
+    """The place where it was planted."""
     kind: str
     shown: str
-    """How it stands in a text, with the words that belong to it."""
+    """The text that contains the canary, with its surrounding words."""
     needle: str
-    """What must not be found anywhere else."""
+    """The part that must appear nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class Canaries:
 
     @property
     def text(self) -> str:
-        """All of them as a caller could write them."""
+        """All canaries as a caller could write them."""
         return ". ".join(canary.shown for canary in self.all)
 
     def of(self, kind: str) -> Canary:
-        """Return the one of a kind."""
+        """Return the canary of a kind."""
         return next(canary for canary in self.all if canary.kind == kind)
 
     def leaked_into(self, text: str) -> list[str]:
-        """Return the kinds that can be read in a text."""
+        """Return the kinds that a text contains."""
         return [f"{self.place}: {one.kind}" for one in self.all if one.needle in text]
 
 
 def planted(place: str) -> Canaries:
-    """Return the canaries of a place; the same whenever it is asked for."""
+    """Return the canaries of a place; repeated calls return the same ones."""
     draw = random.Random(f"canaries of {place}")
     return Canaries(place, tuple(_kinds(place, draw)))
 
@@ -90,14 +90,14 @@ def _plain(place: str, kind: str, value: str) -> Canary:
 
 
 def card_number(draw: random.Random) -> str:
-    """Return the 16 digits of a card that checks (Luhn)."""
+    """Return the 16 digits of a card with a valid checksum (Luhn)."""
     digits = [4, *(draw.randrange(10) for _ in range(14))]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[::2]]
     return "".join(map(str, digits)) + str(-(sum(doubled) + sum(digits[1::2])) % 10)
 
 
 def account_number(draw: random.Random) -> str:
-    """Return a German account number that checks (mod 97)."""
+    """Return a German account number with a valid checksum (mod 97)."""
     account = "".join(str(draw.randrange(10)) for _ in range(18))
     check = 98 - int(f"{account}131400") % 97
     return f"DE{check:02}{account}"

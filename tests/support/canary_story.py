@@ -1,4 +1,4 @@
-"""Runs of every kind and end, with canaries in everything that reaches the service from outside."""
+"""Runs of every kind and end, with canaries in every external input."""
 
 import asyncio
 import json
@@ -14,27 +14,27 @@ from tests.support.graph_documents import edge
 from tests.support.surfaces import PAYLOAD
 
 _CUT = 400
-"""The longest text for fields that are short."""
+"""The longest text for short fields."""
 
 
 @dataclass(slots=True)
 class Story:
-    """What was done, and what came of it."""
+    """The requests of the story and their results."""
 
     http: httpx.AsyncClient
     provider: FakeProvider
     canaries: dict[str, Canaries] = field(default_factory=dict)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By what they are examples of; as they ended."""
+    """Finished runs by the case that each one illustrates."""
     answers: list[httpx.Response] = field(default_factory=list)
-    """To requests that were refused."""
+    """Answers to refused requests."""
 
     def text(self, place: str) -> str:
-        """Plant all canaries in a place and return the text that holds them."""
+        """Plant all canaries in a place and return the text that contains them."""
         return self.canaries.setdefault(place, planted(place)).text
 
     def one(self, place: str, kind: str) -> str:
-        """Plant one canary in a place that has no room for more."""
+        """Plant one canary in a place that is too small for more."""
         return self._some(place, (kind,))
 
     def few(self, place: str) -> str:
@@ -50,7 +50,7 @@ class Story:
         return self.canaries.setdefault(place, few).text
 
     async def tell(self) -> None:
-        """Do it all."""
+        """Send all requests of the story."""
         await self._cases_that_end()
         await self._cases_that_are_stopped()
         await self._graphs()
@@ -177,7 +177,7 @@ class Story:
         self.runs[name] = run
 
     async def posted(self, path: str, body: Any) -> dict[str, Any]:
-        """Send what is accepted; return the answer."""
+        """Send a request that must succeed; return the answer."""
         answer = await self.http.post(path, json=body)
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
@@ -196,7 +196,7 @@ class Story:
         return f"Story of {name}:"
 
     async def _refused(self) -> None:
-        """Send what cannot be accepted, with canaries where it is wrong."""
+        """Send requests that must be refused, with canaries in the invalid parts."""
         key, text = self.one("refused key", "model key"), self.text("refused")
         step = {"id": key, "type": key, "data": {key: text}}
         strange = {**edge(key, key, channel=text), "source_handle": text, key: text}
@@ -229,14 +229,14 @@ class Story:
         await self.refuse("PATCH", f"/runs/{key}?{key}={key}")
 
     async def refuse(self, method: str, path: str, **options: Any) -> None:
-        """Send what must be refused, and keep the answer."""
+        """Send a request that must be refused, and keep the answer."""
         answer = await self.http.request(method, path, **options)
         assert 400 <= answer.status_code < 500, (path, answer.text)
         self.answers.append(answer)
 
 
 def payload_of(run: dict[str, Any]) -> str:
-    """Return the part of a run's result that its caller asked for, as text."""
+    """Return the part of a run's result that its caller requested, as text."""
     result = run["result"] or {}
     return json.dumps({name: result[name] for name in result if name in PAYLOAD})
 

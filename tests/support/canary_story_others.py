@@ -1,4 +1,4 @@
-"""Runs that wait for people, that schedules and threads begin, and that announce their end."""
+"""Runs that wait for approvals, that schedules and threads start, and that call webhooks."""
 
 import asyncio
 from typing import Any
@@ -11,9 +11,9 @@ CHANGES = {"type": "object", "properties": {"note": SCALAR}}
 
 
 async def tell_of_others(story: Story, receiver: Receiver) -> None:
-    """Approve with other arguments, refuse, schedule, talk and announce, with canaries in all.
+    """Approve with changed arguments, refuse, schedule, chat and notify, with canaries in each.
 
-    The receiver of the announcements fails, and says canaries as well.
+    The webhook receiver fails and returns canaries as well.
     """
     said, header = story.text("receiver"), story.one("receiver header", "model key")
     body = said.encode()
@@ -28,7 +28,7 @@ async def tell_of_others(story: Story, receiver: Receiver) -> None:
 
 
 async def _asked(name: str, story: Story, receiver: Receiver, **decision: Any) -> None:
-    """Have a run ask something, decide it wrongly, and decide it."""
+    """Start a run that asks, send an invalid decision, and then a valid one."""
     message = f"{story.text(f'message {name}')} ${{default}}"
     step = {"id": "ask", "type": "approval", "data": {"message": message, "changes": CHANGES}}
     secret = story.one(f"webhook {name}", "model key")
@@ -66,7 +66,7 @@ async def _questions(story: Story, path: str) -> list[dict[str, Any]]:
 
 
 async def _told_by_server(story: Story) -> None:
-    """Have an MCP server answer, fail and break a call, each with canaries."""
+    """Let an MCP server answer, fail and break a call, each with canaries."""
     for how in ("answer", "fail", "break"):
         story.text(f"mcp {how}")
         data = {"tool": "hostile.confide", "args": {"how": how}}
@@ -76,7 +76,7 @@ async def _told_by_server(story: Story) -> None:
 
 
 async def _scheduled(story: Story) -> None:
-    """Have a schedule begin a run."""
+    """Let a schedule start a run."""
     run = {
         "kind": "graph",
         "graph": _said("${default}"),
@@ -90,7 +90,7 @@ async def _scheduled(story: Story) -> None:
 
 
 async def _talked(story: Story) -> None:
-    """Say something in a thread."""
+    """Send a message in a thread."""
     thread = {
         "thread_id": "canaries",
         "title": story.few("title"),
@@ -104,7 +104,7 @@ async def _talked(story: Story) -> None:
 
 
 async def _delivered(story: Story, count: int) -> None:
-    """Wait until nothing waits to be announced; keep what is shown of the announcements."""
+    """Wait until no delivery is pending; keep the list of deliveries."""
     async with asyncio.timeout(150):
         while True:
             shown = await story.http.get("/webhooks/deliveries")

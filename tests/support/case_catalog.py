@@ -1,4 +1,4 @@
-"""A catalog whose cases are worked on by a node of a test."""
+"""A catalog whose cases are executed by a node of the test."""
 
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.node import Node
@@ -8,6 +8,6 @@ from caseworker_cases.agent.case import CaseData
 
 
 def case_catalog(node: Node) -> NodeCatalog:
-    """Return a catalog of one type: ``case``, which ``node`` executes."""
+    """Return a catalog of one type, ``case``, which ``node`` executes."""
     kind = NodeType(name="case", description="A test.", node=node, data=CaseData, handles=Handles())
     return NodeCatalog((kind,))

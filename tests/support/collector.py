@@ -1,4 +1,4 @@
-"""A collector: takes spans and metrics by OTLP and reads them with the protocol's own messages."""
+"""A collector that receives spans and metrics over OTLP and parses them."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """``with Collector() as collector``: listens on this machine and keeps what it gets."""
+    """``with Collector() as collector``: an OTLP receiver on loopback that keeps all requests."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -43,21 +43,21 @@ class Collector:
         self._server.server_close()
 
     def wait_for(self, trace_id: str, count: int, *, seconds: float = 150) -> None:
-        """Wait until so many spans of a trace have come.
+        """Wait until ``count`` spans of a trace have arrived.
 
         Raises:
-            TimeoutError: they do not.
+            TimeoutError: Fewer spans arrived in time.
         """
         self._wait(
             lambda: sum(span.trace_id.hex() == trace_id for span in self.spans) >= count, seconds
         )
 
     def wait_for_all(self, count: int, *, seconds: float = 150) -> None:
-        """Wait until so many spans have come; raises as :meth:`wait_for` does."""
+        """Wait until ``count`` spans have arrived; raises like :meth:`wait_for`."""
         self._wait(lambda: len(self.spans) >= count, seconds)
 
     def wait_for_metrics(self, enough: Callable[[Any], bool], *, seconds: float = 150) -> Any:
-        """Return the last metrics once they are enough; raises as :meth:`wait_for` does."""
+        """Return the last metrics once they suffice; raises like :meth:`wait_for`."""
         self._wait(lambda: bool(self.metrics) and enough(self.metrics[-1]), seconds)
         return self.metrics[-1]
 

@@ -24,7 +24,7 @@ _HEADER = """\
 
 
 def render_example(section: type[BaseModel] = Settings, path: Location = ()) -> str:
-    """Return the text of the example file, or of a section of it."""
+    """Return the text of the example file, or of one section."""
     text, indent = "" if path else _HEADER, "  " * len(path)
     for name, field in section.model_fields.items():
         key, inner = (*path, name), type(field.default)
@@ -48,7 +48,7 @@ def _comment(text: str, indent: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Write a default as YAML."""
+    """Return a default as YAML."""
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value) if isinstance(value, PurePath | str) else ""

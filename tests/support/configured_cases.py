@@ -1,4 +1,4 @@
-"""A service with settings of a test's own, as its environment would bring them, and its cases."""
+"""A service configured by the environment that a test sets, and its cases."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,24 +19,24 @@ from tests.support.service import model_settings
 
 
 def plan(tool: str, *arguments: Any) -> Step:
-    """A reply that plans one use of a tool for each of the arguments."""
+    """Return a reply that plans one tool call for each of the arguments."""
     return Step(plan={"actions": [{"tool": tool, "args": args} for args in arguments]})
 
 
 def calculation(*expressions: str) -> Step:
-    """A reply that plans calculations."""
+    """Return a reply that plans calculations."""
     return plan("calculator", *({"expression": expression} for expression in expressions))
 
 
 RIGHT, WRONG, FAILING = calculation("6 * 7"), calculation("7 * 7"), calculation("1 / 0")
-"""Replies to the usual question."""
+"""Replies to the default question."""
 
 QUESTION = {"input": "What is 6 times 7?"}
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Runs cases on a service with settings of their own."""
+    """Runs cases on a service with its own settings."""
 
     provider: FakeProvider
     database_url: str
@@ -44,7 +44,7 @@ class Configured:
 
     @asynccontextmanager
     async def serving(self, **environment: str) -> AsyncIterator[JsonClient]:
-        """Open a service with these variables in its environment; return a client of it."""
+        """Open a service with these environment variables; return a client of it."""
         patient = {"SERVER_REQUEST_TIMEOUT_SECONDS": "150"}
         environ = {**model_settings(self.provider.openai_url), **patient, **environment}
         process = Process(
@@ -56,14 +56,14 @@ class Configured:
             yield client
 
     async def script(self, small: Sequence[Step], big: Sequence[Step] = (FAILING,)) -> None:
-        """Say what the two models answer; the last reply is repeated."""
+        """Set the replies of the two models; the last reply is repeated."""
         await self.provider.script("", small, model="fake-small", repeat_last=True)
         await self.provider.script("", big, model="fake-big", repeat_last=True)
 
     async def run(
         self, small: Sequence[Step], big: Sequence[Step] = (FAILING,), /, **settings: Any
     ) -> dict[str, Any]:
-        """Run one case; small letters are fields of the request, capitals are settings."""
+        """Run one case; lower-case names are request fields, upper-case names are settings."""
         await self.script(small, big)
         fields = {name: value for name, value in settings.items() if name.islower()}
         environment = {name: value for name, value in settings.items() if name.isupper()}
@@ -71,17 +71,17 @@ class Configured:
             return await client.post_run({**QUESTION, **fields}, wait_seconds=120)
 
     async def asked(self) -> dict[str, int]:
-        """How often each model was asked."""
+        """Return the number of calls of each model."""
         models = [arrival.model for arrival in await self.provider.arrivals()]
         return {tier: models.count(f"fake-{tier}") for tier in ("small", "big")}
 
     async def document(self, place: int = 0) -> dict[str, Any]:
-        """What a planner was told, in the order of the requests."""
+        """Return the document that a planner received, in the order of the requests."""
         body = await self.body(place)
         return told((message["role"], message["content"]) for message in body["messages"])
 
     async def body(self, place: int = 0) -> dict[str, Any]:
-        """The body of a request to the provider, in the order of arrival."""
+        """Return the body of a request to the provider, in the order of arrival."""
         body = (await self.provider.arrivals(bodies=True))[place].body
         assert body is not None
         return body

@@ -1,9 +1,9 @@
-"""Processes of the service that die, freeze or lose answers at any of their writes.
+"""Service processes that crash, freeze or lose answers at any of their writes.
 
-The run service, the executor, the approvals, the journal and the heartbeat are the real ones, over
-one database in memory and on virtual time. Between each process and the database stands its wire,
-see ``crashing_wire``. A process that dies stops at once: whatever its tasks do while they are taken
-down reaches neither the database nor the outside, and another process takes its place.
+The run service, executor, approvals, journal and heartbeat are real; they use one in-memory
+database and virtual time. Between each process and the database is its wire, see ``crashing_wire``.
+A crashed process stops at once: its tasks reach neither the database nor the outside during their
+teardown, and another process replaces it.
 """
 
 import asyncio
@@ -54,18 +54,18 @@ from tests.support.seeded_loop import SeededLoop
 T = TypeVar("T")
 
 _KEEPER: Any = SimpleNamespace(sink_of=CallPlace)
-"""Of files that nobody keeps."""
+"""A stand-in for the file store that stores nothing."""
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 HEARTBEAT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
-"""How often processes look for queued runs, and clients at what has become of theirs."""
+"""Interval at which processes poll for queued runs and clients poll their runs."""
 MOST_LOSSES = 9
-"""More than a story has: no run of it may fail as lost."""
+"""More losses than any scenario causes, so that no run fails as lost."""
 
 
 class CrashingProcess:
-    """A process that executes runs until it dies."""
+    """A process that executes runs until it crashes."""
 
     def __init__(self, name: str, cluster: "CrashingCluster") -> None:
         self.name, self.cluster = name, cluster
@@ -104,7 +104,7 @@ class CrashingProcess:
         """Let the process answer a client.
 
         Raises:
-            ConnectionLostError: it died before it did.
+            ConnectionLostError: The process crashed before its answer.
         """
         task = self.cluster.loop.create_task(work, context=self._context.copy())
         await asyncio.wait({task})
@@ -113,23 +113,23 @@ class CrashingProcess:
         return task.result()
 
     def require_life(self) -> None:
-        """Let nothing pass that a dead process does.
+        """Stop any action of a crashed process.
 
         Raises:
-            asyncio.CancelledError: it is dead.
+            asyncio.CancelledError: The process has crashed.
         """
         if self.dead:
             raise asyncio.CancelledError
 
     def die(self) -> None:
-        """Stop at once."""
+        """Crash at once."""
         self.dead = self.closed = True
         for task in sorted(self.tasks, key=hash):
             task.cancel()
         self.cluster.died(self)
 
     async def close(self) -> None:
-        """Give up what is executed, and end."""
+        """Release the executed runs and end."""
         if not self.closed:
             self.closed = True
             await self.executor.drain(0)
@@ -157,11 +157,11 @@ class CrashingProcess:
 
 @dataclass
 class CrashingCluster:
-    """A database, the processes on it, one run, and whoever asked for it and decides for it."""
+    """A database, its processes, one run, and the client that posts it and decides for it."""
 
     seed: int
     faults: Mapping[int, Fault]
-    """What happens at which write, counted over the whole cluster from 0."""
+    """The fault at each write, counted over the whole cluster from 0."""
     request: Mapping[str, Any]
     prepared: PreparedGraph
     services: Mapping[type, Any]
@@ -174,15 +174,15 @@ class CrashingCluster:
     known_at: dict[str, int] = field(default_factory=dict)
     """The step of the loop at which the result of a call was first stored, by key."""
     fence_of: dict[str, int] = field(default_factory=dict)
-    """The fence under which a CallNode was first stored."""
+    """The fence under which each CallNode was first stored."""
     claimed_at: dict[int, int] = field(default_factory=dict)
     """The step of the loop at which a fence was first used."""
     taken_away: int = 0
-    """How often it was taken from a process."""
+    """How often the run was recovered from a process."""
     begun: int = 0
-    """How many processes there were."""
+    """The number of processes started so far."""
     gone: list[str] = field(default_factory=list)
-    """Those that were found to be dead; whatever belongs to them is taken from them."""
+    """Processes that count as dead; their runs are recovered."""
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -191,7 +191,7 @@ class CrashingCluster:
         self.chance = Random(f"cluster {self.seed}")
         self.refusals = Random(f"refused writes {self.seed}")
         self.hesitation = self.chance.choice([0.0, 0.5, 0.9])
-        """How often people look at a question and put it off."""
+        """The probability that a person sees an approval and postpones it."""
         clock = loop.time
         self.database = self.database_type(now=lambda: EPOCH + timedelta(seconds=clock()))
         self.approvals = MemoryApprovals(self.database)
@@ -215,14 +215,14 @@ class CrashingCluster:
 
     @property
     def run(self) -> Run:
-        """The run as it is stored."""
+        """The stored run."""
         run = self.database.rows[KEY].run
         assert run is not None
         return run
 
     @property
     def losses(self) -> int:
-        """How often it was taken from a process, or given back as one that counts."""
+        """How often the run was recovered from a process or released with a counted attempt."""
         return self.taken_away + self.database.rows[KEY].broken
 
     @property
@@ -232,7 +232,7 @@ class CrashingCluster:
         return row is not None and row.run is not None and row.run.status is RunStatus.QUEUED
 
     def strike(self, kind: str) -> Fault | None:
-        """Count a write; return what happens at it."""
+        """Count a write; return its fault, if any."""
         number = len(self.writes)
         self.writes.append(kind)
         fault = self.faults.get(number)
@@ -241,17 +241,17 @@ class CrashingCluster:
         return fault
 
     async def claimed(self, key: RunKey | None, worker_id: str) -> Run | None:
-        """Claim the run, and note when."""
+        """Claim the run, and record when."""
         run = await self.database.claim(key, worker_id)
         if run is not None:
             self.claimed_at[run.fence] = self.loop.steps
         return run
 
     async def journal(self, write: Any, store: Callable[[Any], Awaitable[T]]) -> T:
-        """Store what an owner writes, and note what is known from then on."""
+        """Store an owner's write, and record the results that are known afterwards."""
         try:
             return await store(write)
-        finally:  # a process that dies loses the answer, not what was stored
+        finally:  # a crashed process loses the answer, but the write is stored
             run, stored = self.run, self.database.rows[KEY].calls
             for record in write.calls:
                 if record.node_id in stored and run.fence == write.fence:
@@ -259,7 +259,7 @@ class CrashingCluster:
             self.recorded(write.calls)
 
     def recorded(self, calls: Sequence[CallRecord]) -> None:
-        """Note the results that are stored by now."""
+        """Record the results that are stored now."""
         stored = self.database.rows[KEY].calls
         for record in calls:
             known = stored.get(record.node_id)
@@ -267,14 +267,14 @@ class CrashingCluster:
                 self.known_at.setdefault(known.call_key, self.loop.steps)
 
     def arrived(self, call_key: str, name: str) -> None:
-        """Note an attempt that reaches the outside; those of the dead do not."""
+        """Record an attempt that reaches the outside; attempts of crashed processes do not."""
         owner = OWNER.get()
         assert owner is not None
         owner.require_life()
         self.arrivals.append(Arrival(call_key, FENCE.get(), self.loop.steps, name))
 
     def happen_later(self, seconds: float, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Do something outside of all processes."""
+        """Schedule an action outside of all processes."""
 
         async def later() -> None:
             await asyncio.sleep(seconds)
@@ -291,7 +291,7 @@ class CrashingCluster:
         self.taken_away += len(self.database.lose(name))
 
     def take_away_from(self, name: str) -> None:
-        """Have others find a process dead that is not."""
+        """Make other processes consider a living process dead."""
 
         async def found() -> None:
             self.lose(name)
@@ -299,7 +299,7 @@ class CrashingCluster:
         self.happen_later(self.chance.choice([0.0, 0.4, 2.0]), found)
 
     def died(self, process: CrashingProcess) -> None:
-        """Find the runs of a process that is gone after a while, and begin another one."""
+        """Recover the runs of a crashed process after a delay, and start another process."""
 
         async def replaced() -> None:
             self.gone.append(process.name)
@@ -311,7 +311,7 @@ class CrashingCluster:
         self.happen_later(self.chance.choice([0.0, 1.0, 3.5]), replaced)
 
     async def play(self) -> "CrashingCluster":
-        """Post the run, decide what it asks, and see it end."""
+        """Post the run, decide its approvals, and wait for its end."""
         self.processes = []
         for _ in range(2):
             self._begin()
@@ -364,7 +364,7 @@ class CrashingCluster:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _decide(self) -> None:
-        """Approve what is open, as a client who asks again when there is no answer."""
+        """Approve open approvals as a client that retries when it gets no answer."""
         asked = self.database.rows[KEY].approvals.values()
         waiting = [each for each in asked if each.decision is None]
         process = next((each for each in self.processes if not each.closed), None)

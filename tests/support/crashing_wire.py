@@ -1,7 +1,7 @@
-"""The wire between a process and the database, at which every write may be struck by a fault.
+"""The wire between a process and the database, where a fault can occur at every write.
 
-What a process sends passes here, in the order of the whole cluster. A process that dies at a write
-gets no answer any more, and whatever it does while it is taken down goes nowhere.
+All writes of the cluster pass here in order. A process that crashes at a write gets no answer, and
+nothing that it does during its teardown has an effect.
 """
 
 import asyncio
@@ -39,26 +39,26 @@ KEY = RunKey("t", "r0")
 REFUSED_SHARE = 0.3
 """The share of refused writes among those that no call waits for."""
 AGAIN_SECONDS = 0.3
-"""After how long a connection writes again what it got no answer to."""
+"""Seconds after which a connection repeats an unanswered write."""
 
 
 class Fault(StrEnum):
-    """What happens at a write."""
+    """A fault at a write."""
 
     BEFORE = "before"
-    """The process dies, and nothing is written."""
+    """The process crashes before the write."""
     AFTER = "after"
-    """It is written, and the process dies before it knows."""
+    """The write is stored, and the process crashes before its answer."""
     LATE = "late"
-    """The process dies, and what it had sent is executed seconds later."""
+    """The process crashes, and its statement is executed seconds later."""
     UNANSWERED = "unanswered"
-    """It is written, and the connection is lost before the answer comes."""
+    """The write is stored, and the connection is lost before its answer."""
     FAILED = "failed"
-    """The database is away, and back soon."""
+    """The database is unavailable for a short time."""
     FROZEN = "frozen"
-    """The write stands still, its process counts as dead meanwhile, and then it goes on."""
+    """The write is delayed, its process counts as dead in that time, and then it continues."""
     DRAINED = "drained"
-    """The process is asked to end and gives up what it does."""
+    """The process is asked to end and releases its runs."""
 
 
 DEADLY = frozenset({Fault.BEFORE, Fault.AFTER, Fault.LATE})
@@ -70,7 +70,7 @@ FENCE: ContextVar[int] = ContextVar("fence", default=1)
 
 
 def is_refused(chance: Random) -> bool:
-    """Return whether the server refuses the current write, of a journal that no call waits for."""
+    """Return whether the server refuses the current journal write, which no call waits for."""
     task = asyncio.current_task()
     waited_for = task is None or task.get_name() != "journal"
     return not waited_for and chance.random() < REFUSED_SHARE
@@ -93,30 +93,30 @@ class RefusingJournals:
 
 
 class ConnectionLostError(Exception):
-    """The process that a client had asked is gone."""
+    """The process that a client called has crashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An attempt of a call that has reached the outside."""
+    """An attempt of a call that reached the outside."""
 
     call_key: str
     fence: int
     step: int
-    """Of the event loop."""
+    """The step of the event loop."""
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """In place of a sink of files: tells a tool which call of the run it is."""
+    """A stand-in for the artifact sink that gives a tool the key of its call."""
 
     call_key: str
     saved: tuple[()] = ()
 
 
 class Sender(Protocol):
-    """A process, as its wire sees it."""
+    """A process, from the view of its wire."""
 
     name: str
     cluster: Any
@@ -131,7 +131,7 @@ class Sender(Protocol):
 
 
 class Wire:
-    """What a process writes through, and reads through: every store that it knows."""
+    """The connection of a process to every store, for reads and writes."""
 
     def __init__(self, process: "Sender") -> None:
         self._process = process
@@ -204,7 +204,7 @@ class Wire:
     async def _pass(
         self, kind: str, statement: Callable[[], Coroutine[Any, Any, T]], *, again: bool = False
     ) -> T:
-        """Execute a statement; ``again`` if its connection repeats what was not answered."""
+        """Execute a statement; with ``again`` the connection repeats it if it was not answered."""
         self._process.require_life()
         cluster = self._cluster
         fault = cluster.strike(kind)
@@ -233,7 +233,7 @@ class Wire:
 
 
 class ApprovalWire:
-    """The same wire as the approval store, whose ``get`` is another one than that of the runs."""
+    """The wire as the approval store, whose ``get`` differs from that of the runs."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire

@@ -1,8 +1,7 @@
-"""A Postgres for tests: embedded unless DATABASE_URL names one; each test has its own database.
+"""Postgres for tests: embedded unless DATABASE_URL names a server; each test has a database.
 
-To copy a template and drop the copy takes longer than most tests do. So a database of an embedded
-server is emptied after a test and given to the next one, unless the test has left more than rows
-in it.
+Copying a template and dropping the copy takes longer than most tests. So a database of an embedded
+server is emptied after a test and reused, unless the test changed more than rows.
 """
 
 import itertools
@@ -25,14 +24,14 @@ from tests.support.graph_invariants import violations
 
 
 def proxied(url: str, proxy: FaultProxy) -> str:
-    """Return the URL of a database, by way of a proxy in front of its server."""
+    """Return the URL of a database through a proxy in front of its server."""
     host, port = proxy.address
     through = make_url(url).set(host=host, port=port, query={})
     return through.render_as_string(hide_password=False)
 
 
 def upstream_of(url: str) -> Upstream:
-    """Return where the server of a database listens."""
+    """Return the address of a database's server."""
     parsed = make_url(url)
     folder = parsed.query.get("host")
     if isinstance(folder, str):
@@ -48,9 +47,9 @@ GROUP BY tenant_id, run_id
 
 
 def require_sound_graphs(connection: psycopg.Connection) -> None:
-    """Check the ExecutionGraph of every ended run in a database, also of an earlier version.
+    """Check the ExecutionGraph of every finished run in a database, also of an earlier schema.
 
-    Calls that a test wrote by hand, to see what the database refuses, are no nodes of a graph.
+    Calls that a test inserts directly, to see the database refuse them, are not nodes of a graph.
     """
     exists = "SELECT to_regclass('journal') IS NOT NULL"
     if connection.execute(exists).fetchone() != (True,):
@@ -93,7 +92,7 @@ SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
     JOIN pg_database ON oid = setdatabase WHERE datname = current_database()
 ) AS parts(part)
 """
-"""What a test may have changed beside rows: objects, statistics, sizes and settings."""
+"""Everything besides rows that a test may have changed: objects, statistics, sizes, settings."""
 
 
 def delete_rows(connection: psycopg.Connection) -> None:
@@ -103,7 +102,7 @@ def delete_rows(connection: psycopg.Connection) -> None:
 
 
 class TestServer:
-    """A Postgres server with a migrated template that databases are copied from."""
+    """A Postgres server with a migrated template for new databases."""
 
     __test__ = False
 
@@ -126,7 +125,7 @@ class TestServer:
         return name
 
     def drop(self, name: str) -> None:
-        """Drop a database, whoever is still connected to it."""
+        """Drop a database even if clients are connected to it."""
         self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def url_of(self, name: str) -> str:
@@ -135,9 +134,9 @@ class TestServer:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Return the URL of an empty, migrated database.
+        """Yield the URL of an empty, migrated database.
 
-        Whatever runs a test leaves in it must keep the invariants of an ExecutionGraph.
+        Runs that a test leaves in it must keep the invariants of an ExecutionGraph.
         """
         name = self._empty.pop() if self._empty else self.create(template=self._template)
         emptied = False
@@ -154,7 +153,7 @@ class TestServer:
 
     @contextmanager
     def empty_database(self) -> Iterator[str]:
-        """Return the URL of a fresh database without a table."""
+        """Yield the URL of a new database without tables."""
         name = self.create()
         try:
             yield self.url_of(name)
@@ -162,11 +161,11 @@ class TestServer:
             self.drop(name)
 
     def do_not_sync(self) -> None:
-        """Let the whole server never wait for the disk."""
+        """Turn off disk synchronisation for the whole server."""
         for name in ("fsync", "full_page_writes"):
             self._execute(sql.SQL("ALTER SYSTEM SET {} = off").format(sql.Identifier(name)))
         self._execute(sql.SQL("SELECT pg_reload_conf()"))
-        self._strategy = sql.SQL("file_copy")  # the cheaper one where nobody waits for the disk
+        self._strategy = sql.SQL("file_copy")  # cheaper without disk synchronisation
         with psycopg.connect(self.url_of(self._template)) as connection:
             self._shape = connection.execute(_SHAPE).fetchone()
 
@@ -175,7 +174,7 @@ class TestServer:
         self.drop(self._template)
 
     def _emptied(self, connection: psycopg.Connection) -> bool:
-        """End all others' connections, remove all rows; return whether nothing else was changed."""
+        """End all other connections and delete all rows; return whether nothing else changed."""
         connection.execute(_END_OTHERS)
         delete_rows(connection)
         return connection.execute(_SHAPE).fetchone() == self._shape
@@ -187,10 +186,10 @@ class TestServer:
 
 @contextmanager
 def open_server(data_dir: Path, *, synced: bool = True) -> Iterator[TestServer]:
-    """Return the server that DATABASE_URL names, or an embedded one in ``data_dir``.
+    """Return the server in DATABASE_URL, or an embedded one in ``data_dir``.
 
-    If it is not ``synced``, an embedded one does not wait for the disk: what is killed loses
-    nothing all the same, only a machine that loses its power would.
+    Without ``synced`` an embedded server does not wait for the disk. A killed process still loses
+    no data; only a power failure would.
     """
     url = os.environ.get("DATABASE_URL")
     embedded = None if url else EmbeddedPostgres(data_dir)

@@ -8,7 +8,7 @@ from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 Before = Callable[[ToolContext], Awaitable[None]]
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
-"""A picture with a script in it."""
+"""A picture that contains a script."""
 
 
 async def _nothing(context: ToolContext) -> None:
@@ -16,7 +16,7 @@ async def _nothing(context: ToolContext) -> None:
 
 
 class DrawingTool:
-    """Makes a file of every text it is given, and tells nothing of them itself."""
+    """Saves a file for every given text, and does not list the files in its result."""
 
     spec = ToolSpec(
         name="draw",
@@ -34,13 +34,13 @@ class DrawingTool:
     )
 
     def __init__(self, afterwards: Before = _nothing, *, media_type: str = "image/png") -> None:
-        """Make files of ``media_type``; then do something else before the call is over."""
+        """Make files of ``media_type``; then run another action before the call ends."""
         self.contexts: list[ToolContext] = []
         self._afterwards = afterwards
         self._media_type = media_type
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Save one file a text; see Tool."""
+        """Save one file per text; see Tool."""
         self.contexts.append(context)
         if context.artifacts is not None:
             for text in args["texts"]:

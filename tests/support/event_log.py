@@ -1,8 +1,8 @@
-"""The oracle for the events of a run: what may stand in its log, and in which order.
+"""The oracle for the events of a run: the allowed events and their order.
 
-A step that executes is started once, also if several workers try (the later ones resume it), and
-has at most one end: none where it was cut off for good. The last event of a run tells of its end,
-and nothing but late results comes behind it.
+An executing step starts once, even across several workers (later ones resume it), and ends at most
+once. It has no end if it was cut off permanently. The last event of a run is its end, followed only
+by late results.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 
 
 def event_problems(events: Sequence[EventRecord], status: str) -> list[str]:
-    """Return one sentence for everything that is wrong with the log of a run that stands so."""
+    """Return one sentence for each error in the log of a run with this status."""
     return [
         *_about_numbers(events),
         *_about_the_end(events, status),
@@ -98,7 +98,7 @@ def stored_events(url: str) -> dict[RunKey, tuple[str, list[EventRecord]]]:
 
 
 def require_sound_events(url: str) -> None:
-    """Check the log of every run in a database; there must be one (proofs, row 5)."""
+    """Check the event log of every run in a database; at least one must exist (proofs, row 5)."""
     runs = stored_events(url)
     assert runs, "there is no run to check"
     for key, (status, events) in runs.items():

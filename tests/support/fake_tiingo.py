@@ -1,4 +1,4 @@
-"""A provider of prices on loopback that speaks Tiingo's end-of-day API, scripted by tests."""
+"""A price provider on loopback with Tiingo's end-of-day API, scripted by tests."""
 
 import asyncio
 import csv
@@ -24,30 +24,30 @@ COLUMNS = {
     "volume": "Volume",
     "adjClose": "Adj Close",
 }
-"""Tiingo's columns in its order, and what the packaged file calls them."""
+"""Tiingo's columns in its order, with their names in the packaged file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What one request is answered with, instead of prices."""
+    """The answer to one request, instead of prices."""
 
     status: int = 200
     body: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: bool = False
-    """Hang up in the middle of the body."""
+    """Disconnect in the middle of the body."""
     hang: bool = False
     """Never answer."""
 
 
 class FakeTiingo:
-    """``async with FakeTiingo() as tiingo``; it serves the packaged prices in Tiingo's form."""
+    """``async with FakeTiingo() as tiingo``; it serves the packaged prices in Tiingo's format."""
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
         self.was_asked = asyncio.Event()
         self.replies: deque[Reply] = deque()
-        """What the next requests get; afterwards, prices."""
+        """Answers to the next requests; later requests get prices."""
         self.url = ""
         self._server: asyncio.Server | None = None
 
@@ -90,7 +90,7 @@ def _prices(request: Request) -> Reply:
 
 @cache
 def prices_as_csv(symbol: str) -> str | None:
-    """Return the packaged prices of a symbol as Tiingo writes them; None if there are none."""
+    """Return the packaged prices of a symbol in Tiingo's format; None if there are no prices."""
     with gzip.open(DATA, "rt", encoding="ascii") as file:
         rows = [row for row in csv.DictReader(file) if row["Ticker"] == symbol]
     written = io.StringIO()

@@ -1,7 +1,7 @@
 """A TCP proxy that breaks connections in the ways networks and crashing servers do.
 
-It stands between the service and Postgres or a model provider. Every fault counts itself, so a
-test can show that the fault it is about did happen.
+It sits between the service and Postgres or a model provider. It counts every fault, so a test can
+show that its fault did happen.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import Self
 
 Upstream = tuple[str, int] | Path
-"""Where the real server listens: host and port, or a unix socket."""
+"""The address of the real server: host and port, or a Unix socket."""
 
 _CHUNK_BYTES = 65536
 
 
 @dataclass(slots=True)
 class FaultCounts:
-    """What has happened to the proxied connections so far."""
+    """Counts of the connections and faults so far."""
 
     accepted: int = 0
     refused: int = 0
@@ -31,7 +31,7 @@ class FaultCounts:
 
 @dataclass(slots=True, kw_only=True)
 class _LostAnswer:
-    """One request that will reach the server and whose answer will not come back."""
+    """One request whose answer will be lost."""
 
     request: bytes
     answer: bytes
@@ -39,28 +39,28 @@ class _LostAnswer:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One proxied connection; cutting it drops both sides without a farewell."""
+    """One proxied connection; cutting it drops both sides without a shutdown."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     lost: _LostAnswer | None = None
-    """Set once its request has passed: the answer is awaited and swallowed."""
+    """Set once its request has passed: the answer is awaited and dropped."""
     tails: dict[bytes, bytes] = field(default_factory=dict)
-    """The last bytes that were searched for each pattern, which two chunks may share."""
+    """The last bytes searched for each pattern, because a pattern may span two chunks."""
 
     def drop(self) -> None:
         self.client.transport.abort()
         self.server.transport.abort()
 
     def saw(self, pattern: bytes, data: bytes) -> bool:
-        """Whether ``pattern`` ended in this chunk."""
+        """Return whether ``pattern`` ended in this chunk."""
         seen = self.tails.get(pattern, b"") + data
         self.tails[pattern] = seen[-(len(pattern) - 1) :] if len(pattern) > 1 else b""
         return pattern in seen
 
 
 class FaultProxy:
-    """Forwards to ``upstream`` until told otherwise: ``async with FaultProxy(up) as proxy``."""
+    """Forwards to ``upstream`` unless a fault is set: ``async with FaultProxy(up) as proxy``."""
 
     def __init__(self, upstream: Upstream, *, seed: int = 0) -> None:
         self._upstream = upstream
@@ -98,18 +98,18 @@ class FaultProxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that clients connect to."""
+        """The host and port that clients connect to."""
         assert self._server is not None, "the proxy does not listen yet"
         host, port = self._server.sockets[0].getsockname()
         return host, port
 
     @property
     def open_connections(self) -> int:
-        """How many connections are being forwarded."""
+        """The number of forwarded connections."""
         return len(self._links)
 
     def cut(self) -> int:
-        """Drop every open connection; new ones are welcome. Returns how many there were."""
+        """Drop every open connection and keep accepting new ones; return how many were dropped."""
         links = list(self._links)
         for link in links:
             link.drop()
@@ -117,43 +117,43 @@ class FaultProxy:
         return len(links)
 
     def cut_each_within(self, server_bytes: int) -> None:
-        """Drop every new connection after a random number of bytes of answers, at most this."""
+        """Drop every new connection after a random number of answer bytes, at most this number."""
         self._cut_each_within = server_bytes
 
     def lead_to(self, upstream: Upstream) -> None:
-        """Connect new connections to another server."""
+        """Forward new connections to another server."""
         self._upstream = upstream
 
     def refuse(self, refusing: bool = True) -> None:
-        """Hang up on new connections at once, like a server that is not there."""
+        """Close new connections at once, like a server that is down."""
         self._refusing = refusing
 
     def silence(self) -> None:
-        """Forward nothing in either direction; nobody is told."""
+        """Stop forwarding in both directions without closing connections."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """End :meth:`silence`; what waited is forwarded."""
+        """End :meth:`silence`; forward the waiting data."""
         self._flowing.set()
 
     def delay(self, max_seconds: float) -> None:
-        """Hold every chunk for a random time up to this; 0 ends it."""
+        """Delay every chunk by a random time up to this; 0 ends the delay."""
         self._max_delay_seconds = max_seconds
 
     def lose_answer(self, request: bytes = b"COMMIT", answer: bytes = b"COMMIT") -> None:
-        """Drop the connection in place of the answer to the next request that contains ``request``.
+        """Drop the connection instead of forwarding the answer to a request with ``request``.
 
-        The request does reach the server, and the drop waits for the answer, known by ``answer``:
-        the server has done it for certain, and the client cannot know.
+        The request reaches the server, and the drop waits for an answer that contains ``answer``.
+        The server has therefore executed the request, but the client cannot know.
         """
         self._to_lose.append(_LostAnswer(request=request, answer=answer))
 
     def lose_none(self) -> None:
-        """Forget the answers that :meth:`lose_answer` was to drop."""
+        """Cancel all pending :meth:`lose_answer` calls."""
         self._to_lose.clear()
 
     def heal(self) -> None:
-        """End every fault, also those that still wait for their moment."""
+        """End every fault, including pending ones."""
         self.resume()
         self.refuse(False)
         self.delay(0)
@@ -214,7 +214,7 @@ class FaultProxy:
                 if allowed := allow(link, data):
                     sink.write(allowed)
                     await sink.drain()
-        sink.close()  # after what is still to be sent; the other direction then ends as well
+        sink.close()  # flushes first; then the other direction ends as well
 
     def _to_server(self, link: _Link, data: bytes) -> bytes:
         for waiting in list(self._to_lose) if link.lost is None else ():

@@ -1,4 +1,4 @@
-"""A catalog of nodes that knows the shape of graphs, for tests that execute none."""
+"""A catalog that checks only the shape of graphs, for tests that execute none."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ CHANNELS = ("flow", "link")
 
 @dataclass
 class ShapeChecks:
-    """Checks ids, types and channels, at every depth, agents, and finds references."""
+    """Checks IDs, types, channels and agents at every depth, and finds references."""
 
     types: frozenset[str] | None = None
-    """The types of steps that there are; None is any."""
+    """The known types of steps; None allows any."""
     checked: int = 0
     """How often a graph was checked."""
 
@@ -59,7 +59,7 @@ class ShapeChecks:
 
 
 def _of_agent(data: Any, place: str) -> Iterator[Problem]:
-    """Look at an agent as the step does that executes it; any tool exists."""
+    """Check an agent like its step does; every tool exists."""
     agent = data.get("agent") if isinstance(data, dict) else None
     try:
         AgentDefinition.model_validate(agent)

@@ -12,19 +12,19 @@ TENANT = "default"
 
 
 def flat(*step_ids: str, **members: Any) -> dict[str, Any]:
-    """Return a graph of steps that have nothing to do with one another."""
+    """Return a graph of unconnected steps."""
     steps = [{"id": step_id, "type": "function", "data": {}} for step_id in step_ids]
     return {"steps": steps, "edges": [], **members}
 
 
 def edge(source: str, target: str, **data: Any) -> dict[str, Any]:
-    """Return an edge between the usual handles; ``data`` is what it says."""
+    """Return an edge between the default handles with ``data``."""
     handles = {"source_handle": "default", "target_handle": "default"}
     return {"source": source, "target": target, **handles, "data": data}
 
 
 def containing(*inner: dict[str, Any], kind: str = "subgraph") -> dict[str, Any]:
-    """Return a graph with a step for each graph that it contains, inline or by name."""
+    """Return a graph with a step for each nested graph, inline or by name."""
     steps = [
         {"id": f"inner-{index}", "type": kind, "data": {"graph": graph}}
         for index, graph in enumerate(inner)
@@ -33,7 +33,7 @@ def containing(*inner: dict[str, Any], kind: str = "subgraph") -> dict[str, Any]
 
 
 def named(name: str, version: int | None = None) -> dict[str, Any]:
-    """Return a name in the place of a graph."""
+    """Return a reference to a registered graph, used instead of the graph."""
     return {"name": name} if version is None else {"name": name, "version": version}
 
 
@@ -46,7 +46,7 @@ def new_graph(
     description: str | None = None,
     kind: DefinitionKind = DefinitionKind.GRAPH,
 ) -> NewDefinition:
-    """Return a graph, or something of another kind, as the service hands it to the store."""
+    """Return a graph, or another kind of definition, as the service passes it to the store."""
     graph = graph or flat("a")
     text = canonical(graph)
     return NewDefinition(

@@ -14,7 +14,7 @@ _ASKED_FOR = re.compile(
     r"(?P<asked>.*/turn/\d+)/tool/(?P<place>\d+)(?:/approval)?"
     r"|(?P<plan>.*/(?:small|big)/\d+)/act/\d+(?:/approval)?"
 )
-"""Paths of what a model has asked for: by the turn of an agent, or by the pass of a case."""
+"""Paths of calls that a model requested: by agent turn, or by pass of a case."""
 
 _CONSTANT = ("parent_id", "kind", "name", "start_ts_ms", "model", "metadata")
 
@@ -26,17 +26,17 @@ def assert_sound(snapshot: Mapping[str, Any]) -> None:
 
 
 def assert_no_regression(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
-    """Fail if anything went backwards between two snapshots of one graph."""
+    """Fail if a value decreased between two snapshots of one graph."""
     assert regressions(earlier, later) == []
 
 
 def violations(snapshot: Mapping[str, Any], *, calls_in_place: bool = True) -> list[str]:
-    """Return one sentence for every broken rule of a snapshot; none means it is sound.
+    """Return one sentence for every violated rule of a snapshot; an empty list means it is sound.
 
-    Checked are the five invariants of the graph, the 15 fields, that no open node stands below a
-    closed root, that what a model asked for is a child of that call, and that the aggregates are
-    the sums over the nodes. Without ``calls_in_place`` that may be a child of its step, as it was
-    in earlier versions.
+    It checks the five invariants of the graph and the 15 fields. No open node may be below a closed
+    root, and requested calls must be children of the model call. The aggregates must be sums over
+    the nodes. Without ``calls_in_place`` a requested call may be a child of its step, as in earlier
+    versions.
     """
     missing = {"chain_id", "root_id", "nodes", "aggregates", "snapshot_ts_ms"} - snapshot.keys()
     if missing:
@@ -54,9 +54,9 @@ def violations(snapshot: Mapping[str, Any], *, calls_in_place: bool = True) -> l
 
 
 def unasked_calls(records: Iterable[CallRecord]) -> Iterator[str]:
-    """Yield the calls in a journal that the answer of their parent does not name.
+    """Yield the journaled calls that the reply of their parent does not request.
 
-    The answer of a turn names a tool, or an agent, at the place that the key of the call says.
+    The reply of a turn must name the tool or agent at the position in the key of the call.
     """
     stored = {record.node_id: record for record in records}
     for record in stored.values():
@@ -76,7 +76,7 @@ def unasked_calls(records: Iterable[CallRecord]) -> Iterator[str]:
 def unlike_journal(
     snapshot: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield what is wrong with the stored nodes of a run that has ended as ``snapshot`` says."""
+    """Yield the differences between the stored nodes of a finished run and its ``snapshot``."""
     yield from node_violations(stored)
     last = snapshot["nodes"]
     for node_id in stored.keys() | last.keys():
@@ -92,10 +92,10 @@ def stored_steps(records: Iterable[CallRecord]) -> dict[str, str]:
 
 
 def regressions(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> list[str]:
-    """Return what went backwards between two sound snapshots of one graph.
+    """Return the regressions between two sound snapshots of one graph.
 
-    Nodes stay, what they began with stays, a terminal status is final, and neither costs nor
-    retries nor the totals ever decrease.
+    Nodes and their initial fields stay, a terminal status is final, and costs, retries and totals
+    never decrease.
     """
     problems = []
     for node_id, before in earlier["nodes"].items():
@@ -129,7 +129,7 @@ def aggregates_of(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def depths(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Return how far below the root each of the sound nodes stands."""
+    """Return the depth of each node below the root."""
     found: dict[str, int] = {}
     for node_id in sorted(nodes, key=number_of):
         parent_id = nodes[node_id]["parent_id"]
@@ -138,7 +138,7 @@ def depths(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _misplaced(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what a model has asked for and is no child of that call."""
+    """Yield the requested calls that are not children of the requesting model call."""
     for node_id, node in nodes.items():
         found = _ASKED_FOR.fullmatch(_path_of(node) or "")
         if found is None or node["parent_id"] is None:

@@ -1,4 +1,4 @@
-"""Asking the API about graphs, and reading its problems."""
+"""Requests about graphs, and access to their problems."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ async def register(client: httpx.AsyncClient, name: str, graph: dict[str, Any]) 
 
 
 def problem_of(answer: httpx.Response) -> str:
-    """The last word of a problem's type."""
+    """Return the last part of a problem's type."""
     assert answer.headers["content-type"] == "application/problem+json"
     return str(answer.json()["type"]).rpartition(":")[2]
 
 
 def fields(answer: httpx.Response) -> list[str]:
-    """The fields at fault of a request that is not valid."""
+    """Return the invalid fields of a request."""
     assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
     return [error["field"] for error in answer.json()["errors"]]

@@ -1,8 +1,9 @@
-"""An MCP server over stdio that misbehaves on demand: ``python -m tests.support.hostile_mcp LOG``.
+"""An MCP server over stdio that misbehaves on demand.
 
-Written by hand, since no SDK would let it lie so. It speaks the handshake of 2025-06-18, and writes
-a line to the file LOG whenever it starts, is cancelled, or ends because its stdin was closed. It
-does not list the tools that the variable WITHOUT names.
+Start it with ``python -m tests.support.hostile_mcp LOG``. It is written without an SDK, because no
+SDK allows such invalid messages. It uses the handshake of 2025-06-18. It writes a line to the file
+LOG whenever it starts, is cancelled, or ends because its stdin was closed. It omits the tools in
+the variable WITHOUT from its list.
 """
 
 import json

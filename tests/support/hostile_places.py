@@ -1,4 +1,4 @@
-"""The places of the HTTP API where a text of the caller's may stand."""
+"""All places of the HTTP API that accept a text from the caller."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ ASKING = graph_of(
     {"id": "s", "type": "approval", "data": {"message": "m", "changes": {"type": "object"}}}
 )
 LATER = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-"""When runs begin that must not: they would call addresses that a text makes."""
+"""A start time in the future, for runs that must not start: they would call random addresses."""
 
 APPROVAL = "/runs/asking/approvals/{approval}"
 BODIES = (
@@ -31,7 +31,7 @@ BODIES = (
     *(("POST", path) for path in (APPROVAL, "/runs/known/cancel", "/schedules/x/run")),
     *(("PUT", path) for path in ("/schedules/x", "/quotas/x")),
 )
-"""Where a JSON document may be sent, besides ``POST /runs``."""
+"""Routes that accept a JSON document, other than ``POST /runs``."""
 FRAMES = (
     '{"input": "x", "metadata": {"a": %s}}',
     '{"input": %s}',
@@ -39,11 +39,11 @@ FRAMES = (
     '{"kind": "agent", "agent": %s, "input": "x"}',
     '{"kind": "graph", "graph": ' + json.dumps(ASKING) + ', "inputs": {"default": %s}}',
 )
-"""Runs in which a JSON document may stand."""
+"""Run requests with a place for a JSON document."""
 
 
 def asks_of(document: bytes, approval: str) -> list[Ask]:
-    """Return the requests of a JSON document, besides that of a run which it is."""
+    """Return all requests that contain a JSON document, except as the whole body of a run."""
     framed = [
         Ask("POST", "/runs", before.encode() + document + after.encode())
         for before, _, after in (frame.partition("%s") for frame in FRAMES)
@@ -135,7 +135,7 @@ IN_HEADERS = (
 
 
 def places(text: str, approval: str) -> list[Ask]:
-    """Return a request for every place where a text may stand, always as many."""
+    """Return a request for every place that accepts a text; their number is constant."""
     raw = text.encode("utf-8", "surrogatepass")
     quoted = quote_from_bytes(raw, safe="")
     line = raw.replace(b"\r", b"").replace(b"\n", b"")  # else it would be several

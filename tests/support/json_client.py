@@ -1,4 +1,4 @@
-"""A client that answers with the JSON of the service, for tests that are about that."""
+"""A client that returns the raw JSON of the service, for tests of that JSON."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -9,7 +9,7 @@ from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 
 
 class JsonClient:
-    """Asks once, and returns what the service has sent, as JSON values."""
+    """Sends each request once and returns the answer as JSON values."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class JsonClient:
         wait_seconds: int = 0,
         **fields: Any,
     ) -> dict[str, Any]:
-        """Post a run of a graph; ``fields`` are others of the body."""
+        """Post a run of a graph; ``fields`` are other fields of the body."""
         run = await self._typed.run_graph(graph, inputs=inputs, wait_seconds=wait_seconds, **fields)
         return run.as_json()
 
@@ -80,7 +80,7 @@ class JsonClient:
                 yield event.as_json()
 
     async def artifact(self, run_id: str, name: str) -> bytes:
-        """Return the bytes of a file that a run has made."""
+        """Return the bytes of a file of a run."""
         return await self._typed.get_artifact(run_id, name)
 
     async def register_graph(self, name: str, graph: Mapping[str, Any]) -> dict[str, Any]:

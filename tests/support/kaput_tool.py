@@ -1,4 +1,4 @@
-"""A tool that breaks, as a tool of somebody else may."""
+"""A tool that fails like a broken third-party tool."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 
 class KaputTool:
-    """Raises an error, whatever it is asked."""
+    """Raises an error for every call."""
 
     spec = ToolSpec(
         name="kaput",
@@ -20,5 +20,5 @@ class KaputTool:
     )
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Break; see Tool."""
+        """Raise an error; see Tool."""
         raise RuntimeError(f"kaput: {args.get('why', 'worn out')}")

@@ -1,4 +1,4 @@
-"""The limits that tests run under, each of which a test may set to what it is about."""
+"""Default limits for tests, each of which a test can override."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,16 +21,16 @@ from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.agent.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 
 SETTINGS = Settings()
-"""The defaults of the configuration: nothing here states them again."""
+"""The defaults of the configuration, which are not repeated here."""
 
 
 def api_limits(**changes: Any) -> ApiLimits:
-    """What the HTTP layer lets through."""
+    """Return limits of the HTTP layer."""
     return replace(server.api_limits(SETTINGS), **{"default_timezone": "UTC", **changes})
 
 
 def patience(**changes: Any) -> Patience:
-    """How long a connection waits for what."""
+    """Return the timeouts of a connection."""
     usual = Patience(connect_seconds=60, lock_ms=30_000, idle_transaction_ms=120_000)
     return replace(usual, **changes)
 
@@ -41,37 +41,37 @@ def pool_sizes(
     control: int = SETTINGS.database.control_pool_size,
     **changes: Any,
 ) -> PoolSizes:
-    """A few connections, waited for with some patience."""
+    """Return pool sizes with few connections and a long timeout."""
     return PoolSizes(work=work, control=control, patience=patience(**changes))
 
 
 def store_limits(**changes: Any) -> StoreLimits:
-    """What the store refuses."""
+    """Return limits of the store."""
     return replace(process.store_limits(SETTINGS), **changes)
 
 
 def retry_policy(**changes: Any) -> RetryPolicy:
-    """Two further attempts."""
+    """Return a policy of two retries."""
     return replace(agents.retry_policy(SETTINGS.retry), **changes)
 
 
 def executor_limits(**changes: Any) -> ExecutorLimits:
-    """How a process executes runs."""
+    """Return the limits of an executor."""
     return replace(process.executor_limits(SETTINGS), **changes)
 
 
 def artifact_limits(**changes: Any) -> ArtifactLimits:
-    """How much may be kept."""
+    """Return the limits of stored files."""
     return replace(process.artifact_limits(SETTINGS), **changes)
 
 
 def graph_limits(**changes: Any) -> GraphLimits:
-    """How large a graph may be."""
+    """Return the size limits of a graph."""
     return replace(api_limits().of_graphs, **changes)
 
 
 def act_limits(**changes: Any) -> ActLimits:
-    """How long the small tier may go on."""
+    """Return limits of the small tier."""
     limits = ActLimits(
         max_steps=3,
         max_steps_fallback_only=1,
@@ -83,7 +83,7 @@ def act_limits(**changes: Any) -> ActLimits:
 
 
 def case_defaults(**changes: Any) -> CaseDefaults:
-    """What holds for a case whose data does not say otherwise; no second plan is asked for."""
+    """Return defaults of a case, without a second plan."""
     defaults = CaseDefaults(
         timezone="UTC",
         mode=Mode.HRM_SMALL_THEN_ESCALATE,
@@ -96,14 +96,14 @@ def case_defaults(**changes: Any) -> CaseDefaults:
 
 
 def case_of(**given: Any) -> Case:
-    """A case of the usual mode."""
+    """Return a case in the default mode."""
     defaults = case_defaults()
     kept = ("mode", "act", "pass_metric", "second_plan")
     return Case(**{**{name: getattr(defaults, name) for name in kept}, **given})
 
 
 def tier_model(**given: Any) -> ChatModel:
-    """A model that is asked without patience or temperature of its own."""
+    """Return a model with default timeout and no temperature."""
     usual = {
         "max_output_tokens": 1024,
         "min_output_tokens": 256,
@@ -121,7 +121,7 @@ def tool_dispatch(
     *,
     expose_errors: bool = False,
 ) -> ToolDispatch:
-    """The door to some tools; traces show what they were called with, redacted."""
+    """Return a dispatch of some tools whose traces show redacted arguments."""
     return ToolDispatch(
         registry,
         policy,

@@ -2,7 +2,7 @@
 
 
 class ManualClock:
-    """Tells ``now``, in UTC epoch milliseconds, until a test changes it."""
+    """Returns ``now``, in UTC epoch milliseconds, which only a test changes."""
 
     def __init__(self, now: int = 1_740_000_000_000) -> None:
         self.now = now

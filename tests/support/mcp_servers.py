@@ -1,4 +1,4 @@
-"""MCP servers for tests: the hostile one, and how the service is configured to use any."""
+"""MCP servers for tests: the hostile one, and configurations for any server."""
 
 import asyncio
 import sys
@@ -25,19 +25,19 @@ net.Server.prototype.listen = function (port, ...rest) {
   return listen.call(this, { port: Number(port), host: "127.0.0.1" }, ...rest);
 };
 """
-"""The published server listens on every address, and does not say on which port."""
+"""The published server listens on all interfaces and does not report its port."""
 ROOT = Path(__file__).parents[2]
 CONTEXT = ToolContext(run_id="run-1", timezone="UTC", now=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def config(name: str, **more: Any) -> ServerConfig:
-    """How a server is reached, with times for a slow machine."""
+    """Return the configuration of a server, with timeouts for a slow machine."""
     usual = {"timeout_seconds": 120.0, "start_timeout_seconds": 120.0, "max_message_bytes": 1 << 20}
     return ServerConfig(name=name, **{**usual, **more})
 
 
 class Hostile:
-    """The hostile server as the service sees it, and what it has logged."""
+    """The hostile server as the service uses it, and its log."""
 
     def __init__(self, log: Path, **more: Any) -> None:
         self.path = log
@@ -47,22 +47,22 @@ class Hostile:
         self.servers = McpServers([config("h", command=command, env=env, **more)])
 
     async def call(self, tool: str, **args: Any) -> ToolResult:
-        """Call a tool by its server's own name."""
+        """Call a tool by the name that the server uses."""
         found = await self.servers.find(f"h.{tool}")
         return await found.run(args, CONTEXT)
 
     def lines(self, start: str = "") -> list[str]:
-        """What the server has logged, across all its processes."""
+        """Return the log lines of the server, across all its processes."""
         return [line for line in self.path.read_text().splitlines() if line.startswith(start)]
 
     def pids(self) -> list[int]:
-        """Of all processes of the server, those that have ended included."""
+        """Return the PIDs of all processes of the server, including ended ones."""
         return [int(line.split()[1]) for line in self.lines("start")]
 
 
 @asynccontextmanager
 async def hostile(log: Path, **more: Any) -> AsyncIterator[Hostile]:
-    """A hostile server that is ended with the block."""
+    """Run a hostile server for the block."""
     server = Hostile(log, **more)
     try:
         yield server
@@ -78,7 +78,7 @@ async def until(what: Callable[[], Any]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

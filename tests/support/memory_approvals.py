@@ -1,4 +1,4 @@
-"""Approvals in memory, beside the runs in memory; each operation is one step, as there."""
+"""Approvals in memory next to the runs in memory; each operation is atomic."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ from tests.support.memory_traces import transaction
 
 
 class Rows(Protocol):
-    """The runs that approvals stand beside."""
+    """The store of the runs that the approvals belong to."""
 
     rows: dict[RunKey, Row]
 
@@ -25,7 +25,7 @@ class Rows(Protocol):
 
 
 def goes_on(row: Row, waits_for: Collection[str], now: datetime) -> bool:
-    """Return whether a run that wants to wait for approvals has something to go on with."""
+    """Return whether a run that wants to wait for approvals can continue instead."""
     asked = [row.approvals[each] for each in waits_for]
     answered = any(each.decision is not None or each.expires_at <= now for each in asked)
     return answered or run_of(row).cancel_request is not None
@@ -117,7 +117,7 @@ class MemoryApprovals:
             return ApprovalPage([each for each in found if each.open][:limit], None)
 
     def wake_due(self) -> None:
-        """Queue the runs whose approvals, or whose deadlines, are out of time."""
+        """Queue the runs whose approvals or deadlines have expired."""
         for row in self._runs.rows.values():
             run = row.run
             if run is None or run.status is not RunStatus.WAITING:

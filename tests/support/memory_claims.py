@@ -1,4 +1,4 @@
-"""Which queued run is next, in memory."""
+"""The order of queued runs, in memory."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from tests.support.memory_rows import Row
 def next_row(
     rows: Mapping[RunKey, Row], now: datetime, excluding: Sequence[str] = ()
 ) -> Row | None:
-    """Return the queued run of the tenant with the fewest running that is next."""
+    """Return the next queued run of the tenant with the fewest running ones."""
     runs = [row.run for row in rows.values() if row.run is not None]
     running = Counter(run.key.tenant for run in runs if run.status is RunStatus.RUNNING)
     ready = [
@@ -27,7 +27,7 @@ def next_row(
 
 
 def waits_for_its_key(rows: Mapping[RunKey, Row], run: Run) -> bool:
-    """Return whether as many runs as may be are under way under the concurrency key of a run."""
+    """Return whether the concurrency key of a run is used up to its limit."""
     queueing = run.queueing
     if queueing.concurrency_key is None or run.started_at is not None:
         return False
@@ -44,7 +44,7 @@ def waits_for_its_key(rows: Mapping[RunKey, Row], run: Run) -> bool:
 
 
 def is_full(waiting: Collection[RunKey], tenant: str, most: int | None) -> bool:
-    """Return whether a queue of ``most`` places refuses another run of a tenant."""
+    """Return whether a queue of ``most`` slots refuses another run of a tenant."""
     if most is None or len(waiting) < most:
         return False
     own = sum(key.tenant == tenant for key in waiting)

@@ -1,4 +1,4 @@
-"""The shared limits of models without a database: one turn every so often, on the loop's clock."""
+"""Shared model limits without a database: one rate slot per interval, on the loop's clock."""
 
 import asyncio
 
@@ -6,19 +6,19 @@ from caseworker.models.ports import RateLimit
 
 
 class MemoryRateLimits:
-    """Gives a turn to whoever asks first once it is free; says what it was asked."""
+    """Grants a free slot to the first caller and records the calls."""
 
     def __init__(self, *, every_seconds: float = 1.0) -> None:
         self.every_seconds = every_seconds
         self.free_at = 0.0
         self.asked: list[tuple[str, int, int]] = []
-        """Tenant, tokens and unused tokens of every question."""
+        """Tenant, tokens and unused tokens of every request."""
         self.left: list[str] = []
-        """Tenants whose place was given up."""
+        """Tenants that left the queue."""
         self.paused: list[float] = []
 
     async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
-        """Give the turn if it is free."""
+        """Grant the slot if it is free."""
         self.asked.append((tenant, tokens, unused))
         await asyncio.sleep(0.001)
         now = asyncio.get_running_loop().time()
@@ -28,10 +28,10 @@ class MemoryRateLimits:
         return 0.0
 
     async def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Note it."""
+        """Record the departure."""
         self.left.append(tenant)
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Give no turn for so long."""
+        """Grant no slot for ``seconds``."""
         self.paused.append(seconds)
         self.free_at = max(self.free_at, asyncio.get_running_loop().time() + seconds)

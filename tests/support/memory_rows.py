@@ -1,4 +1,4 @@
-"""What the runs in memory are stored in, and how it is written."""
+"""The rows of the runs in memory, and the functions that write them."""
 
 import json
 import time
@@ -35,7 +35,7 @@ from caseworker.runs.run import (
 RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
 STEP_ENDS = frozenset({STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED})
 ONCE = RUN_ENDS | STEP_ENDS | {STEP_STARTED}
-"""The types of events of which unique indexes hold one alone."""
+"""Types of events that unique indexes allow once."""
 OPEN_CALL = frozenset({"created", "running"})
 
 
@@ -44,26 +44,26 @@ _JSON = json.JSONEncoder(allow_nan=False)
 
 @dataclass(slots=True)
 class Row:
-    """What is stored under one key: a run or a pending cancel."""
+    """The row of one key: a run or a pending cancel."""
 
     run: Run | None = None
     pending_cancel: CancelRequest | None = None
     pending_cancel_expires_at: datetime | None = None
     ended_calls: int = 0
-    """How many calls and steps had brought a result when the run was last lost."""
+    """How many calls and steps had a result when the run was last lost."""
     not_before: datetime | None = None
-    """When the run may be claimed."""
+    """The earliest time of a claim."""
     given_back: int = 0
-    """How often its owner gave it back without an attempt counting."""
+    """How often its owner released it without counting the attempt."""
     broken: int = 0
-    """How often its owner gave it back as one that counts."""
+    """How often its owner released it with a counted attempt."""
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)
     approvals: dict[str, Any] = field(default_factory=dict)
-    """What ``MemoryApprovals`` keeps beside the run, by id."""
+    """The approvals of the run in ``MemoryApprovals``, by ID."""
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
     history: list[RunStatus] = field(default_factory=list)
-    """Every status the run has had, for tests to look at."""
+    """Every status of the run so far, for assertions."""
 
 
 def run_of(row: Row) -> Run:
@@ -87,7 +87,7 @@ def spent_of(row: Row) -> SpentSoFar:
 
 
 def write_calls(row: Row, records: Iterable[CallRecord]) -> None:
-    """Write journal rows; a call that has ended keeps the way it ended, and every one its key."""
+    """Write journal rows; a finished call keeps its end, and every call keeps its key."""
     for record in records:
         old = row.calls.get(record.node_id)
         stored = replace(
@@ -107,7 +107,7 @@ def write_calls(row: Row, records: Iterable[CallRecord]) -> None:
 
 
 def write_events(row: Row, records: Iterable[EventRecord]) -> None:
-    """Write events; one that is stored stays as it is, and what the database refuses is refused."""
+    """Write events; stored events stay unchanged, and conflicts fail as in the database."""
     kept = dict(row.events)
     for record in records:
         if record.seq in kept:
@@ -122,7 +122,7 @@ def write_events(row: Row, records: Iterable[EventRecord]) -> None:
 
 
 def _contradict(one: EventRecord, other: EventRecord) -> bool:
-    """Tell whether the unique indexes of the database hold one of two events alone."""
+    """Return whether the unique indexes of the database exclude two events together."""
     if one.type == other.type == STEP_STARTED:
         return one.step_id == other.step_id
     if one.type in STEP_ENDS and other.type in STEP_ENDS:
@@ -131,7 +131,7 @@ def _contradict(one: EventRecord, other: EventRecord) -> bool:
 
 
 def begin_row(rows: Mapping[RunKey, Row], new: NewRun) -> Row:
-    """Return the row of a new run, with what it takes over of another one."""
+    """Return the row of a new run with the imported calls of its source."""
     row, wanted = rows.get(new.key, Row()), new.request.source
     if wanted is None:
         return row
@@ -146,7 +146,7 @@ def begin_row(rows: Mapping[RunKey, Row], new: NewRun) -> Row:
 
 
 def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int) -> None:
-    """Copy what a run takes over of another one, as the statement of the database does."""
+    """Copy the imported calls of a source run, as the SQL statement does."""
     old, run_id = journal_of(source), run_of(source).key.run_id
     chosen = taken_over([_line_of(record) for record in old], until)
     for record in old:
@@ -216,7 +216,7 @@ def has_begun(record: CallRecord) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """Return what comes back from a database that stored ``value`` as JSON."""
+    """Return ``value`` after a round trip through JSON, as from a database."""
     if value is None or value == {}:
         return value if value is None else {}
     return json.loads(_JSON.encode(value))

@@ -1,9 +1,9 @@
-"""Runs in memory: the ports of ``caseworker.runs`` as a database keeps their promises.
+"""Runs in memory: the ports of ``caseworker.runs`` with the guarantees of a database.
 
-Every operation is one step that nothing interrupts, between two moments at which other tasks may
-run: before it (the statement is on its way) and after it (its answer is). A caller that is
-cancelled at the second of them has lost the answer, not the write. What is stored passes through
-JSON, as it would on its way into a database, so nobody shares objects with the store.
+Every operation is atomic, between two points at which other tasks may run: before it (the statement
+is being sent) and after it (the answer is on its way back). A caller that is cancelled at the
+second point loses the answer, not the write. Stored values pass through JSON, as for a database, so
+callers share no objects with the store.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -246,7 +246,7 @@ class MemoryRuns(MemoryTraces):
             self.workers.discard(worker_id)
 
     def lose(self, worker_id: str) -> list[RunKey]:
-        """Put the runs of a worker that fell silent back into the queue, as a recovery does."""
+        """Queue the runs of a worker without heartbeats again, as a recovery does."""
         self.workers.discard(worker_id)
         lost = [row for row in self.rows.values() if row.run and row.run.worker_id == worker_id]
         for row in lost:
@@ -258,7 +258,7 @@ class MemoryRuns(MemoryTraces):
         return [run_of(row).key for row in lost]
 
     def queued(self) -> list[RunKey]:
-        """Return the runs that wait for a worker, oldest first."""
+        """Return the queued runs, oldest first."""
         runs = [row.run for row in self.rows.values() if row.run is not None]
         waiting = [run for run in runs if run.status is RunStatus.QUEUED]
         return [
@@ -266,7 +266,7 @@ class MemoryRuns(MemoryTraces):
         ]
 
     def requeue(self, row: Row) -> None:
-        """Put a run that waits for an approval back into the queue."""
+        """Queue a run that waits for an approval."""
         self._put(row, replace(run_of(row), status=RunStatus.QUEUED))
 
     def history(self, key: RunKey) -> list[RunStatus]:
@@ -274,7 +274,7 @@ class MemoryRuns(MemoryTraces):
         return self.rows[key].history
 
     def _earlier(self, new: NewRun) -> Run | None:
-        """Return the run that the same request made before."""
+        """Return the run that the same request created before."""
         if new.idempotency_key is not None:
             by_key = self._by_idempotency_key(new.key.tenant, new.idempotency_key)
             if by_key is not None:
@@ -321,7 +321,7 @@ class MemoryRuns(MemoryTraces):
     def _keep_pending_cancel(
         self, key: RunKey, row: Row, cancel_request: CancelRequest
     ) -> CancelRequest:
-        """Keep a pending cancel; the first that has not expired counts."""
+        """Store a pending cancel; the first unexpired one wins."""
         if not self._lives(row):
             living = sum(
                 self._lives(other) for of, other in self.rows.items() if of.tenant == key.tenant
@@ -380,12 +380,12 @@ class MemoryRuns(MemoryTraces):
         row.snapshots.append(as_json(end.snapshot))
 
     def _tell(self, row: Row, events: Iterable[EventRecord]) -> None:
-        """Write events before anything else: where one is refused, nothing is written."""
+        """Write events before all other rows, so that a refused event stores nothing."""
         write_events(row, events)
         self._notifier.notify(run_of(row).key)
 
     def _put(self, row: Row, run: Run) -> None:
-        """Store a run; what the database's own guards would refuse is refused here."""
+        """Store a run; reject it where the constraints of the database would."""
         if (before := row.run) is not None and before.status is not run.status:
             assert run.status in NEXT[before.status], f"{before.status} -> {run.status}"
         assert before is None or run.fence >= before.fence, "the fence fell"

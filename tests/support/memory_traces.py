@@ -1,4 +1,4 @@
-"""What is read of the journals of runs in memory; lists, payloads and erasing need Postgres."""
+"""Journal reads for the runs in memory; lists, payloads and erasing need Postgres."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tests.support.memory_rows import Row, journal_of, spent_of
 
 @asynccontextmanager
 async def transaction() -> AsyncIterator[None]:
-    """Let others run before and after, never in between; a refusal takes its time as well."""
+    """Let other tasks run before and after, but not during the operation, even if it is refused."""
     await asyncio.sleep(0)
     try:
         yield
@@ -21,7 +21,7 @@ async def transaction() -> AsyncIterator[None]:
 
 
 class MemoryTraces:
-    """The part of the run store that shows what runs did."""
+    """The part of the run store that reads journals."""
 
     rows: dict[RunKey, Row]
 

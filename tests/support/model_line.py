@@ -19,15 +19,15 @@ KEY = "sk-canary-4711"
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """One protocol: how its provider is built, and a model of it."""
+    """One protocol: its provider and one of its models."""
 
     name: str
     build: Callable[[FakeProvider], ModelProvider]
     model: str
     stop: str = "stop"
-    """Its word for the end of an answer."""
+    """Its name for the end of an answer."""
     calling: str = "tool_calls"
-    """Its word for an answer that asks for calls."""
+    """Its name for an answer with tool calls."""
 
 
 FLAVOURS = (
@@ -43,7 +43,7 @@ FLAVOURS = (
 
 
 class Line:
-    """A conversation with one provider under a marker of its own."""
+    """A conversation with one provider under its own marker."""
 
     def __init__(self, fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> None:
         self._fake, self._provider, self._flavour = fake, provider, flavour
@@ -58,20 +58,20 @@ class Line:
         return ModelRequest(messages=messages, **{"timeout_seconds": 120, **options})
 
     async def ask(self, step: Step | None = None, **options: Any) -> ModelReply:
-        """Make one attempt that the fake provider treats like this."""
+        """Make one attempt that the fake provider treats with ``step``."""
         if step is not None:
             await self._fake.script(self.marker, [step], repeat_last=True)
         return await self._provider.complete(self._flavour.model, self.request(**options))
 
     async def fail(self, step: Step, **options: Any) -> ModelError:
-        """Make one attempt, expect its failure, and see that it was one request alone."""
+        """Make one attempt that must fail, and check that it sent a single request."""
         with pytest.raises(ModelError) as caught:
             await self.ask(step, **options)
         assert len(await self._fake.arrivals(self.marker)) == 1
         return caught.value
 
     async def sent(self) -> dict[str, Any]:
-        """The body of the one request that arrived."""
+        """Return the body of the only request."""
         (arrival,) = await self._fake.arrivals(self.marker, bodies=True)
         assert arrival.body is not None
         return arrival.body

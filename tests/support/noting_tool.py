@@ -1,4 +1,4 @@
-"""A tool that acts on the outside: every call that reaches it is a line of a file."""
+"""A tool with an external effect: every call adds a line to a file."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ NOTES = "TEST_NOTES_FILE"
 
 
 class NotingTool:
-    """Writes a text down; a person must agree before."""
+    """Writes a text to the file; a person must approve the call."""
 
     spec = ToolSpec(
         name="note",
@@ -29,7 +29,7 @@ class NotingTool:
     )
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Write it down; see Tool."""
+        """Write the text; see Tool."""
         _append(f"{context.run_id}: {args['text']}\n")
         return {"noted": args["text"]}
 
@@ -40,5 +40,5 @@ def _append(line: str) -> None:
 
 
 def noted(path: Path) -> list[str]:
-    """Return what was written down so far."""
+    """Return the lines written so far."""
     return path.read_text().splitlines() if path.exists() else []

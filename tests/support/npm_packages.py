@@ -1,4 +1,4 @@
-"""npm packages for tests, installed by the Node.js that comes as a Python package."""
+"""npm packages for tests, installed by the Node.js that is available as a Python package."""
 
 import hashlib
 import os
@@ -21,9 +21,9 @@ def node(*arguments: str | Path) -> list[str]:
 
 
 def installed_packages(sources: Path) -> Path:
-    """Return the folder of the packages that ``sources`` locks, installed once for each lock file.
+    """Return the folder of the packages in the lock file of ``sources``, installed once for each.
 
-    A test is skipped where they cannot be installed, except in CI.
+    The test is skipped if they cannot be installed, except in CI.
     """
     lock = sources / "package-lock.json"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]

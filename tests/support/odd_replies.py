@@ -1,4 +1,4 @@
-"""Replies of endpoints as they come over the wire, whole and in parts, for tests of odd ones."""
+"""Raw replies of endpoints, complete and in parts, for tests of odd ones."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 
 def stream(*events: Any, done: bool = True) -> Step:
-    """Return a stream of Chat Completions; an event is a document, or text as it is sent."""
+    """Return a stream of Chat Completions; an event is a document, or raw text."""
     texts = [each if isinstance(each, str) else f"data: {json.dumps(each)}\n\n" for each in events]
     body = "".join((*texts, "data: [DONE]\n\n" if done else ""))
     return Step(raw_body=body, headers={"content-type": "text/event-stream"})
@@ -26,7 +26,7 @@ def chunk(finish: str | None = None, usage: Any = None, **delta: Any) -> Json:
 
 
 def calling(*pieces: Sequence[Any]) -> Step:
-    """Return a stream that asks for calls; a piece is an index, an id, a name and arguments."""
+    """Return a stream with tool calls; a piece is an index, an ID, a name and arguments."""
     chunks = [
         chunk(
             tool_calls=[{"index": at, "id": call_id, "function": {"name": name, "arguments": said}}]
@@ -62,7 +62,7 @@ def use(call_id: str, arguments: str) -> Json:
 
 
 def beside(total: int, reasoning: int) -> Json:
-    """Return usage whose reasoning tokens are given apart from the output tokens."""
+    """Return usage whose reasoning tokens are not part of the output tokens."""
     details = {"reasoning_tokens": reasoning}
     return {**USAGE, "total_tokens": total, "completion_tokens_details": details}
 

@@ -77,8 +77,10 @@ ROUTES = frozenset(
         "GET /metrics",
     }
 )
-"""Method and path of every operation. Tests are parametrized with them: the document itself takes a
-second to make, which the collection of tests should not cost."""
+"""Method and path of every operation, for parametrized tests.
+
+Making the document takes a second, which the collection of tests should not cost.
+"""
 WITHOUT_INPUT = frozenset(
     f"GET /{each}"
     for each in (

@@ -1,4 +1,4 @@
-"""The pages of the documentation, and what stands in their fenced blocks."""
+"""The pages of the documentation and their fenced blocks."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def outside_blocks(page: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a ``curl`` asks of the service."""
+    """The request that a ``curl`` command makes."""
 
     method: str
     path: str
@@ -61,7 +61,7 @@ class Request:
 
 
 class StubbedShell:
-    """A shell in a folder in which every program but ``cat`` only notes how it was called."""
+    """A shell in a folder whose programs, except ``cat``, only record their arguments."""
 
     def __init__(self, folder: Path, programs: frozenset[str]) -> None:
         self._folder, self._notes = folder, folder / "notes"
@@ -73,7 +73,7 @@ class StubbedShell:
         (folder / "docs").symlink_to(ROOT / "docs")
 
     def commands_of(self, block: Block) -> list[list[str]]:
-        """Run a block and return the words of each of its commands, as the shell took them."""
+        """Run a block and return the words of each command as the shell parsed them."""
         self._notes.write_text("")
         path = f"{self._folder}:/usr/bin:/bin"
         subprocess.run(
@@ -87,10 +87,10 @@ class StubbedShell:
 
 
 def request_of(curl: list[str]) -> Request:
-    """Return what a command line of curl asks for.
+    """Return the request of a curl command line.
 
     Raises:
-        ValueError: it names no address of a service on this machine.
+        ValueError: The command has no address of a service on this machine.
     """
     method, body, headers, path = None, None, "", None
     words = iter(curl[1:])

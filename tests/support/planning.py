@@ -1,4 +1,4 @@
-"""What a planner is told over the messages of one prompt, put together again."""
+"""Rebuilds the document of a planner from the messages of one prompt."""
 
 import json
 import re
@@ -11,8 +11,8 @@ _FUNCTION = re.compile(r"^([\w.-]+)\(", re.MULTILINE)
 def told(messages: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the document of all user messages, given the role and content of every message.
 
-    ``evidence`` is everything ever shown; what is said more than once is as it was said last.
-    ``functions`` are those that the system message offers, ``previous_plan`` the last reply.
+    ``evidence`` contains all evidence ever shown; of repeated fields the last value counts.
+    ``functions`` are those in the system message, ``previous_plan`` is the last reply.
     """
     document: dict[str, Any] = {"evidence": [], "functions": []}
     for role, content in messages:

@@ -1,4 +1,4 @@
-"""An implementation of the ports of ``caseworker.runs``, whichever it is."""
+"""An implementation of the ports of ``caseworker.runs``."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,13 +24,13 @@ KEY = RunKey("default", "case-1")
 
 @dataclass(frozen=True)
 class Ports:
-    """One implementation of all three."""
+    """One implementation of all three ports."""
 
     runs: RunStore
     journal: JournalStore
     workers: WorkerStore
     lose: Callable[[], Awaitable[None]]
-    """Put the runs back into the queue whose workers never beat; none of them has to wait."""
+    """Queue the runs of workers that never sent a heartbeat, without a back-off."""
 
     async def claimed(self, run_id: str = "case-1", worker_id: str = "w1") -> Run:
         return (await self.runs.accept(new_run(run_id), worker_id=worker_id)).run
@@ -45,7 +45,7 @@ class Ports:
 
 
 on_postgres = pytest.mark.parametrize("opened", ["postgres"], indirect=True)
-"""Marks what only the real stores implement: the virtual-time suites do not use it."""
+"""Marks tests of features that only the real stores implement."""
 
 Open = Callable[..., AbstractAsyncContextManager[Ports]]
 NO_LIMITS = store_limits()

@@ -1,9 +1,9 @@
-"""Starts processes of the service in a tenth of a second: forks of one that has imported it.
+"""Starts service processes in a tenth of a second by forking a process that has imported it.
 
-A start imports for seconds, and the acceptance tests make some hundred of them. What is forked is a
-process like any other, with its own pid, session, environment and output, to be killed and frozen.
-The parent reads requests from stdin and answers on stdout, JSON lines both ways; it ends, and with
-it every fork, when its stdin closes.
+An import takes seconds, and the acceptance tests start some hundred processes. A fork is an
+ordinary process with its own PID, session, environment and output, so tests can kill and freeze it.
+The parent reads requests from stdin and answers on stdout, as JSON lines. It and all forks end when
+its stdin closes.
 """
 
 import atexit
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.01
 
 
 class ForkedProcess:
-    """One fork, with what the tests need of ``subprocess.Popen``."""
+    """One fork, with the part of the interface of ``subprocess.Popen`` that tests need."""
 
     stdin = None
 
@@ -47,13 +47,13 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
 
 class Preloaded:
-    """The process that has imported the service, as the tests see it."""
+    """The process with the imported service, as the tests use it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -64,7 +64,7 @@ class Preloaded:
         self._lines = b""
         self._began: list[ForkedProcess] = []
         self._running: dict[int, ForkedProcess] = {}
-        """By number, which the system gives to another process after the end."""
+        """Forks by PID, which the system may reuse after their end."""
 
     def start(
         self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, err: Path
@@ -80,7 +80,7 @@ class Preloaded:
         return self._began.pop()
 
     def close(self) -> None:
-        """End it and every fork."""
+        """End the process and every fork."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -88,7 +88,7 @@ class Preloaded:
         self._process.stdout.close()
 
     def read(self, *, seconds: float) -> None:
-        """Take in what it has said; wait for that at the most this long."""
+        """Read the messages of the parent process; wait at most ``seconds`` for the first one."""
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
         while select.select([source], [], [], seconds)[0]:
@@ -107,14 +107,14 @@ class Preloaded:
 
 @cache
 def preloaded() -> Preloaded:
-    """Return the one of this process, started the first time."""
+    """Return the preloaded process of this process, started on first use."""
     started = Preloaded()
     atexit.register(started.close)
     return started
 
 
 def _fork(request: Mapping[str, Any]) -> int:
-    """Fork; return the pid, and 0 in the child, which then is the process that was asked for."""
+    """Fork; return the PID, or 0 in the child, which becomes the requested process."""
     apart, ready = os.pipe()
     pid = os.fork()
     if pid:
@@ -146,7 +146,7 @@ def _fork(request: Mapping[str, Any]) -> int:
 
 
 def _leave(main: Callable[[], object]) -> NoReturn:
-    """Run the command and end, as a process ends, but leave its memory to the system."""
+    """Run the command and exit without freeing memory."""
     code: object = None
     try:
         main()
@@ -179,7 +179,7 @@ def _reap(forks: set[int]) -> None:
 
 
 def _is_the_fork() -> bool:
-    """Serve requests until stdin closes; return True in a fork, which goes on as the service."""
+    """Serve requests until stdin closes; return True in a fork, which then runs the service."""
     forks: set[int] = set()
     waiting = b""
     while True:
@@ -209,6 +209,6 @@ if __name__ == "__main__":
     DateReader()  # fills caches that a fork keeps
     openai_provider()  # reads the certificates
     gc.collect()
-    gc.freeze()  # a fork shares what is there, as long as nothing writes to it
+    gc.freeze()  # forks share these pages until one of them writes
     if _is_the_fork():
         _leave(main)

@@ -14,9 +14,9 @@ from tests.support.processes import ChildProcess
 from tests.support.service import QUICK, ServiceProcess
 
 REVISION = "20261125_0300"
-"""The newest revision that it knows."""
+"""The newest revision of that release."""
 FOLLOWED_BY = "migrations/versions/20261126_1600_share_run_slots.py"
-"""What the commit after it brought."""
+"""A file that the commit after the previous release added."""
 
 _ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def unpack(folder: Path) -> Path:
 
 
 def _install_metadata(folder: Path) -> None:
-    """Write the entry points of the older code where it finds them before those of this one."""
+    """Write the entry points of the older code to where they precede those of this one."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     about = folder / f"{project['name']}-{project['version']}.dist-info"
     about.mkdir()

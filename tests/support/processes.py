@@ -1,7 +1,7 @@
-"""Child processes for tests: started, watched, frozen, killed, and never left behind.
+"""Child processes for tests: started, watched, frozen, killed, and always ended.
 
-The output goes to files, so a child is never blocked by a reader that is busy or gone. Ports are
-never guessed: a child binds port 0 and reports where it listens, as one JSON line on its stdout.
+The output goes to files, so a slow or missing reader never blocks a child. Ports are never guessed:
+a child binds port 0 and reports its address as one JSON line on its stdout.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ _OUTPUT_TAIL_CHARS = 4000
 
 
 class ChildFailedError(Exception):
-    """A child ended too early or did not become ready in time; the message shows its output."""
+    """A child ended too early or was not ready in time; the message has its output."""
 
 
 class ChildProcess:
-    """One child process in a session of its own, ended with everything it started.
+    """One child process in its own session, ended together with all its descendants.
 
-    Use it as a context manager: ``with ChildProcess([...]) as child``. It belongs to no event
+    Use it as a context manager: ``with ChildProcess([...]) as child``. It is not bound to an event
     loop, so a fixture of any scope may hold it.
     """
 
@@ -71,14 +71,14 @@ class ChildProcess:
         output_dir: Path | None = None,
         name: str = "python",
     ) -> Self:
-        """A child of this very interpreter: ``ChildProcess.python("-m", "tests.support.x")``."""
+        """Return a child of this interpreter: ``ChildProcess.python("-m", "tests.support.x")``."""
         return cls(
             [sys.executable, "-u", *arguments], env=env, cwd=cwd, output_dir=output_dir, name=name
         )
 
     @classmethod
     def service(cls, *arguments: str, env: Mapping[str, str], name: str) -> Self:
-        """``caseworker`` with arguments, forked from a process that has imported it already."""
+        """Return ``caseworker`` with arguments, forked from a process that has imported it."""
         child = cls(arguments, env=env, name=name)
         child._forked = True
         return child
@@ -131,21 +131,21 @@ class ChildProcess:
 
     @property
     def stdout(self) -> str:
-        """What the child has printed since its last start."""
+        """The standard output of the child since its last start."""
         with self.stdout_path.open("rb") as out:
             out.seek(self._started_at_byte)
             return out.read().decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What the child has complained about so far."""
+        """The standard error of the child so far."""
         return self.stderr_path.read_text(errors="replace")
 
     async def json_line(self, key: str, *, timeout_seconds: float = 150) -> dict[str, Any]:
         """Wait for a line on stdout that is a JSON object with ``key``.
 
         Raises:
-            ChildFailedError: the child ended, or the time is up.
+            ChildFailedError: The child ended, or the line did not arrive in time.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -159,7 +159,7 @@ class ChildProcess:
         """Wait until ``url`` answers 200.
 
         Raises:
-            ChildFailedError: the child ended, or the time is up.
+            ChildFailedError: The child ended, or was not ready in time.
         """
         deadline = time.monotonic() + timeout_seconds
         async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
@@ -176,7 +176,7 @@ class ChildProcess:
         """Wait for the child's end and return its exit code.
 
         Raises:
-            ChildFailedError: it did not end in time.
+            ChildFailedError: The child did not end in time.
         """
         deadline = time.monotonic() + timeout_seconds
         while (code := self.exit_code) is None:
@@ -187,18 +187,18 @@ class ChildProcess:
         """Send SIGTERM, wait, and return the exit code.
 
         Raises:
-            ChildFailedError: it did not end in time.
+            ChildFailedError: The child did not end in time.
         """
         self.signal(signal.SIGTERM)
         return await self.wait(timeout_seconds=timeout_seconds)
 
     def kill(self) -> None:
-        """``kill -9`` of the child alone, without a goodbye; returns when it is gone."""
+        """Send ``kill -9`` to the child alone; return once it has ended."""
         self.signal(signal.SIGKILL)
         self._running().wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: the child keeps its sockets and does nothing; returns when it stands still."""
+        """Send SIGSTOP and wait until the child has stopped; it keeps its sockets."""
         self.signal(signal.SIGSTOP)
         while psutil.Process(self.pid).status() not in (
             psutil.STATUS_STOPPED,
@@ -207,7 +207,7 @@ class ChildProcess:
             time.sleep(_POLL_SECONDS)
 
     def thaw(self) -> None:
-        """SIGCONT after :meth:`freeze`."""
+        """Send SIGCONT after :meth:`freeze`."""
         self.signal(signal.SIGCONT)
 
     def signal(self, number: signal.Signals) -> None:
@@ -215,7 +215,7 @@ class ChildProcess:
         self._running().send_signal(number)
 
     def close(self) -> None:
-        """End the child and its descendants at once and remove what it left behind."""
+        """Kill the child and its descendants at once and remove its files."""
         self._end()
         if self._own_dir is not None:
             self._own_dir.cleanup()
@@ -249,7 +249,7 @@ def run_caseworker(
     """Run ``caseworker`` with arguments, forked like the services, until it ends.
 
     Raises:
-        ChildFailedError: it did not end in time.
+        ChildFailedError: The command did not end in time.
     """
     with ChildProcess.service(*arguments, env=env, name="caseworker") as child:
         until = time.monotonic() + timeout_seconds

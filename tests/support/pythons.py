@@ -1,8 +1,8 @@
-"""Runs the unit tests under every Python that the project supports and this machine has.
+"""Runs the unit tests under every supported Python on this machine.
 
-Each gets an environment of its own in ``.venv-pythons``, made by uv from the lock. Nothing is
-downloaded but packages: an interpreter that is not there is named as not run. Those of pyenv are
-found without being active. ``python -m tests.support.pythons -k budget`` hands options to pytest.
+Each Python gets its own environment in ``.venv-pythons``, made by uv from the lock. Only packages
+are downloaded: a missing interpreter is reported as not run. Interpreters of pyenv are found even
+if inactive. ``python -m tests.support.pythons -k budget`` passes options to pytest.
 """
 
 import os
@@ -26,7 +26,7 @@ print(f"{len(names)} modules imported")
 
 
 def interpreter(version: str) -> str | None:
-    """Return the path of an interpreter of this version; None if the machine has none."""
+    """Return the path of an interpreter of this version; None if it is not installed."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     folders = [str(each) for each in sorted(pyenv.glob("versions/*/bin"))]
     path = os.pathsep.join([os.environ.get("PATH", ""), *folders])
@@ -36,7 +36,7 @@ def interpreter(version: str) -> str | None:
 
 
 def passes(version: str, found: str, options: Sequence[str]) -> bool:
-    """Return whether everything can be imported, and the unit tests pass."""
+    """Return whether all modules can be imported and the unit tests pass."""
     folder = ROOT / ".venv-pythons" / version
     synced = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder), "UV_PYTHON": found}
     python = str(folder / "bin" / "python")
@@ -49,7 +49,7 @@ def passes(version: str, found: str, options: Sequence[str]) -> bool:
 
 
 def main() -> int:
-    """Run all of them; return 1 if one has failed or none was found."""
+    """Run all interpreters; return 1 if one failed or none was found."""
     outcomes: dict[str, str] = {}
     for version in SUPPORTED:
         if (found := interpreter(version)) is None:

@@ -1,4 +1,4 @@
-"""A client that sends any bytes as path, header or body, and notes what an answer should not be."""
+"""A client that sends any bytes as path, header or body, and finds faults in answers."""
 
 import asyncio
 import json
@@ -21,25 +21,25 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was answered."""
+    """An answer of the service."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """Return what the body holds, read as strictly as JSON is defined.
+        """Return the body, parsed as strict JSON.
 
         Raises:
-            ValueError: it is no JSON.
+            ValueError: The body is not JSON.
         """
         return json.loads(self.body.decode(), parse_constant=_no_json)
 
     def fault(self) -> str | None:
-        """Return what no answer of the service may be, or None.
+        """Return the fault of an answer, or None.
 
-        That is a failure of the service, a refusal that is no problem document, a body that is not
-        the JSON it says it is, or an answer without the id of its request.
+        Faults are a 5xx, a refusal without a problem document, a body that does not match its JSON
+        content type, and an answer without a request ID.
         """
         named = self.headers.get("x-request-id")
         kind = self.headers.get("content-type", "")
@@ -70,10 +70,10 @@ def _no_json(constant: str) -> NoReturn:
 
 
 class RawClient:
-    """Asks over one connection, which is opened anew when the server closes it."""
+    """Sends requests over one connection, and reconnects when the server closes it."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
-        """Ask the server at ``url``, with some headers in every request."""
+        """Use the server at ``url``, with these headers in every request."""
         parts = urlsplit(url)
         self._address = parts.hostname, parts.port
         usual = {"Host": parts.netloc, **(headers or {})}

@@ -1,8 +1,8 @@
-"""Counts the steps that a backtracking regular expression takes.
+"""Counts the steps of a backtracking regular expression.
 
-The pattern is taken apart by the standard library's own parser and matched as the standard library
-matches, but one visible step at a time and without its shortcuts: so it never takes fewer steps.
-Every match is compared with that of the real engine.
+It uses the parser of the standard library and matches like its engine, but one visible step at a
+time and without its optimisations, so it never takes fewer steps. Every match is compared with that
+of the real engine.
 """
 
 import importlib
@@ -18,7 +18,7 @@ _ONE_CHARACTER = (_codes.LITERAL, _codes.NOT_LITERAL, _codes.ANY, _codes.IN)
 
 
 class CountingPattern:
-    """Searches like a compiled pattern and counts how far that was."""
+    """Searches like a compiled pattern and counts the steps."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
@@ -28,7 +28,7 @@ class CountingPattern:
         self.steps = 0
 
     def search(self, string: str, pos: int = 0, /) -> re.Match[str] | None:
-        """Return the first match that begins at ``pos`` or later."""
+        """Return the first match that starts at ``pos`` or later."""
         self._text = string
         found = self._pattern.search(string, pos)
         for start in range(pos, len(string) + 1):
@@ -42,14 +42,14 @@ class CountingPattern:
         return None
 
     def finditer(self, string: str) -> Iterator[re.Match[str]]:
-        """Yield the matches in order, none of which may be empty."""
+        """Yield the matches in order; none may be empty."""
         at = 0
         while found := self.search(string, at):
             yield found
             at = found.end()
 
     def _ends(self, items: Sequence[Any], number: int, at: int, fold: bool) -> Iterator[int]:
-        """Yield where the items from ``number`` on may end that begin at ``at``, in order."""
+        """Yield the ends of the items from ``number`` on that start at ``at``, in order."""
         if number == len(items):
             yield at
             return

@@ -1,6 +1,7 @@
-"""All that migrations make, as sorted lines: ``python -m tests.support.schema`` writes them anew.
+"""The schema after all migrations, as sorted lines.
 
-A reader of a migration sees in the difference of ``tests/data/schema.txt`` what it comes to.
+``python -m tests.support.schema`` rewrites ``tests/data/schema.txt``. The diff of that file shows
+reviewers the effect of a migration.
 """
 
 import tempfile
@@ -47,12 +48,15 @@ UNION ALL SELECT concat_ws(' ', 'policy', tablename, policyname, permissive,
 UNION ALL SELECT 'extension ' || extname FROM pg_extension
 UNION ALL SELECT concat_ws(' ', 'schema', nspname) FROM pg_namespace WHERE nspname !~ '^pg_'
 """
-"""Whether a column may be null stands with the column, since newer servers alone have names for it;
-bodies of functions and views are digests."""
+"""One line per object.
+
+Nullability is part of the column, because only newer servers name such constraints. Bodies of
+functions and views are digests.
+"""
 
 
 def schema_of(url: str) -> list[str]:
-    """Return what is in a database, one line for each object."""
+    """Return the objects of a database, one line each."""
     with psycopg.connect(url) as connection:
         found = [" ".join(line.split()) for (line,) in connection.execute(_LINES)]
     return sorted(found)

@@ -1,12 +1,12 @@
-"""An event loop in which chance is a seed and time costs nothing.
+"""An event loop with seeded randomness and virtual time.
 
-Every step of the loop runs one ready callback, picked by the seed, so each seed is another order
-of events that a busy machine might produce; when nothing is ready, the clock jumps to the next
-timer. The same seed tells the same story, step by step, so what fails once can be looked at again:
-within one process always, across processes with the same ``PYTHONHASHSEED``.
+Every step of the loop runs one ready callback chosen by the seed, so each seed gives another order
+that a busy machine might produce. When no callback is ready, the clock jumps to the next timer. The
+same seed repeats the same steps: always within one process, and across processes with the same
+``PYTHONHASHSEED``.
 
-It has no sockets, threads or signals: what is tested stands on in-memory ports. A function given
-to an executor (``asyncio.to_thread``) runs as a step of its own.
+It has no sockets, threads or signals, so the code under test uses in-memory ports. A function given
+to an executor (``asyncio.to_thread``) runs as a single step.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ Interrupt = Callable[[], object]
 
 
 class Deadlock(Exception):  # noqa: N818
-    """Every task waits for another and no timer is set; the message says where each one waits."""
+    """Every task waits for another task and no timer is set; the message lists where they wait."""
 
 
 class EndlessStory(Exception):  # noqa: N818
-    """The loop made more steps than any sane test needs."""
+    """The loop exceeded its limit of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story(Generic[T]):
-    """How one seed went."""
+    """The result of one seed."""
 
     result: T
     seed: int
@@ -50,18 +50,18 @@ class Story(Generic[T]):
     """A hash of every step's choice, time and callback; equal for the same story."""
     virtual_seconds: float
     leftover: tuple[str, ...]
-    """Coroutines of tasks that were still alive at the end (and were then cancelled)."""
+    """Coroutines of tasks that were still alive at the end and were then cancelled."""
 
 
 class Scenario(Protocol[T_co]):
-    """A world of its own, played once, that can be interrupted from outside."""
+    """A self-contained scenario, played once, that can be interrupted from outside."""
 
     async def play(self) -> T_co:
-        """Do what the test is about."""
+        """Run the scenario under test."""
         ...
 
     def interrupt(self) -> object:
-        """Strike now: cancel a run, fail a port. A coroutine that is returned becomes a task."""
+        """Interrupt now: cancel a run, fail a port; a returned coroutine becomes a task."""
         ...
 
 
@@ -75,11 +75,11 @@ def run(
 ) -> Story[T]:
     """Run ``main`` to its end under one seed.
 
-    ``interrupt`` is called once, before the step ``before_step`` (0 is the first). Whatever is
-    raised carries a note that names the seed and the step.
+    ``interrupt`` is called once, before the step ``before_step`` (0 is the first). A raised
+    exception carries a note with the seed and the step.
 
     Raises:
-        Deadlock: nothing can happen any more.
+        Deadlock: No callback or timer is left.
         EndlessStory: ``max_steps`` were not enough.
     """
     loop = SeededLoop(seed, max_steps=max_steps)
@@ -96,10 +96,10 @@ def run(
 def interrupted_everywhere(
     scenario: Callable[[], Scenario[T]], seed: int
 ) -> Iterator[tuple[int, Story[T]]]:
-    """Play a scenario once in peace and then once for every step, interrupted before that step.
+    """Play a scenario without interruption, and then once for every step, interrupted before it.
 
-    Yields the step and the story; -1 is the peaceful one. Later steps may belong to a story that
-    has already taken another course; they end when a story is over before its interruption.
+    Yields the step and the result; -1 is the uninterrupted one. An interruption can change the
+    later steps; the iteration ends when a scenario is over before its interruption.
     """
     yield -1, run(scenario().play, seed)
     for step in count():
@@ -137,7 +137,7 @@ async def _told(loop: "SeededLoop", main: Callable[[], Coroutine[Any, Any, T]]) 
 
 
 class SeededTask(asyncio.Task[Any]):
-    """A task whose hash is its number, so that sets of tasks iterate alike in every run."""
+    """A task whose hash is its number, so that sets of tasks iterate equally in every run."""
 
     def __init__(self, *arguments: Any, number: int, **options: Any) -> None:
         self._number = number
@@ -150,8 +150,8 @@ class SeededTask(asyncio.Task[Any]):
 class SeededLoop(asyncio.BaseEventLoop):
     """The loop behind :func:`run`.
 
-    It replaces how ``BaseEventLoop`` chooses its next step, and nothing else: ``_ready`` and
-    ``_scheduled`` are the queue of callbacks and the heap of timers of every asyncio loop.
+    It only replaces how ``BaseEventLoop`` chooses its next step: ``_ready`` and ``_scheduled`` are
+    the callback queue and the timer heap of every asyncio loop.
     """
 
     _ready: Any
@@ -175,15 +175,15 @@ class SeededLoop(asyncio.BaseEventLoop):
         self._interrupts[step] = interrupt
 
     def disarm(self) -> None:
-        """Forget interrupts that have not struck: the story is over."""
+        """Remove pending interrupts, because the scenario is over."""
         self._interrupts.clear()
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was made."""
         return self._now
 
     def digest(self) -> str:
-        """A hash of the story so far."""
+        """Return a hash of the steps so far."""
         return self._story.hexdigest()
 
     def run_in_executor(
@@ -239,10 +239,10 @@ class SeededLoop(asyncio.BaseEventLoop):
         return "Nothing is ready and no timer is set:\n" + "\n".join(sorted(lines))
 
     def _process_events(self, _events: Any) -> None:
-        """There are no files to watch."""
+        """Ignore file events; this loop watches no files."""
 
     def _write_to_self(self) -> None:
-        """There is no selector to wake."""
+        """Do nothing; this loop has no selector to wake."""
 
 
 def _finish(future: asyncio.Future[Any], func: Callable[..., Any], arguments: Any) -> None:
@@ -276,7 +276,7 @@ def _place_of(task: asyncio.Task[Any]) -> str:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Keep finalizers, which may schedule callbacks, from running at odd moments."""
+    """Disable garbage collection, because finalizers may schedule callbacks at random moments."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

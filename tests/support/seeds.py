@@ -1,4 +1,4 @@
-"""Seeds for tests that tell random stories: fixed ones in each run, many more as proofs."""
+"""Seeds for randomised tests: fixed ones in each run, many more in proof runs."""
 
 import random
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import pytest
 class FreshSeeds:
     """Consecutive seeds from a random start, which is printed when the test begins.
 
-    The start is drawn on iteration: xdist needs the same parameters in all of its workers.
+    The start is drawn on iteration, because xdist needs the same parameters in all workers.
     """
 
     count: int

@@ -16,20 +16,20 @@ from caseworker.settings.schema import Settings
 
 
 class Talk:
-    """One connection to a server, spoken byte by byte."""
+    """One connection to a server, with raw bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Send bytes, as far as the server still takes them."""
+        """Send bytes while the server accepts them."""
         self._writer.write(data)
         with suppress(ConnectionError):
             await self._writer.drain()
 
     async def rest(self) -> bytes:
-        """Return everything that the server says until it hangs up."""
+        """Return all bytes that the server sends until it closes the connection."""
         said = b""
         with suppress(ConnectionError):
             while piece := await self._reader.read(65536):
@@ -37,7 +37,7 @@ class Talk:
         return said
 
     async def answer(self) -> bytes:
-        """Return one answer with a Content-Length; the connection may go on."""
+        """Return one answer with a Content-Length; the connection may stay open."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = next(
             int(line.split(b":")[1])
@@ -47,7 +47,7 @@ class Talk:
         return head + await self._reader.readexactly(length)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -62,7 +62,7 @@ class Served:
         self._talks: list[Talk] = []
 
     async def connect(self, first: bytes = b"") -> Talk:
-        """Open a connection and begin to talk."""
+        """Open a connection and send the first bytes."""
         talk = Talk(*await asyncio.open_connection("127.0.0.1", self.port))
         self._talks.append(talk)
         if first:
@@ -70,11 +70,11 @@ class Served:
         return talk
 
     async def ask(self, request: bytes) -> bytes:
-        """Send something on a connection of its own; return all that is said until its end."""
+        """Send bytes on a new connection; return everything received until it closes."""
         return await (await self.connect(request)).rest()
 
     async def identified(self, count: int) -> None:
-        """Wait until there are so many connections and the callers of all are known."""
+        """Wait until ``count`` connections are open and the callers of all are identified."""
         protocol: Any = self._server.config.http_protocol_class
         async with asyncio.timeout(150):
             while (  # noqa: ASYNC110
@@ -100,7 +100,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
-    """Serve an application with the service's own protocol; ``limits`` change the usual ones."""
+    """Serve an application with the service's own protocol; ``limits`` change the defaults."""
     usual: ConnectionLimits = connection_limits(Settings())
     config = uvicorn.Config(
         app,

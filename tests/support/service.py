@@ -19,13 +19,13 @@ QUICK = {
     "SERVER_REQUEST_TIMEOUT_SECONDS": "150",
     "AUTH_ANONYMOUS": "loopback",
 }
-"""Settings that make a process notice everything sooner, and let callers wait for long."""
+"""Settings with short detection times and long waiting times for callers."""
 
 _LISTENS = re.compile(r"Caseworker listens on (\S+)")
 
 
 def model_settings(provider_url: str) -> dict[str, str]:
-    """Return settings that ask one endpoint for both tiers, and of a case for its plans alone."""
+    """Return settings that use one endpoint for both tiers; cases only ask it for plans."""
     return {
         "VERIFIER_THRESHOLDS_SECOND_PLAN": "off",
     } | {
@@ -52,7 +52,7 @@ class ServiceProcess:
         name: str = "service",
     ) -> None:
         self._serves = command == "serve"
-        self._executes = "--no-worker" not in options  # otherwise ready only beside a worker
+        self._executes = "--no-worker" not in options  # else ready only with another worker
         env = {**QUICK, **(settings or {}), "DATABASE_URL": database_url}
         self.child = ChildProcess.service(command, *options, env=env, name=name)
         self.url = ""
@@ -104,7 +104,7 @@ class ServiceProcess:
 async def two_services(
     database_url: str, settings: Mapping[str, str]
 ) -> AsyncIterator[tuple[ServiceProcess, ServiceProcess, JsonClient]]:
-    """Start two processes on one database; the client asks the second one."""
+    """Start two processes on one database; the client uses the second one."""
     async with (
         ServiceProcess(database_url, settings=settings, name="first") as first,
         ServiceProcess(database_url, settings=settings, name="second") as second,
@@ -117,7 +117,7 @@ async def finished(client: JsonClient, run_id: str, *, seconds: float = 150) -> 
     """Return a run once its status is terminal.
 
     Raises:
-        TimeoutError: it did not end in time.
+        TimeoutError: The run did not end in time.
     """
     until = time.monotonic() + seconds
     while True:

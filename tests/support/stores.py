@@ -1,4 +1,4 @@
-"""The real stores on a real database, opened and closed for a test, and what to put into them."""
+"""The real stores on a real database, opened and closed for a test, and their test data."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ CANCEL_REQUEST = CancelRequest(requested_by="tester", reason="no longer needed")
 
 @dataclass(frozen=True)
 class Stores:
-    """What one process holds of the database."""
+    """The stores and engines of one process."""
 
     engines: Engines
     journal: PostgresJournal
@@ -66,13 +66,13 @@ async def open_stores(
 
 
 class Oracle:
-    """A connection of its own, that asks the database past the service."""
+    """A separate connection that reads the database without the service."""
 
     def __init__(self, connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
         self.connection = connection
 
     async def rows(self, query: str, *parameters: object) -> list[dict[str, Any]]:
-        """Return what a query finds, or what a statement returns."""
+        """Return the rows of a query or statement."""
         cursor = await self.connection.execute(query.encode(), parameters)
         return await cursor.fetchall() if cursor.description else []
 
@@ -82,7 +82,7 @@ class Oracle:
         return next(iter(row.values()))
 
     async def until_waiting(self, kind: str) -> None:
-        """Return once a session waits for a lock of a kind, as ``pg_locks`` names it."""
+        """Return once a session waits for a lock of a kind, named as in ``pg_locks``."""
         query = """SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
             WHERE datname = current_database() AND NOT granted AND locktype = %s)"""
         await eventually(lambda: self.value(query, kind))
@@ -90,7 +90,7 @@ class Oracle:
 
 @asynccontextmanager
 async def open_oracle(url: str) -> AsyncIterator[Oracle]:
-    """Connect past the service; every statement commits by itself."""
+    """Connect to the database directly; every statement commits on its own."""
     connection = await psycopg.AsyncConnection.connect(
         driver_url(url), autocommit=True, row_factory=dict_row
     )
@@ -99,7 +99,7 @@ async def open_oracle(url: str) -> AsyncIterator[Oracle]:
 
 
 class NotingObserver:
-    """Notes what it is told of runs, as ``what run_id status``, with the status of a graph."""
+    """Records notifications as ``event run_id status``, with the status of a graph."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -119,7 +119,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float
     """Wait until a condition holds.
 
     Raises:
-        TimeoutError: it does not come about.
+        TimeoutError: The condition did not hold in time.
     """
     async with asyncio.timeout(seconds):
         while True:
@@ -136,7 +136,7 @@ def new_run(
     key: str | None = None,
     named: bool = True,
 ) -> NewRun:
-    """Return a request as the API would hand it on."""
+    """Return a request as the API passes it on."""
     return NewRun(
         key=RunKey(tenant, run_id),
         request=RunRequest(kind=RunKind.CASE, input=text, budget=Budget(max_tool_calls=6)),
@@ -147,7 +147,7 @@ def new_run(
 
 
 def graph_with_calls(run_id: str, *, llm_calls: int = 1) -> ExecutionGraph:
-    """Return a graph with a running root, and calls below it that have succeeded."""
+    """Return a graph with a running root and completed calls below it."""
     graph = ExecutionGraph(run_id)
     root = graph.create_root("case")
     graph.mark_running(root)
@@ -159,7 +159,7 @@ def graph_with_calls(run_id: str, *, llm_calls: int = 1) -> ExecutionGraph:
 
 
 def records_of(graph: ExecutionGraph, **values: Any) -> tuple[CallRecord, ...]:
-    """Return the journal of a graph; ``values`` go to all of its calls but the root."""
+    """Return the journal of a graph; ``values`` apply to all of its calls except the root."""
     _, nodes = graph.changed_since(0)
     return tuple(
         CallRecord(node=node, **({} if node["parent_id"] is None else values)) for node in nodes
@@ -167,7 +167,7 @@ def records_of(graph: ExecutionGraph, **values: Any) -> tuple[CallRecord, ...]:
 
 
 async def stored_graph(runs: RunStore, key: RunKey) -> Snapshot | None:
-    """Return the ExecutionGraph of a run as its journal holds it; None if there is none."""
+    """Return the ExecutionGraph of a run from its journal; None if there are no nodes."""
     nodes = await runs.nodes(key)
     return ExecutionGraph.restore(key.run_id, map(dict, nodes)).snapshot() if nodes else None
 
@@ -179,7 +179,7 @@ def end_of(
     calls: Sequence[CallRecord] = (),
     **values: Any,
 ) -> FinishRun:
-    """Return how an owner ends a run."""
+    """Return the end of a run as its owner writes it."""
     graph = ExecutionGraph(run.key.run_id)
     root = graph.create_root("case")
     graph.mark_halt(root, "over")
@@ -199,7 +199,7 @@ def end_of(
 
 
 def recovery_of(stores: Stores) -> StaleRunRecovery:
-    """Return what looks for lost and overdue runs, as a process with these stores has it."""
+    """Return the recovery of lost and overdue runs, as a process with these stores has it."""
     return StaleRunRecovery(
         pool=stores.engines.work,
         dispatch=stores.dispatch,

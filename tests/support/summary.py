@@ -1,9 +1,9 @@
-"""A pytest plugin: the last lines of a run say what was proven, skipped and spent.
+"""A pytest plugin that ends a run with a summary of proofs, skips and CPU time.
 
-Each xdist worker measures CPU seconds (user and system, of itself and of the processes below it)
-whenever the tests move to another directory of ``tests``. The controller adds them up, counts the
-requirements and guarantees that passing tests are marked with, lists random seeds, and fails a run
-in CI that skipped a test for a reason which is not on the allow-list, or that left a requirement
+Each xdist worker measures CPU seconds (user and system, of itself and its child processes) whenever
+the tests move to another directory of ``tests``. The controller adds them up, counts the
+requirements and guarantees that passing tests are marked with, and lists random seeds. In CI it
+fails a run that skipped a test for a reason outside the allow-list, or that left a requirement
 without proof.
 """
 
@@ -75,7 +75,7 @@ class Costs:
         self._at = 0.0
 
     def move_to(self, directory: str) -> None:
-        """Charge the CPU since the last move, and charge ``directory`` from now on."""
+        """Charge the CPU time since the last move, and charge ``directory`` from now on."""
         if directory != self._current:
             now = cpu_seconds()
             self.by_directory[self._current] += now - self._at
@@ -83,7 +83,7 @@ class Costs:
 
 
 class Summary:
-    """Collects what tests prove, skip and cost, and prints it."""
+    """Collects and prints the proofs, skips and costs of the tests."""
 
     def __init__(self) -> None:
         self.costs = Costs()
@@ -128,7 +128,7 @@ class Summary:
             self.costs.by_directory[directory] += seconds
 
     def complaints(self, config: pytest.Config) -> Iterator[str]:
-        """Return what CI does not accept although every test passed."""
+        """Return the reasons why CI rejects the run although every test passed."""
         for reason, count in self.skips.items():
             if not any(allowed.fullmatch(reason) for allowed in ALLOWED_SKIPS):
                 yield f"{count} skipped for a reason that is not on the allow-list: {reason}"

@@ -1,4 +1,4 @@
-"""Everything a service shows or keeps, as texts: the places where a secret can turn up."""
+"""Everything that a service shows or stores, as texts in which a secret could leak."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ import psycopg
 from psycopg import sql
 
 PAYLOAD = frozenset({"answer", "evidence", "outputs"})
-"""The parts of a result that are what its caller asked for."""
+"""The fields of a result that its caller requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """One place."""
+    """One named text."""
 
     name: str
     text: str
@@ -37,7 +37,7 @@ def columns_of(database_url: str) -> Iterator[Surface]:
 
 
 async def views_of(http: httpx.AsyncClient, run_id: str) -> list[Surface]:
-    """Return what is told of a run, without what its caller sent or asked for."""
+    """Return all views of a run, without the payload that its caller sent or requested."""
     run = (await http.get(f"/runs/{run_id}")).json()
     shown = [Surface("run", plain(without_payload(run)))]
     json_only = {"Accept": "application/json"}
@@ -64,12 +64,12 @@ async def views_of(http: httpx.AsyncClient, run_id: str) -> list[Surface]:
 
 
 def without_payload(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the view of a run without what only comes back, and the payload of its result."""
+    """Return the view of a run without echoed input and without the payload of its result."""
     shown = {name: run[name] for name in run if name not in ("metadata", "concurrency_key")}
     result = shown.get("result") or {}
     return {**shown, "result": {name: result[name] for name in result if name not in PAYLOAD}}
 
 
 def plain(value: Any) -> str:
-    """Return a JSON value as text in which nothing is hidden by escapes of its own."""
+    """Return a JSON value as text without escapes that could hide a canary."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,7 +6,7 @@ import ast
 def parsed(source: str) -> ast.Module:
     """Parse source.
 
-    Before Python 3.11.8, this may fail by chance (https://github.com/python/cpython/issues/106905).
+    Before Python 3.11.8, this may fail at random (https://github.com/python/cpython/issues/106905).
     """
     for _ in range(5):
         try:

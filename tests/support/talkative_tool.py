@@ -1,4 +1,4 @@
-"""A tool of somebody else that says more than it should."""
+"""A third-party tool that reveals more than it should."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from tests.support.canaries import planted
 
 
 class TalkativeTool:
-    """Breaks, fails or answers with canaries, as it is asked to."""
+    """Breaks, fails or answers with canaries, depending on its arguments."""
 
     spec = ToolSpec(
         name="talk",
@@ -22,7 +22,7 @@ class TalkativeTool:
     )
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Do it; see Tool."""
+        """Break, fail or answer; see Tool."""
         match args["how"]:
             case "break":
                 try:

@@ -1,7 +1,7 @@
-"""What a tenant may ask of everything that the service keeps by tenant.
+"""Requests of a tenant to every resource that the service keeps by tenant.
 
-``{their …}`` stands for what another tenant has: its name, the id of its key or of its message. To
-a tenant who is alone it is something that nobody has.
+``{their …}`` stands for a resource of another tenant: its name, its key ID or its message ID. If
+there is no other tenant, it names a missing resource.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ DELIVERY = {
     "y": "00000000-0000-4000-8000-00000000000b",
 }
 PLANTED = "PLANT"
-"""The method of what only executing would make: it is put into the database."""
+"""The pseudo method for rows that only an execution would create: they are inserted directly."""
 
 _OF_RUN = "FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run)s AND request IS NOT NULL"
 _PLANTS = tuple(
@@ -60,14 +60,14 @@ _THEIRS = """SELECT message_id FROM messages theirs WHERE tenant_id = %s AND thr
 
 
 def plant(connection: psycopg.Connection[Any], tenant: str, run: str) -> None:
-    """Give a run a file, a question, an event and a delivery that was given up."""
+    """Give a run a file, an approval, an event and a dead delivery."""
     places = {"tenant": tenant, "run": run, "file": FILE, "approval": APPROVAL}
     for statement in _PLANTS:
         connection.execute(statement, {**places, "delivery": DELIVERY[run]})
 
 
 def changes(one: str, other: str, headers: dict[str, str], graph: dict[str, Any]) -> list[Request]:
-    """Return requests that change something, about one of a few things that tenants call alike."""
+    """Return requests that change resources with names that several tenants use."""
     inline = {"kind": "graph", "graph": graph, "run_id": one, "metadata": {"of": one}}
     by_name = {"kind": "graph", "graph": {"name": one}}
     hook = {**inline, "webhook": {"url": "https://example.com/hook"}}
@@ -115,7 +115,7 @@ def changes(one: str, other: str, headers: dict[str, str], graph: dict[str, Any]
 
 
 def looks() -> Iterator[Request]:
-    """Yield requests that see all there is."""
+    """Yield requests that read all resources."""
     for path in (
         *("/runs", "/runs?status=cancelled", "/runs?metadata.of=x", "/approvals", "/threads"),
         *("/graphs", "/agents", "/schedules", "/keys", "/quotas", "/quotas/{their name}"),
@@ -138,7 +138,7 @@ def looks() -> Iterator[Request]:
 
 @st.composite
 def stories(draw: st.DrawFn) -> Sequence[tuple[bool, Request]]:
-    """Return what a tenant (true) and another one change, one after the other."""
+    """Return a sequence of changes by a tenant (true) and by another tenant."""
     told = []
     for _ in range(draw(st.integers(4, 20))):
         headers = draw(st.sampled_from([{}, {"idempotency_key": "k"}]))
@@ -156,9 +156,9 @@ def named(
     mine: str,
     other: str | None,
 ) -> str:
-    """Return a path with the names of what the other tenant has, or of what nobody has.
+    """Return a path with names of the other tenant's resources, or of missing ones.
 
-    Ids of messages follow from those of thread and run, so two tenants may have the same.
+    Message IDs are derived from thread and run, so two tenants may have the same ones.
     """
     if "{their" not in path:
         return path

@@ -20,7 +20,7 @@ _VARYING = re.compile(
     r'|"(?:key|key_id|secret)": ?"[^"]*"'
     r"|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z"
 )
-"""What differs between two answers that say the same: ids and moments that the service makes."""
+"""Parts that differ between equal answers: generated IDs and times."""
 
 
 class Tenants:
@@ -34,7 +34,7 @@ class Tenants:
     async def ask(
         self, tenant: str, method: str, path: str, body: Any = None, **headers: str
     ) -> httpx.Response:
-        """Send a request as an admin of a tenant, who gets a key at first."""
+        """Send a request as an admin of a tenant, whose key is created on first use."""
         if tenant not in self.keys:
             self.keys[tenant] = await self._key_of(tenant)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -69,7 +69,7 @@ async def open_tenants(
 
 
 def said(answer: httpx.Response, names: Mapping[str, str]) -> tuple[int, str]:
-    """Return what an answer says, apart from moments and ids; ``names`` are written differently."""
+    """Return an answer without times and IDs; ``names`` are replaced."""
     text = answer.text
     if text and answer.headers.get("content-type", "").endswith("json"):
         shown = answer.json()

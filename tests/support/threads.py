@@ -1,4 +1,4 @@
-"""A thread as a client uses it, and what its models were asked."""
+"""A thread as a client uses it, and the requests to its models."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def agent_step(name: str, **data: Any) -> Json:
 
 
 def chat_start(step_id: str = "chat", **data: Any) -> Json:
-    """Return a step at which the chat enters."""
+    """Return the step through which the chat enters."""
     return {"id": step_id, "type": "chat_start", "data": data}
 
 
@@ -45,7 +45,7 @@ class ThreadClient:
 
     @classmethod
     async def begin(cls, http: httpx.AsyncClient, thread_id: str, **body: Any) -> "ThreadClient":
-        """Begin a thread; an agent answers in it unless the body says otherwise."""
+        """Create a thread, with an agent unless the body names another definition."""
         answers = {} if "graph" in body else {"agent": AGENT}
         sent = {"thread_id": thread_id, **answers, **body}
         response = await http.post("/threads", json=sent)
@@ -53,7 +53,7 @@ class ThreadClient:
         return cls(http, thread_id)
 
     async def post(self, action: str = "", *, key: str | None = None, **body: Any) -> Json:
-        """Ask for an answer, and return the turn; ``action`` is ``{message_id}/retry`` or so."""
+        """Request an answer and return the turn; ``action`` can be ``{message_id}/retry``."""
         response = await self.send(action, key=key, **body)
         assert response.status_code in (200, 202), response.text
         turn: Json = response.json()
@@ -63,13 +63,13 @@ class ThreadClient:
     async def send(
         self, action: str = "", *, key: str | None = None, **body: Any
     ) -> httpx.Response:
-        """Ask for an answer, and return the response."""
+        """Request an answer, and return the response."""
         headers = {} if key is None else {"Idempotency-Key": key}
         path = f"{self.path}/messages" + (f"/{action}" if action else "")
         return await self.http.post(path, json=body, headers=headers)
 
     async def answer(self, action: str = "", **body: Any) -> Json:
-        """Ask for an answer, and return the turn with the run as it ended."""
+        """Request an answer, and return the turn with the finished run."""
         turn = await self.post(action, **body)
         return {**turn, "run": await self.ended(turn["run"]["run_id"])}
 
@@ -91,11 +91,11 @@ class ThreadClient:
         return found
 
     async def said(self, **query: Any) -> list[str | None]:
-        """Return what the messages of a branch say."""
+        """Return the contents of the messages of a branch."""
         return [one["content"] for one in await self.messages(**query)]
 
     async def events(self, action: str = "", **body: Any) -> tuple[httpx.Headers, list[Json]]:
-        """Ask for an answer as a stream; return its headers and events."""
+        """Request an answer as a stream; return its headers and events."""
         path = f"{self.path}/messages" + (f"/{action}" if action else "")
         headers = {"Accept": "text/event-stream"}
         async with self.http.stream("POST", path, json=body, headers=headers) as response:
@@ -105,7 +105,7 @@ class ThreadClient:
 
 
 async def prompts(provider: FakeProvider, marker: str) -> list[list[str]]:
-    """Return what each request with a marker in its prompt has said after its system prompt."""
+    """Return the messages after the system prompt for each request with this marker."""
     return [
         [message["content"] for message in (one.body or {})["messages"][1:]]
         for one in await provider.arrivals(marker, bodies=True)
@@ -113,7 +113,7 @@ async def prompts(provider: FakeProvider, marker: str) -> list[list[str]]:
 
 
 async def offered(provider: FakeProvider, marker: str) -> list[list[str]]:
-    """Return the names of the tools that each request with a marker has offered."""
+    """Return the names of the tools in each request with this marker."""
     return [
         [tool["function"]["name"] for tool in (one.body or {}).get("tools", ())]
         for one in await provider.arrivals(marker, bodies=True)

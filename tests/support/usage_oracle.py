@@ -1,4 +1,4 @@
-"""What a run says that it used, against what the provider of its models has counted."""
+"""Compares the usage of a run with the counts of its model provider."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from caseworker.core.trace.node import estimated_of
 from tests.support.fake_provider.arrivals import Arrival
 
 PRICES = {"in": Decimal(1), "out": Decimal(2), "cached": Decimal("0.1")}
-"""US dollars for a million tokens, of every model of the test."""
+"""US dollars per million tokens, for every model of the test."""
 
 
 def settings_of_prices(prefix: str) -> dict[str, str]:
-    """Settings of a model that costs so much."""
+    """Return the settings that give a model the prices in ``PRICES``."""
     return {f"{prefix}_PRICE_PER_MILLION_{kind.upper()}_USD": str(p) for kind, p in PRICES.items()}
 
 
 @dataclass
 class _Call:
-    """One question to one model, with all its attempts in all processes."""
+    """One logical call of a model, with all its attempts in all processes."""
 
     nodes: list[Mapping[str, Any]] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
@@ -34,10 +34,10 @@ def differences(
     *,
     step_of: Callable[[str], str] = lambda call_key: call_key.partition("/answer")[0],
 ) -> Iterator[str]:
-    """Yield in what a run's usage, its trace and the provider's log contradict one another.
+    """Yield the contradictions between a run's usage, its trace and the provider's log.
 
-    The prompt of every question holds ``<name of its step>``, as in ``<m/3>``; ``step_of`` returns
-    that name for the key of a call.
+    The prompt of every question contains ``<name of its step>``, as in ``<m/3>``; ``step_of``
+    returns that name for the key of a call.
     """
     calls = defaultdict[tuple[str, str], _Call](_Call)
     for node in snapshot["nodes"].values():
@@ -66,7 +66,7 @@ def _wrong_sums(usage: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) ->
 
 
 def _wrong_call(call: _Call) -> Iterator[str]:
-    """Compare one call; an answer that was lost on its way is among what is estimated."""
+    """Compare one call; the estimates may include answers that were lost on the way."""
     marked = [estimated_of(node) for node in call.nodes]
     estimated = sum(tokens for tokens, _ in marked)
     charged = sum((n["tokens_in"] or 0) + (n["tokens_out"] or 0) for n in call.nodes) - estimated

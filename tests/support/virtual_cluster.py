@@ -1,8 +1,8 @@
 """Several processes of the service on one database, in memory and on virtual time.
 
-The run service, the executor, the driver, the call gateway and the journal are the real ones. What
-surrounds them is played: the database, a queue that every process looks into, notifications that
-may not arrive, and an outside world that writes down every call that reaches it.
+The run service, the executor, the driver, the call gateway and the journal are real. Their
+surroundings are simulated: the database, a queue that every process polls, notifications that may
+be lost, and an outside world that records every call.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ HEARTBEAT_SECONDS = 2.0
 CANCEL_GRACE_SECONDS = 0.5
 ESTIMATE = Spent(tokens_in=10, tokens_out=10, cost_usd=Decimal("0.02"))
 DEAREST = Spent(tokens_in=15, tokens_out=15, cost_usd=Decimal("0.03"))
-"""What a call may turn out to cost, for all that was estimated."""
+"""The highest possible cost of a call, whatever its estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What the step of a run does: calls, one after the other."""
+    """The work of a run's step: calls in sequence."""
 
     calls: int = 2
     external: float = 0.8
@@ -65,21 +65,21 @@ class Work:
     trouble: float = 0.3
     """The share of attempts that fail, hang, or ignore their cancellation."""
     lanes: int = 0
-    """Side by side, each with ``calls`` calls that a person must approve; 0: none are asked for."""
+    """Parallel lanes, each with ``calls`` calls that a person must approve; 0 asks for none."""
     patience: float = 5.0
-    """How many seconds a person may take."""
+    """The longest time of a person's decision, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A call that has reached the outside world."""
+    """A call that reached the outside world."""
 
     call: CallSpec
     permitted_at_step: int | None
 
 
 class Outside:
-    """The world outside: notes every call that reaches it."""
+    """The outside world: it records every call."""
 
     def __init__(self, diary: Diary, seed: int) -> None:
         self.diary = diary
@@ -118,7 +118,7 @@ class Outside:
 
 
 async def _stubbornly(seconds: float) -> None:
-    """Take this long, whoever cancels."""
+    """Take ``seconds`` and ignore cancellation."""
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
     while clock() < until:
@@ -261,7 +261,7 @@ class Process:
 
 @dataclass
 class Cluster:
-    """Two processes that execute runs, and a replica that only answers."""
+    """Two processes that execute runs, and a replica that executes none."""
 
     seed: int
     max_runs: int = 1
@@ -288,7 +288,7 @@ class Cluster:
         self.over = False
 
     async def play(self, story: Callable[["Cluster"], Awaitable[None]]) -> "Cluster":
-        """Open the processes, let a story happen, wait for every run's end, and close."""
+        """Open the processes, play a scenario, wait for every run's end, and close."""
         with patch("caseworker.runs.service.time", SimpleNamespace(monotonic=self.loop.time)):
             for process in self.processes:
                 process.open()
@@ -301,13 +301,13 @@ class Cluster:
                 if not process.closed:
                     await process.close()
             self.over = True
-            await asyncio.sleep(60)  # what was abandoned ends as well
+            await asyncio.sleep(60)  # abandoned calls end as well
         return self
 
     async def post(
         self, run_id: str, work: Work, budget: Budget, *, to: RunService
     ) -> Accepted | None:
-        """Post a run; None if its answer got lost."""
+        """Post a run; return None if its answer was lost."""
         self.works[run_id] = work
         new = NewRun(
             key=RunKey("t", run_id),
@@ -323,7 +323,7 @@ class Cluster:
             self.diary.note("post answered", new.key)
 
     async def delete(self, run_id: str, *, to: RunService, heard: bool) -> CancelStatus:
-        """Delete a run; whether the processes hear of it at once is up to the caller."""
+        """Cancel a run; ``heard`` says whether the processes are notified at once."""
         receipt = await to.cancel(RunKey("t", run_id), by="somebody")
         if heard and receipt.cancel_request is not None:
             for process in self.processes:
@@ -344,7 +344,7 @@ class Cluster:
         raise AssertionError([(run.key.run_id, run.status, run.worker_id) for run in runs])
 
     async def _recover(self) -> None:
-        """Find the runs of processes that are gone."""
+        """Recover the runs of processes that are gone."""
         while True:
             await asyncio.sleep(3)
             self.approvals.wake_due()

@@ -1,4 +1,4 @@
-"""A database in memory whose answers take their time or get lost, and a diary of what it did."""
+"""An in-memory database with delayed and lost answers, and a diary of its operations."""
 
 import asyncio
 import random
@@ -34,20 +34,20 @@ from tests.support.seeded_loop import SeededLoop
 T = TypeVar("T")
 
 PERMITTED_AT_STEP: ContextVar[int] = ContextVar("permitted at step")
-"""When the statement was executed with which a task has last asked for its permission to go on."""
+"""The step of the statement that last granted a task its permission."""
 
 SLOWEST_SECONDS = 0.2
-"""The longest journey of a statement or its answer."""
+"""The longest trip of a statement or its answer, in seconds."""
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that an outside observer has seen."""
+    """An event visible to an outside observer."""
 
     step: int
-    """Of the event loop: what happened first is lower."""
+    """The step of the event loop, which gives the order."""
     at: float
     kind: str
     key: RunKey
@@ -55,13 +55,13 @@ class Event:
 
 
 class Diary:
-    """Everything that was seen, in order."""
+    """All observed events, in order."""
 
     def __init__(self, loop: SeededLoop) -> None:
         self.loop = loop
         self.events: list[Event] = []
         self.reader: Callable[[Event], None] | None = None
-        """Shown every event as it happens."""
+        """A callback for every event."""
 
     def note(self, kind: str, key: RunKey, detail: Any = None) -> None:
         event = Event(self.loop.steps, self.loop.time(), kind, key, detail)
@@ -75,11 +75,11 @@ class Diary:
 
 @dataclass(frozen=True)
 class Network:
-    """How long statements and their answers take, and how often an answer gets lost."""
+    """The delays of statements and answers, and the share of lost answers."""
 
     chance: random.Random
     slow: float = 0.1
-    """The share of journeys that take up to 200 ms; most of the others take no time at all."""
+    """The share of trips that take up to 200 ms; most others take no time."""
     lost: float = 0.0
     """The share of answers that never arrive."""
 
@@ -95,18 +95,18 @@ class Network:
 
 
 class Database(MemoryRuns):
-    """One database for all processes; it tells the diary what was committed when."""
+    """One database for all processes; it records in the diary when each write was committed."""
 
     def __init__(self, diary: Diary, network: Network) -> None:
         super().__init__(now=self._instant)
         self.diary = diary
         self.network = network
         self.committed: dict[datetime, tuple[int, float]] = {}
-        """When an instant of the database's clock was read, in steps and in virtual seconds."""
+        """For each reading of the database clock: the step and the virtual seconds."""
         self._last = EPOCH
 
     def cancel_requested(self, key: RunKey) -> tuple[int, float] | None:
-        """When the request that counts was committed, if there is one."""
+        """When the effective cancel request was committed, if there is one."""
         run = self.rows[key].run if key in self.rows else None
         cancel_request = run.cancel_request if run else None
         return (
@@ -188,9 +188,9 @@ class Database(MemoryRuns):
 
 
 class Line:
-    """A process's one connection for hot writes: in the order in which they were asked for.
+    """A process's single connection for hot writes, which runs them in order.
 
-    A caller that gives up leaves its write in line, or takes it out, or loses the answer alone.
+    A caller that is cancelled leaves its write queued, removes it, or only loses the answer.
     """
 
     def __init__(self, database: Database) -> None:
@@ -208,7 +208,7 @@ class Line:
         return await self._in_turn(lambda: self.database.finish(finish_run))
 
     async def empty(self) -> None:
-        """Wait until everything in line is written."""
+        """Wait until all queued writes are done."""
         while self._writes:
             await asyncio.wait(self._writes)
 

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: notes what arrives, and answers as a test has scripted it."""
+"""A webhook receiver that records requests and answers as scripted."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ FAILED = b"HTTP/1.1 500 Sorry\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request that has arrived whole."""
+    """One completely received request."""
 
     target: str
     headers: dict[str, str]
-    """By their names in lower case."""
+    """Headers by lower-case name."""
     body: bytes
 
     @property
@@ -33,9 +33,10 @@ class Arrival:
 
 @dataclass
 class Receiver:
-    """Where webhooks arrive. ``answers`` are given in turn, the last one again and again.
+    """The receiver of webhooks.
 
-    An answer of None is never given: the connection stays open.
+    ``answers`` are used in order, and the last one is repeated. An answer of None is never sent:
+    the connection stays open.
     """
 
     port: int = 0
@@ -49,14 +50,14 @@ class Receiver:
         return f"{self.scheme}://127.0.0.1:{self.port}/hook?token=t"
 
     def answer(self, *answers: bytes | Callable[[Arrival], bytes] | None) -> None:
-        """Answer so from now on."""
+        """Use this answer from now on."""
         self.answers[:] = answers
 
     async def wait_for(self, count: int, *, seconds: float = 150) -> Sequence[Arrival]:
-        """Return what has arrived once there is so much of it.
+        """Return the arrivals once there are ``count``.
 
         Raises:
-            TimeoutError: it does not come.
+            TimeoutError: Fewer requests arrived in time.
         """
         async with asyncio.timeout(seconds), self._arrived:
             await self._arrived.wait_for(lambda: len(self.arrivals) >= count)
@@ -90,7 +91,7 @@ def json_answer(document: Any) -> bytes:
 
 @asynccontextmanager
 async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
-    """Listen on this machine while the block works."""
+    """Listen on this machine during the block."""
     receiver = Receiver(scheme="http" if tls is None else "https")
     server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, ssl=tls)
     receiver.port = server.sockets[0].getsockname()[1]

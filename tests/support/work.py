@@ -1,4 +1,4 @@
-"""Counts what code does instead of the time it takes, which depends on the machine."""
+"""Counts the executed work instead of the time, which depends on the machine."""
 
 import gc
 import sys
@@ -11,12 +11,12 @@ from typing import Any
 
 @dataclass(slots=True)
 class Work:
-    """What was executed, in Python and in C."""
+    """The executed work, in Python and in C."""
 
     calls: int = 0
-    """Functions that were called, those of C included."""
+    """The number of called functions, including those in C."""
     lines: int = 0
-    """Lines of Python, as often as they were executed; counted where this is asked for."""
+    """The number of executed lines of Python, counted only on request."""
 
     def note(self, _frame: FrameType, event: str, _argument: object) -> None:
         self.calls += event in ("call", "c_call")
@@ -28,9 +28,9 @@ class Work:
 
 @contextmanager
 def counted_calls(*, lines: bool = False) -> Iterator[Work]:
-    """Count the calls that this thread makes in the block, and the lines if this is asked for.
+    """Count the calls of this thread in the block, and the lines with ``lines``.
 
-    The garbage collector is off: what it removes may run code that does not belong to the block.
+    The garbage collector is off, because finalizers may run code that does not belong to the block.
     """
     work, before, collects = Work(), (sys.getprofile(), sys.gettrace()), gc.isenabled()
     gc.disable()

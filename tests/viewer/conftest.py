@@ -1,4 +1,4 @@
-"""One service with a story in it and one browser, for all tests of the viewer's pages."""
+"""One service with a story and one browser, for all tests of the viewer."""
 
 from collections.abc import AsyncIterator
 
@@ -18,19 +18,19 @@ PATIENT = {
     "MODELS_BIG_TIMEOUT_SECONDS": "900",
     "BUDGET_MAX_SECONDS": "3600",
 }
-"""What works does so as long as anybody looks at it."""
+"""Settings that keep running runs alive while the tests look at them."""
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """A browser."""
+    """Open a browser."""
     async with opened_browser() as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def http(browser: Browser, postgres: TestServer) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service that has a key, a model's provider and some runs."""
+    """Return a client of a service with a key, a model provider and some runs."""
     with postgres.database() as url:
         async with FakeProvider() as provider:
             settings = model_settings(provider.openai_url) | PATIENT | {"AUTH_BOOTSTRAP_KEY": KEY}
@@ -49,7 +49,7 @@ async def http(browser: Browser, postgres: TestServer) -> AsyncIterator[httpx.As
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def reader(browser: Browser, http: httpx.AsyncClient) -> AsyncIterator[Reader]:
-    """Somebody who has signed in; whatever their browser complains of fails the test."""
+    """A signed-in reader; any complaint of the browser fails the test."""
     async with Reader.signed_in(browser, str(http.base_url)) as opened:
         yield opened
     assert opened.complaints == []

@@ -1,6 +1,6 @@
 """Makes the pictures in docs/pictures: ``make pictures``, or ``python -m tests.viewer.pictures``.
 
-Everything shown is a run that a service has really made; the model is the tests' scripted provider.
+All pictures show real runs of a service; its model is the tests' scripted provider.
 """
 
 import argparse
@@ -42,7 +42,7 @@ BULKY = 100
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One picture: which page, in which theme, and what is done first."""
+    """One picture: its page, its theme, and the actions before it."""
 
     path: str
     theme: Theme
@@ -55,7 +55,7 @@ async def _nothing(page: Page) -> None:
 
 
 def _select(text: str) -> Callable[[Page], Awaitable[None]]:
-    """Return what opens the detail of the first call that says a text."""
+    """Return a function that opens the detail of the first call that contains a text."""
 
     async def select(page: Page) -> None:
         await page.locator(".calls-body .call").filter(has_text=text).first.click()
@@ -83,7 +83,7 @@ SCENES = {
 
 
 async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
-    """Let the service make every run that a picture shows."""
+    """Make every run that a picture shows."""
     for marker, steps in _script().items():
         await provider.script(marker, steps, repeat_last=True)
     case = {"run_id": "discount", "input": QUESTION, "expected_tools": ["calculator"]}
@@ -241,7 +241,7 @@ async def _sent(sending: Any) -> Json:
 
 
 def _evaluated(url: str, folder: Path) -> list[Path]:
-    """Evaluate 40 cases with one tool call allowed, then as configured; return the metrics."""
+    """Evaluate 40 cases with one tool call allowed, then with the defaults; return the metrics."""
     cases = ROOT / "tests" / "data" / "cases" / "cases.json"
     offline = {"MODELS_SMALL_PROVIDER": "offline", "MODELS_BIG_PROVIDER": "offline"}
     options = ("--no-gate", "--sample", "40", "--sample-seed", "3", "--concurrency", "2")
@@ -255,7 +255,7 @@ def _evaluated(url: str, folder: Path) -> list[Path]:
 
 @asynccontextmanager
 async def _served(folder: Path) -> AsyncIterator[tuple[str, list[Path]]]:
-    """Return the address of a service that has made everything, and two reports."""
+    """Yield the address of a service with all runs, and two reports."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(open_server(folder / "data", synced=False))
         url = stack.enter_context(server.database())
@@ -287,7 +287,7 @@ async def _taken(browser: Browser, url: str, scene: Scene, theme: Theme) -> byte
 
 
 def _save(picture: bytes, file: Path) -> None:
-    """Keep a picture without loss, as WebP."""
+    """Save a picture as lossless WebP."""
     Image.open(io.BytesIO(picture)).save(file, "WEBP", lossless=True, quality=100, method=6)
     if file.stat().st_size > MAX_BYTES:
         raise RuntimeError(f"{file.name} has {file.stat().st_size} bytes")

@@ -1,4 +1,4 @@
-"""Somebody who looks at the viewer in a browser."""
+"""A user of the viewer in a browser."""
 
 import os
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ _SERIOUS = """async (runOnly) => {
 
 
 class Reader:
-    """A page of a browser, and what it has complained of."""
+    """A browser page and the errors in its console."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -40,7 +40,7 @@ class Reader:
     async def opened(
         cls, browser: Browser, url: str, theme: Theme = "light", width: int = 1280
     ) -> AsyncIterator[Self]:
-        """Return somebody who has shown no key yet."""
+        """Yield a reader without a key."""
         size: Any = {"width": width, "height": 900}
         context = await browser.new_context(color_scheme=theme, viewport=size)
         yield cls(await context.new_page(), url.rstrip("/"))
@@ -51,37 +51,37 @@ class Reader:
     async def signed_in(
         cls, browser: Browser, url: str, theme: Theme = "light", width: int = 1280
     ) -> AsyncIterator[Self]:
-        """Return somebody whose tab knows the key."""
+        """Yield a reader whose tab has the key."""
         async with cls.opened(browser, url, theme, width) as reader:
             script = f"sessionStorage.setItem('caseworker.key', '{KEY}')"
             await reader.page.add_init_script(script)
             yield reader
 
     async def open(self, path: str) -> None:
-        """Open a page of the viewer, and wait until it shows something."""
+        """Open a page of the viewer, and wait for its content."""
         await self.page.goto(self.url + path)
         await self.see("main h1")
         await self.picture(path)
 
     async def see(self, selector: str) -> Locator:
-        """Return the first element of a kind once it is in sight."""
+        """Return the first matching element once it is visible."""
         found = self.page.locator(selector).first
         await found.wait_for(state="visible")
         return found
 
     async def text(self, selector: str = "main") -> str:
-        """Return what an element says."""
+        """Return the text of an element."""
         return await (await self.see(selector)).inner_text()
 
     async def barriers(self, *rules: str) -> list[str]:
-        """Return what keeps people from using the page, as axe-core finds it by (some) rules."""
+        """Return the accessibility violations that axe-core finds by some or all of its rules."""
         axe = installed_packages(_NPM) / "axe-core" / "axe.min.js"
         await self.page.evaluate(axe.read_text(encoding="utf-8"))
         found: list[str] = await self.page.evaluate(_SERIOUS, rules)
         return found
 
     async def picture(self, name: str) -> None:
-        """Keep a picture of the page if ``PICTURES`` names a folder."""
+        """Save a picture of the page if ``PICTURES`` names a folder."""
         if folder := os.environ.get("PICTURES"):
             file = name.strip("/").replace("/", "-").replace("?", "-") or "page"
             await self.page.screenshot(path=Path(folder) / f"{file}.png")

@@ -1,4 +1,4 @@
-"""The runs that the tests of the viewer look at."""
+"""The runs that the viewer tests use."""
 
 import json
 from typing import Any
@@ -11,13 +11,13 @@ from tests.support.threads import flow
 
 HOSTILE = "<img src=x onerror=\"document.documentElement.dataset.owned='yes'\">"
 MANY = 9_900
-"""Items of the run with the many calls; each is a step."""
+"""Items of the run with many calls; each is a step."""
 
 Json = dict[str, Any]
 
 
 def ask(step_id: str, prompt: str) -> Json:
-    """Return a step that asks a model."""
+    """Return a step that calls a model."""
     return {"id": step_id, "type": "llm", "data": {"prompt": prompt}}
 
 
@@ -41,7 +41,7 @@ def asking(run_id: str) -> Json:
 
 
 async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
-    """Let the service work on runs of every kind."""
+    """Make runs of every kind."""
     await _script(provider)
     again = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}
     await _run(http, {"run_id": "case", "input": "What is 6 * 7?", "metadata": {"team": "sales"}})
@@ -100,7 +100,7 @@ def _items() -> Json:
 
 
 def _nested() -> Json:
-    """Return a run with a graph in a step, and an edge that leaves that step out."""
+    """Return a run with a graph in a step, and an edge that bypasses that step."""
     inner = {"steps": [calculate("add", "1 + 1"), calculate("double", "2 * 2")]}
     inner["edges"] = [flow("add", "double")]
     steps = [

@@ -1,4 +1,4 @@
-"""Every page of the viewer in a browser: nothing is refused, and everybody can use it."""
+"""Every page of the viewer in a browser: no errors, and accessible to all users."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ PAGES = {
     "/ui/quotas": "Running now",
     "/ui/evaluations": "No report is open",
 }
-"""What each shows among other things."""
+"""A text that each page must contain."""
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ PAGES = {
 async def test_every_page_shows_what_it_is_for_and_has_no_barriers(
     browser: Browser, http: httpx.AsyncClient, theme: Theme, rules: tuple[str, ...]
 ) -> None:
-    """Neither the console nor the content security policy has anything to say about them.
+    """There are no console errors and no policy violations.
 
     A theme changes nothing but colours.
     """
@@ -73,7 +73,7 @@ async def test_the_parts_of_a_run_have_no_barriers(reader: Reader) -> None:
 async def test_two_evaluations_are_compared(
     reader: Reader, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """As `caseworker eval` has written them: what changed is named, better or worse."""
+    """The reports come from `caseworker eval`, and each change is marked as better or worse."""
     reports = [_evaluated(str(http.base_url), tmp_path / gold, gold) for gold in ("41", "42")]
     await reader.open("/ui/evaluations")
     await reader.page.set_input_files("#reports", reports)
@@ -112,7 +112,7 @@ def _evaluated(url: str, folder: Path, gold: str) -> Path:
 
 
 async def test_the_quota_of_the_keys_own_tenant_is_shown_unasked(reader: Reader) -> None:
-    """Another tenant's is named in a form that is folded away."""
+    """Another tenant's quota can be requested in a collapsed form."""
     await reader.open("/ui/quotas")
 
     await reader.page.get_by_role("heading", name="default").wait_for()
@@ -125,7 +125,7 @@ async def test_the_quota_of_the_keys_own_tenant_is_shown_unasked(reader: Reader)
 
 @pytest.mark.proof
 async def test_the_description_of_the_api_is_shown(reader: Reader) -> None:
-    """Every route, in spite of the policy, without asking another host for anything."""
+    """All routes are shown under the policy, without requests to another host."""
     asked: list[str] = []
     reader.page.on("request", lambda request: asked.append(request.url))
     await reader.page.goto(f"{reader.url}/docs")
@@ -138,7 +138,7 @@ async def test_the_description_of_the_api_is_shown(reader: Reader) -> None:
 
 
 async def test_a_page_fits_a_phone(browser: Browser, http: httpx.AsyncClient) -> None:
-    """Nothing makes the page wider than the screen."""
+    """No element is wider than the screen."""
     async with Reader.signed_in(browser, str(http.base_url), width=380) as reader:
         for path in PAGES:
             await reader.open(path)
@@ -147,7 +147,7 @@ async def test_a_page_fits_a_phone(browser: Browser, http: httpx.AsyncClient) ->
 
 
 async def test_the_theme_is_the_systems_until_another_is_chosen(reader: Reader) -> None:
-    """The choice outlives the page."""
+    """The choice is kept after a reload."""
     await reader.open("/ui/evaluations")
     button = reader.page.get_by_role("button", name="System theme")
     await button.click()
@@ -160,7 +160,7 @@ async def test_the_theme_is_the_systems_until_another_is_chosen(reader: Reader) 
 
 
 async def test_who_has_no_key_is_asked_for_one(browser: Browser, http: httpx.AsyncClient) -> None:
-    """A wrong key is refused with a reason, the right one leads to the page that was wanted."""
+    """A wrong key is refused with a reason; the right one leads to the requested page."""
     async with Reader.opened(browser, str(http.base_url)) as reader:
         await reader.page.goto(f"{reader.url}/ui/runs/case")
         field = await reader.see("form.sign-in input")

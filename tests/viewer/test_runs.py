@@ -1,4 +1,4 @@
-"""What can be seen of a run in a browser, and what can be done to it."""
+"""The views and actions of a run in a browser."""
 
 import re
 
@@ -29,11 +29,11 @@ CROSSED = """() => {
     }
     return crossed;
 }"""
-"""Names the steps that an edge of the drawing passes behind."""
+"""A script that returns the steps which an edge of the drawing passes behind."""
 
 
 async def test_what_comes_from_data_is_text_wherever_it_is_shown(reader: Reader) -> None:
-    """Prompts, replies, metadata and results: nothing of them becomes an element."""
+    """Prompts, replies, metadata and results never become elements of the page."""
     await reader.open("/ui?q=hostile")
     await reader.page.get_by_text("<img src=x onerror=").first.wait_for()
     await reader.open("/ui/runs/hostile")
@@ -48,7 +48,7 @@ async def test_what_comes_from_data_is_text_wherever_it_is_shown(reader: Reader)
 
 
 async def test_a_call_shows_its_attempts_its_prompt_and_its_reply(reader: Reader) -> None:
-    """The first attempt had failed and was made again."""
+    """The first attempt failed and was retried."""
     await reader.open("/ui/runs/broken")
     assert "division by zero" in await reader.text(".banner-failed")
 
@@ -61,7 +61,7 @@ async def test_a_call_shows_its_attempts_its_prompt_and_its_reply(reader: Reader
 
 
 async def test_the_steps_of_a_graph_say_how_they_stand(reader: Reader) -> None:
-    """A step that was never begun says so, and a step leads to its call."""
+    """A step that did not start is labelled so, and a click on a step selects its call."""
     await reader.open("/ui/runs/broken")
     await reader.page.click("#tab-steps")
     steps = reader.page.locator(".step-box")
@@ -76,7 +76,7 @@ async def test_the_steps_of_a_graph_say_how_they_stand(reader: Reader) -> None:
 
 @pytest.mark.req("cw/13.map")
 async def test_a_map_says_what_became_of_its_items(reader: Reader) -> None:
-    """In the graph in numbers, and in the detail of its step with the errors."""
+    """The graph shows their numbers, and the detail of the step shows their errors."""
     numbers = "1 of 3 items completed, 1 failed, 1 not started"
     await reader.open("/ui/runs/items")
     await reader.page.click("#tab-steps")
@@ -99,7 +99,7 @@ async def test_a_map_says_what_became_of_its_items(reader: Reader) -> None:
 async def test_calls_that_failed_are_counted_in_the_facts_of_a_run(
     reader: Reader, http: httpx.AsyncClient, run_id: str, dimension: str, said: str
 ) -> None:
-    """The facts say the number that counts towards the limits."""
+    """The number is the one that counts towards the limits."""
     await reader.open(f"/ui/runs/{run_id}")
 
     calls = reader.page.locator(".glance .facts > div").filter(has_text="tool call").locator("dd")
@@ -110,7 +110,7 @@ async def test_calls_that_failed_are_counted_in_the_facts_of_a_run(
 
 
 async def test_the_banner_of_a_failed_run_leads_to_the_step_that_failed(reader: Reader) -> None:
-    """Not to what was cut off because of it."""
+    """It does not lead to calls that were cut off because of the failure."""
     await reader.open("/ui/runs/broken")
     await reader.page.get_by_role("button", name="Show the call: convert").click()
 
@@ -120,7 +120,7 @@ async def test_the_banner_of_a_failed_run_leads_to_the_step_that_failed(reader: 
 
 
 async def test_the_graph_inside_a_step_is_drawn_when_it_is_opened(reader: Reader) -> None:
-    """With the state of its steps, each of which leads to its call."""
+    """It shows the status of its steps, each of which leads to its call."""
     await reader.open("/ui/runs/nested")
     await reader.page.click("#tab-steps")
     inner = reader.page.locator("#panel-steps details")
@@ -135,7 +135,7 @@ async def test_the_graph_inside_a_step_is_drawn_when_it_is_opened(reader: Reader
 
 
 async def test_an_edge_passes_behind_no_step(reader: Reader) -> None:
-    """One that leaves out a layer is led round the steps that stand there."""
+    """An edge that skips a layer is routed around the steps of that layer."""
     await reader.open("/ui/runs/nested")
     await reader.page.click("#tab-steps")
     await reader.see(".step-box")
@@ -144,7 +144,7 @@ async def test_an_edge_passes_behind_no_step(reader: Reader) -> None:
 
 
 async def test_pictures_that_a_run_made_are_shown(reader: Reader) -> None:
-    """Although the address of a picture could not carry the key."""
+    """The viewer fetches them with its key, because a picture's URL cannot contain it."""
     await reader.open("/ui/runs/drawing")
     await reader.page.click("#tab-files")
     picture = reader.page.locator("#panel-files img")
@@ -156,7 +156,7 @@ async def test_pictures_that_a_run_made_are_shown(reader: Reader) -> None:
 
 
 async def test_the_tree_of_calls_is_walked_with_keys(reader: Reader) -> None:
-    """As the pattern of a treegrid says: arrows move and fold, Enter goes to the detail."""
+    """The keys follow the treegrid pattern: arrows move and fold, Enter opens the detail."""
     await reader.open("/ui/runs/broken")
     await reader.page.locator("[role=treegrid]").focus()
     keyboard, selected = reader.page.keyboard, reader.page.locator(".calls-body .selected")
@@ -178,7 +178,7 @@ async def test_the_tree_of_calls_is_walked_with_keys(reader: Reader) -> None:
 
 
 async def test_ten_thousand_calls_are_few_elements(reader: Reader) -> None:
-    """Only the rows in sight are made, wherever one scrolls to and whatever one looks for."""
+    """Only visible rows exist as elements, wherever the user scrolls or searches."""
     await reader.open("/ui/runs/many")
     grid = reader.page.locator("[role=treegrid]")
     rows = reader.page.locator(".calls-body .call")
@@ -198,7 +198,7 @@ async def test_ten_thousand_calls_are_few_elements(reader: Reader) -> None:
 async def test_a_run_is_cancelled_with_a_receipt_and_its_page_follows(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """Nothing is loaded anew: the page hears of the end."""
+    """The page updates through events, without a reload."""
     await http.post("/runs", json=graph_run("to-cancel", [ask("slow", "hang on")]))
     await reader.open("/ui/runs/to-cancel")
     await reader.page.get_by_role("button", name="Cancel…").click()
@@ -216,7 +216,7 @@ async def test_a_run_is_cancelled_with_a_receipt_and_its_page_follows(
 async def test_an_approval_is_given_with_other_arguments(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """What does not fit is refused with a reason; then the run goes on with what was changed."""
+    """Invalid arguments are refused with a reason; valid ones let the run continue."""
     await http.post("/runs", json=asking("to-approve"))
     await reader.open("/ui/runs/to-approve")
     signs = reader.page.locator(".calls-body .call .cell-name > .sign")
@@ -236,7 +236,7 @@ async def test_an_approval_is_given_with_other_arguments(
 
 
 async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncClient) -> None:
-    """Its page is shown, and tells where it comes from."""
+    """The page of the new run opens and names its source."""
     await reader.open("/ui/runs/case")
     await reader.page.get_by_role("button", name="Resume this run").click()
     await reader.page.get_by_role("spinbutton", name="Tool calls").fill("3")
@@ -252,7 +252,7 @@ async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncC
 async def test_the_list_of_runs_filters_and_hears_of_new_runs(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """By status, by metadata, by an id or a part of it; a run that is posted meanwhile appears."""
+    """Filters work by status, metadata and part of an ID; newly posted runs appear."""
     await reader.open("/ui")
     await reader.page.get_by_label("Status").select_option("failed")
     rows = reader.page.locator("tbody tr")
@@ -275,7 +275,7 @@ async def test_the_list_of_runs_filters_and_hears_of_new_runs(
 
 
 async def test_the_branches_of_a_chat_are_one_click_apart(reader: Reader) -> None:
-    """The earlier wording and its answer are shown in the place of the later ones."""
+    """The earlier wording and its answer replace the later ones."""
     await reader.open("/ui/threads/talk")
     talk = reader.page.locator(".conversation")
     await expect(talk).to_contain_text("Second wording")

@@ -1,4 +1,4 @@
-"""A database behind a proxy that breaks connections, and an oracle that asks past it."""
+"""A database behind a proxy that breaks connections, and an oracle that connects directly."""
 
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager

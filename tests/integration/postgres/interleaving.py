@@ -1,9 +1,9 @@
-"""Sessions on one database, driven statement by statement through every interleaving.
+"""Drive sessions on one database through every interleaving, statement by statement.
 
-Each exchange with the server (a statement, a BEGIN with it, a COMMIT) stops at a gate first. The
-schedule says which session may make the next one. A session whose statement waits for a lock of
-another is found out by asking the database, and the schedule goes on with the others; it takes part
-again once its answer has come.
+Each exchange with the server (a statement, a BEGIN with it, a COMMIT) first stops at a gate. The
+schedule chooses the session that makes the next exchange. If a statement waits for another
+session's lock, the database reports it and the schedule continues with the other sessions. The
+blocked session takes part again after its answer.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Gate:
 
 
 class GatedConnection(Connection):
-    """A connection of one session."""
+    """A connection of one session that stops at its gate."""
 
     gate: Gate | None = None
 
@@ -61,7 +61,7 @@ class GatedConnection(Connection):
         return await super().wait(gen, interval, timeout)
 
     async def rollback(self) -> None:
-        """Roll back; without a transaction that is no exchange."""
+        """Roll back; outside a transaction this is not an exchange."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
             await super().rollback()
 
@@ -83,7 +83,7 @@ class Session:
         return await self.connect(autocommit=True, row_factory=dict_row, prepare_threshold=0)
 
     def pool(self) -> Pool:
-        """Return a pool of one connection, without exchanges of its own accord."""
+        """Return a pool of one connection that makes no exchanges on its own."""
         return Pool(self.connect, size=1, wait_seconds=60, ping=False)
 
 
@@ -92,28 +92,28 @@ Work = Callable[[], Coroutine[Any, Any, object]]
 
 @dataclass
 class Trial:
-    """What the sessions did under one schedule."""
+    """The exchanges of the sessions under one schedule."""
 
     steps: str = ""
-    """Who made each exchange: ``a``, ``b``, and so on."""
+    """The session of each exchange: ``a``, ``b``, and so on."""
     choices: list[tuple[int, int]] = field(default_factory=list)
-    """At each point where several could go on: which of them did, and how many could."""
+    """For each choice between ready sessions: the index chosen and the number of candidates."""
     blocked: bool = False
-    """True if one had to wait for another's lock."""
+    """True if a session had to wait for another session's lock."""
 
 
 Begin = Callable[[int], Awaitable[Sequence[Work]]]
 Choose = Callable[[int, int], int]
-"""Given how many choices were made before, and how many sessions can go on: which one does."""
+"""Choose a session, given the number of earlier choices and the number of ready sessions."""
 
 
 async def explore(
     oracle: Oracle, sessions: Sequence[Session], begin: Begin, *, in_a_row: int
 ) -> AsyncIterator[Trial]:
-    """Run ``begin(n)`` for the n-th trial under one schedule after another, until all are done.
+    """Run ``begin(n)`` for the n-th trial under every schedule, one after another.
 
-    One session makes at most ``in_a_row`` exchanges while another could go on: a session that asks
-    again and again for a locked row would otherwise make the number of schedules infinite.
+    One session makes at most ``in_a_row`` exchanges while another is ready. Without this bound, a
+    session that retries on a locked row would make the number of schedules infinite.
     """
     schedule: list[int] = []
     for number in itertools.count():
@@ -132,14 +132,14 @@ async def explore(
 async def sample(
     oracle: Oracle, sessions: Sequence[Session], begin: Begin, *, trials: int, draw: Random
 ) -> AsyncIterator[Trial]:
-    """Run ``begin(n)`` for each of so many trials, under schedules that are drawn."""
+    """Run ``begin(n)`` for each of ``trials`` trials under random schedules."""
     for number in range(trials):
         works = await begin(number)
         yield await _run(oracle, sessions, works, lambda _, count: draw.randrange(count), 99)
 
 
 def _as_planned(schedule: Sequence[int], place: int, _: int) -> int:
-    """Choose by the schedule; beyond its end the first that can go on does."""
+    """Choose by the schedule; beyond its end choose the first ready session."""
     return schedule[place] if place < len(schedule) else 0
 
 
@@ -150,7 +150,7 @@ async def _run(
     choose: Choose,
     in_a_row: int,
 ) -> Trial:
-    """Run works side by side, one exchange after another."""
+    """Run works in parallel, one exchange after another."""
     trial = Trial()
     for session in sessions:
         session.gate.closed = True
@@ -175,14 +175,14 @@ async def _run(
 
 
 def _able(states: Sequence[str], last: str, in_a_row: int) -> list[int]:
-    """Return who may go on: whoever is ready, but nobody for ever."""
+    """Return the ready sessions, except one that has just made ``in_a_row`` exchanges."""
     able = [n for n, state in enumerate(states) if state == "ready"]
     tired = ord(last[0]) - ord("a") if len(last) == in_a_row and len(set(last)) == 1 else None
     return [n for n in able if n != tired] or able
 
 
 async def _finish_result(oracle: Oracle, session: Session, task: "asyncio.Task[object]") -> str:
-    """Wait until a session stands at its gate, has ended, or waits for a lock."""
+    """Wait until a session reaches its gate, ends, or waits for a lock."""
     while True:
         await asyncio.sleep(0)
         if task.done():

@@ -1,4 +1,4 @@
-"""What races with a stop of a run, and how to tell what became of the run."""
+"""Operations that race with a cancel request, and the check of the resulting run."""
 
 import asyncio
 from collections import Counter
@@ -45,13 +45,13 @@ from tests.support.stores import (
 )
 
 EARLY, AT_BARRIER, LATER = "cancelled", "seen at its barrier", "seen when it is claimed"
-"""The lawful ends of a run that somebody has asked to stop."""
+"""The allowed outcomes of a run after a cancel request."""
 
 FILLER = RunKey("default", "filler")
 
 
 class NoDispatch(QueueDispatch):
-    """No jobs: these trials are about the row of the run."""
+    """A dispatch without jobs: these trials only need the row of the run."""
 
     def __init__(self) -> None:
         pass
@@ -63,7 +63,7 @@ class NoDispatch(QueueDispatch):
 
 
 class GatedJournal(PostgresJournal):
-    """The hot writes of a session."""
+    """The journal of a session, whose hot writes pass its gate."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session.url, patience())
@@ -75,7 +75,7 @@ class GatedJournal(PostgresJournal):
 
 @dataclass
 class Client:
-    """What a session can do."""
+    """A session and the stores that use it."""
 
     session: Session
     engines: Engines
@@ -85,7 +85,7 @@ class Client:
 
 @dataclass
 class World:
-    """Sessions that race, and two that watch."""
+    """Racing sessions, and two connections that observe."""
 
     clients: list[Client]
     watching: Stores
@@ -95,7 +95,7 @@ class World:
     blocked: int = 0
 
     async def race(self, acts: "Sequence[Act]", before: "Before", schedules: "Schedules") -> None:
-        """Race ``acts``, the last of which is a stop, and look at what became of the run."""
+        """Race ``acts``, the last of which is a cancel request, and record the outcome."""
         stops: list[object] = []
 
         async def stop(client: Client, key: RunKey) -> None:
@@ -124,7 +124,7 @@ def key_of(number: int) -> RunKey:
 
 
 async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -> str:
-    """Say how a run stands after its stop and everything else has been answered."""
+    """Return the outcome of a run after its cancel request and all acts have been answered."""
     (row,) = await oracle.rows("SELECT * FROM runs WHERE run_id = %s", key.run_id)
     match row["status"]:
         case "cancelled":
@@ -175,12 +175,12 @@ async def stop(client: Client, key: RunKey) -> CancelStatus:
 
 
 async def post_alone(client: Client, key: RunKey) -> None:
-    """Accept with the one statement that commits by itself."""
+    """Accept a run with the single statement that commits on its own."""
     await client.runs.accept(new_run(key.run_id), worker_id="w1")
 
 
 async def post_in_a_batch(client: Client, key: RunKey) -> None:
-    """Accept in one statement with another run, which is there already."""
+    """Accept in one statement together with a run that already exists."""
     async with asyncio.TaskGroup() as group:
         for run_id in (FILLER.run_id, key.run_id):
             group.create_task(client.runs.accept(new_run(run_id), worker_id="w1"))
@@ -191,7 +191,7 @@ async def post_with_a_key(client: Client, key: RunKey) -> None:
 
 
 async def post_apart(client: Client, key: RunKey) -> None:
-    """Accept in a transaction of several statements, as a batch leaves it to be sorted out."""
+    """Accept in a transaction of several statements, as after a batch that left the run out."""
     new = new_run(key.run_id, key=f"key of {key.run_id}")
     async with transaction(client.engines.work) as connection:
         await accept_in(connection, new, worker_id="w1", limits=store_limits())
@@ -210,7 +210,7 @@ async def give_back(client: Client, key: RunKey) -> None:
 
 
 async def complete(client: Client, key: RunKey) -> None:
-    """End the run; where a cancel request came first, end it as cancelled, as an executor does."""
+    """End the run; end it as cancelled if a cancel request came first, as an executor does."""
     finish_result = await client.journal.finish(end_of(owned(key)))
     if finish_result.cancel_request is not None:
         graph = ExecutionGraph(key.run_id)
@@ -220,7 +220,7 @@ async def complete(client: Client, key: RunKey) -> None:
 
 
 async def recover(client: Client, _: RunKey) -> None:
-    """Take runs from workers that have no row."""
+    """Recover runs from workers without a row."""
     async with transaction(client.engines.work) as connection:
         await take_lost(connection, (), stale_seconds=0, max_attempts=5)
 
@@ -246,12 +246,12 @@ async def it_was_running(world: World, key: RunKey) -> None:
 
 
 def owned(key: RunKey) -> Run:
-    """Return a run as its first owner knows it."""
+    """Return a run as its first owner has it."""
     return accepted_run(new_run(key.run_id), "w1", datetime.now(UTC))
 
 
 async def stop_in_a_table_of_its_own(client: Client, key: RunKey) -> None:
-    """Mark the run, or where there is none, leave a request beside the table of runs."""
+    """Mark the run, or insert a request into a separate table if no run exists."""
     async with transaction(client.engines.control) as connection:
         marked = await connection.execute(MARK, {"run_id": key.run_id})
         if marked.first() is None:
@@ -260,7 +260,7 @@ async def stop_in_a_table_of_its_own(client: Client, key: RunKey) -> None:
 
 
 async def post_that_looks_into_that_table(client: Client, key: RunKey) -> None:
-    """Look for a request, then insert the run."""
+    """Read the separate table for a request, then insert the run."""
     async with transaction(client.engines.work) as connection:
         look = text("SELECT FROM pending_cancels WHERE run_id = :run_id")
         cancel_requested = (
@@ -272,7 +272,7 @@ async def post_that_looks_into_that_table(client: Client, key: RunKey) -> None:
 
 
 async def post_over_whatever_is_there(client: Client, key: RunKey) -> None:
-    """Insert the run, or make a run of the row that is there."""
+    """Insert the run, or turn the existing row into a run."""
     async with transaction(client.engines.work) as connection:
         request = dump(request_to_json(new_run(key.run_id).request))
         await connection.execute(OVERWRITE, {"run_id": key.run_id, "request": request})

@@ -1,4 +1,4 @@
-"""The approvals of runs on the database: what races with a decision, and what a row can hold."""
+"""Approvals on the database: races with a decision, and the constraints of a row."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ KEY = RunKey("default", "case-1")
 
 @pytest.fixture
 async def approvals(stores: Stores) -> PostgresApprovals:
-    """A run at work has asked a question."""
+    """Return the approvals of a running run that has asked a question."""
     approvals = PostgresApprovals(stores.engines, stores.dispatch)
     await ask(stores, approvals, "Pay?")
     return approvals
@@ -38,7 +38,7 @@ async def ask(stores: Stores, approvals: PostgresApprovals, message: str) -> Any
 async def test_a_decision_that_comes_with_the_end_of_the_time_is_refused(
     stores: Stores, approvals: PostgresApprovals, oracle: Oracle
 ) -> None:
-    """The run has looked, and found that nobody has decided, while somebody was deciding."""
+    """The run reads a timeout while another transaction stores a decision."""
     deciding = Deciding(approval_id="Pay", verdict=Verdict.APPROVED, by="anna")
     async with transaction(stores.engines.work) as looking:
         late = "UPDATE approvals SET decision = 'timed_out', decided_at = now()"
@@ -55,7 +55,7 @@ async def test_a_decision_that_comes_with_the_end_of_the_time_is_refused(
 async def test_a_question_may_hold_what_the_database_refuses(
     stores: Stores, approvals: PostgresApprovals
 ) -> None:
-    """A tool or a model has written it: NUL and halves of characters become U+FFFD."""
+    """NUL and lone surrogates, which a tool or a model may write, become U+FFFD."""
     asked = await ask(stores, approvals, "odd\x00\ud800!")
 
     assert asked.question.message == "odd\ufffd\ufffd!"
@@ -64,7 +64,7 @@ async def test_a_question_may_hold_what_the_database_refuses(
 async def test_what_people_read_passes_by_the_wall_between_tenants(
     approvals: PostgresApprovals, oracle: Oracle
 ) -> None:
-    """Row-level security that shows nothing of the table hides every question from them."""
+    """A policy that shows no rows of the table hides every approval."""
     assert await approvals.get(KEY, "Pay") is not None
     await oracle.rows("ALTER POLICY own_tenant ON approvals USING (false)")
 
@@ -77,7 +77,7 @@ async def test_what_people_read_passes_by_the_wall_between_tenants(
 async def test_a_cursor_that_is_none_of_ours_is_refused(
     approvals: PostgresApprovals, ids: list[Any]
 ) -> None:
-    """Before the database is asked."""
+    """The cursor is refused before any query."""
     cursor = encode_cursor(["2026-01-01T00:00:00+00:00", *ids])
     with pytest.raises(InvalidRunError):
         await approvals.waiting("default", limit=10, cursor=cursor)

@@ -1,4 +1,4 @@
-"""Files on their whole way: made by a tool, kept with its run, given out by another process."""
+"""The whole path of a file: made by a tool, stored with its run, served by another process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,12 +34,12 @@ HERE = "/runs/r/artifacts"
 
 @dataclass
 class Watched:
-    """A journal that looks, before it writes, how many files there are."""
+    """A journal that counts the stored files before each write."""
 
     stores: Stores
     oracle: Oracle
     seen: list[tuple[str, int]] = field(default_factory=list)
-    """Each outcome of the tool call that was stored, and the files that were there by then."""
+    """Outcomes of the tool call as stored, with the number of files at that time."""
 
     async def write(self, write: JournalWrite) -> Permission:
         await self._look(write)
@@ -58,7 +58,7 @@ class Watched:
 
 @dataclass
 class Freezing:
-    """The journal of a process that freezes: what it writes then waits until it has thawed."""
+    """The journal of a frozen process: its writes wait until the process thaws."""
 
     stores: Stores
     frozen: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,7 +75,7 @@ class Freezing:
 
 @dataclass
 class Process:
-    """One that executes runs with a tool that draws."""
+    """A process that executes runs with a tool that draws."""
 
     stores: Stores
     tool: DrawingTool
@@ -100,7 +100,7 @@ class Process:
         self.service = RunService(self.stores.runs, self.executor)
 
     async def begin(self, *texts: str) -> Run:
-        """Accept a run that draws, and begin it."""
+        """Accept a run that draws, and start it."""
         step = {"id": "t", "type": "tool", "data": {"tool": "draw", "args": {"texts": [*texts]}}}
         request = RunRequest(kind=RunKind.GRAPH, graph={"steps": [step], "edges": []})
         return (await self.service.accept(NewRun(key=KEY, request=request, request_hash="h"))).run
@@ -126,7 +126,7 @@ class Process:
 
 
 def drawn(run: Run) -> list[dict[str, Any]]:
-    """The files that the result of the run refers to."""
+    """Return the files in the result of the run."""
     assert run.result is not None
     found: list[dict[str, Any]] = run.result["outputs"]["t"]["default"]["artifacts"]
     return found
@@ -136,7 +136,7 @@ def drawn(run: Run) -> list[dict[str, Any]]:
 async def test_a_file_of_a_run_is_given_out_by_every_process(
     stores: Stores, database_url: str
 ) -> None:
-    """By the URL in its result; byte for byte what the tool has made."""
+    """The URL in its result returns exactly the bytes that the tool wrote."""
     tool = DrawingTool(media_type="image/svg+xml")
     process = Process(stores, tool)
     await process.begin(SVG.decode())
@@ -158,7 +158,7 @@ async def test_a_file_of_a_run_is_given_out_by_every_process(
 async def test_a_file_is_durable_before_the_result_that_refers_to_it(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """A journal never names a file that a crash could still take away."""
+    """A journal never names a file that a crash could still lose."""
     watched = Watched(stores, oracle)
     process = Process(stores, DrawingTool(), journal=watched)
     await process.begin("a", "b")
@@ -172,7 +172,7 @@ async def test_a_file_is_durable_before_the_result_that_refers_to_it(
 async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_names(
     stores: Stores,
 ) -> None:
-    """The frozen worker that thaws meanwhile adds nothing and learns that it has lost the run."""
+    """The frozen worker thaws too late, adds no file and learns that it has lost the run."""
     goes_on = asyncio.Event()
     late: list[BaseException] = []
     journal = Freezing(stores)
@@ -213,7 +213,7 @@ async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_nam
 async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
     stores: Stores, oracle: Oracle, database_url: str
 ) -> None:
-    """By default 5 MB; the largest that may be kept is."""
+    """The default limit is 5 MB, and a file of exactly that size is stored."""
     limit = artifact_limits().max_bytes
     process = Process(stores, DrawingTool())
     await process.begin("a" * limit, "b" * (limit + 1))
@@ -232,7 +232,7 @@ async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
 
 
 async def test_the_files_of_a_run_leave_with_it(stores: Stores, oracle: Oracle) -> None:
-    """However a run is removed."""
+    """Every way to delete a run deletes its files."""
     process = Process(stores, DrawingTool())
     await process.begin("a")
     await process.end()
@@ -256,7 +256,7 @@ async def test_the_files_of_a_run_leave_with_it(stores: Stores, oracle: Oracle) 
 async def test_the_database_keeps_no_file_that_is_not_whole(
     stores: Stores, oracle: Oracle, broken: str
 ) -> None:
-    """Whoever writes it."""
+    """A constraint refuses the row, whichever code writes it."""
     process = Process(stores, DrawingTool())
     await process.begin("a")
     await process.end()
@@ -266,7 +266,7 @@ async def test_the_database_keeps_no_file_that_is_not_whole(
 
 
 async def test_a_piece_of_a_file_is_read_without_the_rest(stores: Stores, oracle: Oracle) -> None:
-    """Nothing is compressed: the bytes stand where they are looked for."""
+    """The column is stored uncompressed, so a read by offset fetches only its part."""
     storage = await oracle.value(
         "SELECT attstorage::text FROM pg_attribute"
         " WHERE attrelid = 'artifacts'::regclass AND attname = 'data'"

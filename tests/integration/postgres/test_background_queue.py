@@ -1,4 +1,4 @@
-"""Jobs beside runs: one tenant's slow ones do not keep those of others waiting."""
+"""Background jobs: slow jobs of one tenant do not delay the jobs of other tenants."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ TIMES = QueueTimes(poll=0.2, heartbeat=10, stale=60)
 
 @asynccontextmanager
 async def working(url: str, task: Task) -> AsyncIterator[None]:
-    """Work on the jobs of the queue while the block does."""
+    """Process the jobs of the queue during the block."""
     worker = BackgroundWorker(
         url=url,
         queues={
@@ -54,7 +54,7 @@ async def defer(
 async def test_a_tenant_whose_jobs_hang_delays_no_other(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """It gets most places, the others the rest at once; in the end each job was done once."""
+    """The slow tenant gets most slots, other tenants use the rest, and each job runs once."""
     begun, done = Counter[str](), Counter[tuple[str, int]]()
     go_on = asyncio.Event()
 
@@ -87,7 +87,7 @@ async def test_a_tenant_whose_jobs_hang_delays_no_other(
 async def test_a_queue_whose_places_are_all_held_delays_no_other_queue(
     database_url: str, stores: Stores
 ) -> None:
-    """The jobs before those of the other queue are passed over."""
+    """The worker skips jobs of the full queue to reach those of another queue."""
     begun = Counter[str]()
     go_on = asyncio.Event()
 
@@ -113,7 +113,7 @@ async def test_a_queue_whose_places_are_all_held_delays_no_other_queue(
 async def test_jobs_that_nobody_knows_take_no_place_for_good(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """A later release may have left them: they end, and others are done."""
+    """Unknown jobs, such as those of a later release, end and leave their slots."""
     done = Counter[int]()
 
     async def errand(tenant: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Rows that are stored in few bytes are read as they were written, and beside those of before."""
+"""Rows in the compact format are read as they were written, together with older rows."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -100,7 +100,7 @@ KEYS = {event.once_key for event in EVENTS if event.once_key is not None}
 
 
 async def written(stores: Stores) -> Run:
-    """Write all of it, and give the run back, so that it can be claimed."""
+    """Write all records and release the run, so that it can be claimed."""
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     write = JournalWrite(key=KEY, fence=run.fence, calls=CALLS, events=EVENTS)
     assert (await stores.journal.write(write)).owned
@@ -109,7 +109,7 @@ async def written(stores: Stores) -> Run:
 
 
 async def require_all(stores: Stores) -> None:
-    """Everything is read as it was written."""
+    """Check that all records are read as they were written."""
     page = await stores.runs.events(KEY, after=0, limit=100)
     assert page is not None
     assert page.events == list(EVENTS)
@@ -126,7 +126,7 @@ async def require_all(stores: Stores) -> None:
 async def test_what_is_stored_in_few_bytes_is_read_as_it_was_written(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Where a row is not of the usual form, it is stored as it is."""
+    """Rows that do not fit the compact format are stored unchanged."""
     await written(stores)
 
     await require_all(stores)
@@ -139,7 +139,7 @@ async def test_what_is_stored_in_few_bytes_is_read_as_it_was_written(
 async def test_a_text_that_is_journaled_later_takes_the_place_of_the_text_in_the_event(
     stores: Stores,
 ) -> None:
-    """An event that was stored with a text is stored anew, once, in few bytes."""
+    """The event is rewritten once, with a reference to the text in the journal."""
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     data = {"turn_number": 3, "offset": 0, "content": "x" * 500}
     whole = EventRecord(
@@ -157,6 +157,6 @@ async def test_a_text_that_is_journaled_later_takes_the_place_of_the_text_in_the
 
 
 def test_every_dimension_that_is_stored_has_a_letter_of_its_own() -> None:
-    """What a charge may name is known to those who write it and to the view."""
+    """The code that writes charges and the view that reads them use the same dimensions."""
     assert set(DIMENSIONS) == set(Dimension) - {Dimension.LLM_CALLS}  # the sum of both tiers
     assert len(set(DIMENSIONS.values())) == len(DIMENSIONS)

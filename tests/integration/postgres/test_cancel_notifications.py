@@ -1,4 +1,4 @@
-"""Hearing at once that a run must stop."""
+"""Notifications tell a worker at once that a run must stop."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ KEY = RunKey("default", "case-1")
 
 
 class Ear:
-    """A listener at work, and what it heard."""
+    """A running listener and the notifications it received."""
 
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
@@ -63,7 +63,7 @@ async def listening(url: str) -> AsyncIterator[tuple[Ear, "asyncio.Task[None]"]]
 
 @pytest.mark.req("card/delete")
 async def test_a_stop_of_a_running_run_is_heard(database_url: str) -> None:
-    """With who wants it and why, on whatever replica it was stored."""
+    """The notification includes the requester and the reason, on any replica."""
     async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         await stores.runs.cancel(KEY, CANCEL_REQUEST)
@@ -78,7 +78,7 @@ async def test_a_stop_of_a_running_run_is_heard(database_url: str) -> None:
 
 @pytest.mark.parametrize("character", ["\U0001f600", "\x01", "\\", '"'])
 async def test_a_long_reason_fits_into_a_notification(database_url: str, character: str) -> None:
-    """Whatever it is made of; Postgres takes 8,000 bytes."""
+    """The reason is shortened to the 8,000 bytes that Postgres accepts, for any characters."""
     cancel_request = CancelRequest(requested_by=character * 300, reason=character * 3000)
     async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
@@ -94,7 +94,7 @@ async def test_a_long_reason_fits_into_a_notification(database_url: str, charact
 
 
 async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
-    """Anybody who may connect may notify; the next stop is still heard."""
+    """Any connected client can notify, so invalid payloads are skipped and later ones received."""
     async with open_oracle(database_url) as oracle, listening(database_url) as (ear, _):
         stop = json.dumps({"tenant": "default", "run_id": "case-1", "by": "x", "reason": None})
         for payload in ("", "{", "[]", "null", '{"tenant": 1}', stop):
@@ -105,7 +105,7 @@ async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
 
 
 async def test_a_listener_that_loses_its_connection_says_so(database_url: str) -> None:
-    """Whoever supervises it starts it again."""
+    """The listener's supervisor restarts it."""
     async with open_oracle(database_url) as oracle, listening(database_url) as (_, task):
         await oracle.rows(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -118,7 +118,7 @@ async def test_a_listener_that_loses_its_connection_says_so(database_url: str) -
 async def test_a_connection_that_died_silently_is_noticed(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing comes for a while, and then no answer to a question."""
+    """The listener sends a query after a quiet period and gets no answer."""
     monkeypatch.setattr(listener, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(listener, "ANSWER_SECONDS", 0.2)
     async with FaultProxy(upstream_of(database_url)) as proxy:
@@ -133,7 +133,7 @@ async def test_a_connection_that_died_silently_is_noticed(
 async def test_a_quiet_connection_is_kept(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked from time to time, and hears what comes afterwards."""
+    """The listener checks its connection periodically and receives later notifications."""
     monkeypatch.setattr(listener, "QUIET_SECONDS", 0.01)
     async with open_oracle(database_url) as oracle, listening(database_url) as (ear, task):
 

@@ -1,4 +1,4 @@
-"""A stop is stored promptly, whatever else the process and the database are busy with."""
+"""A cancel request is stored promptly, even if the process and the database are busy."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -29,7 +29,7 @@ KEY = RunKey("default", "case-1")
 
 @pytest.mark.req("card/delete")
 async def test_the_receipt_names_calls_that_may_have_taken_effect(stores: Stores) -> None:
-    """A call that is journaled as created had passed its barrier, or was about to ask."""
+    """A call journaled as created has passed its barrier or is about to ask for it."""
     await stores.runs.accept(new_run("case-1"), worker_id="w1")
     graph = graph_with_calls("case-1")
     graph.begin_node("n000001", "tool", "calculator")
@@ -43,7 +43,7 @@ async def test_the_receipt_names_calls_that_may_have_taken_effect(stores: Stores
 
 @pytest.mark.req("card/delete")
 async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
-    """The receipt names the last calls; a run between two attempts is closed as a whole."""
+    """The receipt names the last calls, and a queued run is closed completely."""
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     graph = graph_with_calls("case-1", llm_calls=7000)
     graph.begin_node("n000001", "llm", "plan")
@@ -60,7 +60,7 @@ async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
 
 @pytest.mark.req("card/delete")
 async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: str) -> None:
-    """All connections for work are taken, and whoever waits for one waits on."""
+    """Cancelling has its own connections, even if all work connections are taken."""
     sizes = pool_sizes(work=2, connect_seconds=60)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(database_url, sizes=sizes))
@@ -77,7 +77,7 @@ async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: 
 
 
 async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) -> None:
-    """Its heartbeat has a connection of its own."""
+    """The heartbeat has its own connection."""
     sizes = pool_sizes(control=1, connect_seconds=60)
     async with open_stores(database_url, sizes=sizes) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
@@ -86,7 +86,7 @@ async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) ->
 
 
 async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
-    """The caller may try again; the connection that comes free is not lost."""
+    """The caller may retry, and the connection that is freed later is not leaked."""
     sizes = pool_sizes(work=1, connect_seconds=1)
     async with open_stores(database_url, sizes=sizes) as stores:
         async with transaction(stores.engines.work):
@@ -97,7 +97,7 @@ async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
 
 
 async def test_waiting_for_a_lock_has_an_end(database_url: str, oracle: Oracle) -> None:
-    """A stop of a run whose row somebody holds is refused in time, and nothing is half done."""
+    """Cancelling a locked run fails after the lock timeout and changes nothing."""
     async with open_stores(database_url, sizes=pool_sizes(lock_ms=50)) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         async with oracle.connection.transaction():
@@ -111,7 +111,7 @@ async def test_waiting_for_a_lock_has_an_end(database_url: str, oracle: Oracle) 
 async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while_only(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """The server ends the transaction; until then the frozen one's run alone has to wait."""
+    """The server ends the transaction; until then only the frozen process's run has to wait."""
     await stores.runs.accept(new_run("case-1"), worker_id="w1")
     frozen = await Connection.open(database_url, patience(idle_transaction_ms=2000))
     await frozen.execute("SELECT FROM runs FOR UPDATE")
@@ -130,7 +130,7 @@ async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while
 async def test_expired_pending_cancels_make_way_for_new_ones(
     database_url: str, oracle: Oracle
 ) -> None:
-    """The table does not grow with the ids that people make up."""
+    """The table does not grow with IDs that callers invent."""
     limits = store_limits(pending_cancel_ttl_seconds=0, max_pending_cancels=10)
     async with open_stores(database_url, limits) as stores:
         for number in range(50):
@@ -140,7 +140,7 @@ async def test_expired_pending_cancels_make_way_for_new_ones(
 
 
 async def test_what_the_url_says_counts_more_than_what_we_would(database_url: str) -> None:
-    """Except that nothing may wait for ever by mistake: what it leaves out is ours."""
+    """Our timeouts apply only where the URL sets none."""
     separator = "&" if "?" in database_url else "?"
     dialect = database_url.replace("postgresql://", "postgresql+psycopg://")
     url = f"{dialect}{separator}options=-c%20lock_timeout%3D77&application_name=mine"

@@ -1,4 +1,4 @@
-"""Runs that fit a filter are cancelled one by one, each only while it fits."""
+"""Runs that match a filter are cancelled one by one, each only while it matches."""
 
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.run import RunKey, RunStatus
@@ -8,7 +8,7 @@ QUEUED = RunFilter(status=RunStatus.QUEUED)
 
 
 async def test_a_run_that_was_claimed_after_it_was_found_is_left_alone(database_url: str) -> None:
-    """The row is locked and looked at again in the transaction that cancels it."""
+    """The row is locked and checked again in the transaction that cancels it."""
     async with open_stores(database_url) as stores:
         for run_id in ("a", "b"):
             await stores.runs.accept(new_run(run_id), worker_id=None)
@@ -30,7 +30,7 @@ async def test_a_run_that_was_claimed_after_it_was_found_is_left_alone(database_
 async def test_neither_ended_runs_nor_those_that_are_being_stopped_nor_other_tenants_are_found(
     database_url: str,
 ) -> None:
-    """So a request that is repeated gets on."""
+    """A repeated request therefore makes progress."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         for run_id in ("ended", "stopped", "left"):
             worker_id = "w1" if run_id == "stopped" else None

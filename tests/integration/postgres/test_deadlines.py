@@ -1,4 +1,4 @@
-"""A run that can no longer make its deadline is halted, and nobody begins it."""
+"""A queued run that misses its deadline is halted and never starts."""
 
 import asyncio
 from dataclasses import replace
@@ -19,7 +19,7 @@ def run(run_id: str, *, deadline: datetime | None = None) -> NewRun:
 async def test_a_queued_run_is_halted_at_its_deadline(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Nobody has begun it, and nobody will."""
+    """The run never started, so it has no start time."""
     await PostgresQuotas(pair[0].engines.work, Quota()).put("default", Quota(max_running=0))
     later = datetime.now(UTC) + timedelta(hours=1)
     await pair[0].runs.accept(run("late", deadline=later), worker_id="w1")
@@ -47,7 +47,7 @@ async def test_a_queued_run_is_halted_at_its_deadline(
 async def test_a_run_whose_deadline_has_passed_is_halted_by_the_request_that_brings_it(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """It is never begun, has no job and no attempt, and a repeated request finds it."""
+    """The halted run has no job and no attempt, and a repeated request finds it."""
     late = run("late", deadline=datetime.now(UTC) - timedelta(seconds=5))
 
     accepted = await pair[0].runs.accept(late, worker_id="w1")
@@ -66,7 +66,7 @@ async def test_a_run_whose_deadline_has_passed_is_halted_by_the_request_that_bri
 async def test_a_run_whose_deadline_has_passed_is_not_claimed(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Neither by its name nor as the next one: it waits to be halted."""
+    """Claims by ID and in queue order skip it until it is halted."""
     later = datetime.now(UTC) + timedelta(hours=1)
     late = run("late", deadline=later)
     await pair[0].runs.accept(late, worker_id=None)

@@ -1,7 +1,7 @@
-"""Tables that distribute by tenant as they are: every key, and every join, holds ``tenant_id``.
+"""The tables can be distributed by tenant: every key and every join contains ``tenant_id``.
 
-What a distributed Postgres asks of a table (Citus: ``create_distributed_table``) is that its unique
-indexes and foreign keys hold the column it is distributed by. A few tables belong to nobody.
+Distributed Postgres (Citus: ``create_distributed_table``) requires the distribution column in
+unique indexes and foreign keys. A few tables belong to no tenant.
 """
 
 import ast
@@ -23,7 +23,7 @@ OF_NOBODY = {
     "provider_turns": "who is next at a model, among all tenants",
     "alembic_version": "the revision",
 }
-"""Tables that stay on one node, or are copied to all; so do those of the queue."""
+"""Tables without a tenant, which stay on one node or are copied to all, like those of the queue."""
 OF_THE_QUEUE = "procrastinate_"
 
 UNIQUE = """
@@ -68,7 +68,7 @@ def _is_distributed(table: str) -> bool:
 
 
 def _without_tenant(statement: str) -> list[str]:
-    """Return the joins of a statement that do not go by tenant."""
+    """Return the joins of a statement that do not include the tenant."""
     return [
         found["what"]
         for found in _JOIN.finditer(statement)
@@ -87,7 +87,7 @@ def _texts() -> Iterator[tuple[str, str]]:
 
 
 def test_the_tables_in_the_code_have_the_tenant_in_their_keys() -> None:
-    """First of all, so that the rows of a tenant lie together."""
+    """The tenant is the first column, so the rows of a tenant are adjacent."""
     first = {name: next(iter(table.primary_key)).name for name, table in metadata.tables.items()}
 
     assert {name for name, key in first.items() if key != "tenant_id"} <= OF_NOBODY.keys()
@@ -96,7 +96,7 @@ def test_the_tables_in_the_code_have_the_tenant_in_their_keys() -> None:
 def test_every_unique_index_and_reference_of_the_database_holds_the_tenant(
     database_url: str,
 ) -> None:
-    """Also those that only the migrations know."""
+    """The check includes tables that only the migrations define."""
     with psycopg.connect(database_url) as connection:
         unique = connection.execute(UNIQUE).fetchall()
         references = connection.execute(REFERENCES).fetchall()
@@ -110,7 +110,7 @@ def test_every_unique_index_and_reference_of_the_database_holds_the_tenant(
 
 
 def test_joins_go_by_tenant(database_url: str) -> None:
-    """In the statements of the service, in its functions, and in its views."""
+    """The check covers statements, functions and views of the service."""
     joins = [(place, found) for place, each in _texts() for found in _without_tenant(each)]
     with psycopg.connect(database_url) as connection:
         for (source,) in connection.execute(WRITTEN_IN_THE_DATABASE):
@@ -130,5 +130,5 @@ def test_joins_go_by_tenant(database_url: str) -> None:
     ],
 )
 def test_a_join_without_the_tenant_is_found(statement: str, found: list[str]) -> None:
-    """The check is not blind."""
+    """The check finds a wrong statement."""
     assert _without_tenant(statement) == found

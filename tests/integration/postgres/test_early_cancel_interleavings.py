@@ -1,4 +1,4 @@
-"""A stop and whatever else befalls its run, in every order in which their statements can come."""
+"""A cancel request and another operation on its run, in every order of their statements."""
 
 import asyncio
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ from tests.support.seeds import seeds
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that find a row locked ask again at once; the schedule says when."""
+    """Retry locked rows without a pause; the schedule decides the order."""
     monkeypatch.setattr(group_commit, "LOCKED_SECONDS", (0.0, 0.0))
 
 
@@ -77,7 +77,7 @@ EXHAUSTIVE = pytest.mark.parametrize(
 async def test_no_order_of_statements_lets_a_run_miss_its_stop(
     database_url: str, act: Act, before: Before, ends: set[str], exhaustive: bool
 ) -> None:
-    """A run ends in one of ``ends``; with all orders of statements, each of them occurs."""
+    """The run has one of the outcomes in ``ends``, and an exhaustive trial reaches each of them."""
     drawn = partial(sample, trials=16, draw=Random(0))
     every = partial(explore, in_a_row=IN_A_ROW.get(act, 12))
     async with open_world(database_url) as world:
@@ -92,7 +92,7 @@ async def test_no_order_of_statements_lets_a_run_miss_its_stop(
 
 
 IN_A_ROW: dict[Act, int] = {complete: 3}
-"""Ending a run asks for its locked row again and again."""
+"""Bounds of repeated exchanges; ending a run retries on its locked row."""
 
 
 @pytest.mark.req("card/delete", "004/cancel-early")
@@ -101,7 +101,7 @@ IN_A_ROW: dict[Act, int] = {complete: 3}
 async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(
     database_url: str, seeds: Iterable[int]
 ) -> None:
-    """There are thousands of orders of these; each seed draws twenty."""
+    """There are thousands of orders, of which each seed draws twenty."""
     for seed in seeds:
         async with open_world(database_url) as world:
             orders = partial(sample, trials=20, draw=Random(seed))
@@ -121,7 +121,7 @@ async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(
 async def test_these_trials_find_a_store_that_loses_stops(
     database_url: str, acts: tuple[Act, Act]
 ) -> None:
-    """A request in a table of its own, and an acceptance that does not look, are both caught."""
+    """The trials detect a request in a separate table and an acceptance that does not check it."""
     async with open_world(database_url) as world:
         await world.oracle.rows("CREATE TABLE pending_cancels (run_id text)")
         await world.race(acts, nothing, partial(explore, in_a_row=12))
@@ -137,9 +137,9 @@ async def test_these_trials_find_a_store_that_loses_stops(
 async def test_no_barrier_says_yes_once_the_stop_is_stored(
     database_url: str, in_a_batch: bool, exhaustive: bool
 ) -> None:
-    """A run that did not see it had its answer before the cancel request was committed.
+    """A write that misses the request was answered before the request was committed.
 
-    In a batch with other writes the answer comes with a commit of its own, after the statement.
+    In a batch with other writes, the answer follows a separate commit after the statement.
     """
     async with open_world(database_url) as world:
         asking, stopping, _ = world.clients

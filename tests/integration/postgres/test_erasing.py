@@ -1,4 +1,4 @@
-"""A run is erased with every row that names it, whatever table that is in."""
+"""A run is erased together with every row that refers to it in any table."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ SELECT table_name FROM information_schema.columns JOIN information_schema.tables
 WHERE table_schema = 'public' AND column_name = 'run_id' AND table_type = 'BASE TABLE' ORDER BY 1
 """
 REFERS = frozenset({"messages"})
-"""Tables whose rows name a run that need not be there."""
+"""Tables whose rows may refer to a missing run."""
 
 FILES = """
 INSERT INTO artifacts (tenant_id, run_id, name, slot, media_type, size_bytes, sha256, data)
@@ -45,7 +45,7 @@ async def rows_of(oracle: Oracle, run_id: str) -> dict[str, int]:
 
 
 async def test_of_an_erased_run_its_id_is_left_for_a_day(database_url: str) -> None:
-    """With its fence, and nothing else. Of another run everything is. Id and key make a new run."""
+    """The remaining row has only its fence, and its ID and key can make a new run."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         for run_id in ("a", "b"):
             accepted = await stores.runs.accept(new_run(run_id, key=run_id), worker_id="w1")
@@ -76,7 +76,7 @@ async def test_of_an_erased_run_its_id_is_left_for_a_day(database_url: str) -> N
 
 
 async def test_rows_of_runs_that_an_operator_deletes_go_with_them(database_url: str) -> None:
-    """Without the service: what the run of another tenant with that id has stored is left."""
+    """Deleting runs with SQL deletes their rows, but not rows of another tenant with that ID."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         for tenant in ("default", "other"):
             accepted = await stores.runs.accept(new_run("a", tenant=tenant), worker_id="w1")
@@ -93,7 +93,7 @@ async def test_rows_of_runs_that_an_operator_deletes_go_with_them(database_url: 
 
 
 async def test_every_table_that_names_runs_is_known_to_the_code(database_url: str) -> None:
-    """Erasing goes by the tables of the code: one that it does not know would be forgotten."""
+    """Erasing uses the tables in the code, so an unknown table would be forgotten."""
     async with open_oracle(database_url) as oracle:
         stored = {row["table_name"] for row in await oracle.rows(NAMES_RUNS)}
     erased = {table.name for table in OF_RUNS} | {runs.name}
@@ -103,7 +103,7 @@ async def test_every_table_that_names_runs_is_known_to_the_code(database_url: st
 async def test_a_run_that_went_on_from_an_erased_one_keeps_what_it_took_over(
     database_url: str,
 ) -> None:
-    """It has copies."""
+    """The resumed run has its own copies."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         accepted = await stores.runs.accept(new_run("a"), worker_id="w1")
         calls = records_of(graph_with_calls("a"), call_key="k", value="v", outcome="result")

@@ -1,4 +1,4 @@
-"""Who follows a run here learns what other processes store of it, whatever they know."""
+"""Followers are notified about events that other processes store, without their help."""
 
 import asyncio
 from collections.abc import AsyncIterator, Set
@@ -23,7 +23,7 @@ WATCHES = """SELECT count(*) FROM pg_stat_activity
 
 @dataclass
 class Executed:
-    """What a process executes."""
+    """The runs that a process executes."""
 
     active: Set[RunKey]
     changes: int = 1
@@ -33,7 +33,7 @@ class Executed:
 async def watched(
     url: str, stores: Stores, executed: Executed | None = None
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Watch for the followers of ``stores``, whose process executes some of the runs."""
+    """Watch events for the followers of ``stores``, whose process executes some runs."""
     notifier = stores.journal.notifier
     executing = executed or Executed({HERE})
     watch = EventWatch(url, patience(), notifier=notifier, executing=executing)
@@ -54,7 +54,7 @@ async def write(other: Stores, key: RunKey, seq: int) -> None:
 async def test_followers_hear_of_each_write_of_another_process(
     database_url: str, stores: Stores
 ) -> None:
-    """Once of each; not of runs executed here, of which they are told, nor of those of others."""
+    """Each write notifies once, except for runs executed here and for runs of other tenants."""
     async with open_stores(database_url) as other, watched(database_url, stores):
         for name in ("elsewhere", "here", "quiet"):
             await other.runs.accept(new_run(name), worker_id="w2")
@@ -80,7 +80,7 @@ async def test_followers_hear_of_each_write_of_another_process(
 async def test_a_run_that_is_not_executed_here_any_more_is_watched(
     database_url: str, stores: Stores
 ) -> None:
-    """Though nobody has begun or ceased to follow anything."""
+    """The watch notices the change even if the set of followers stays the same."""
     executed = Executed({KEY, HERE})
     async with (
         open_stores(database_url) as other,
@@ -102,7 +102,7 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
 
 @pytest.mark.guarantee(12)
 async def test_one_who_comes_later_misses_nothing(database_url: str, stores: Stores) -> None:
-    """The watch may have seen an event before anybody else who follows the run has looked."""
+    """The watch may have seen an event before a new follower reads the run."""
     async with open_stores(database_url) as other, watched(database_url, stores):
         await other.runs.accept(new_run("elsewhere"), worker_id="w2")
         with stores.runs.listening(KEY) as told:
@@ -121,7 +121,7 @@ async def test_one_who_comes_later_misses_nothing(database_url: str, stores: Sto
 async def test_nothing_is_asked_while_nobody_follows(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """Not even a connection is made before a run of another process is followed."""
+    """The watch opens no connection before a run of another process is followed."""
     async with watched(database_url, stores):
         with stores.runs.listening(HERE):
             await asyncio.sleep(0.2)
@@ -131,7 +131,7 @@ async def test_nothing_is_asked_while_nobody_follows(
 async def test_a_lost_connection_is_somebody_elses_to_make_again(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """The watch ends, and is started again like every loop of a process."""
+    """The watch ends, and its supervisor restarts it."""
     await stores.runs.accept(new_run("elsewhere"), worker_id="w2")
     with stores.runs.listening(KEY) as told:
         await write(stores, KEY, 1)

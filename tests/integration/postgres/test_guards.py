@@ -1,4 +1,4 @@
-"""What the database itself refuses, whatever code talks to it."""
+"""Constraints of the database, independent of the code that uses it."""
 
 import itertools
 from collections.abc import Awaitable
@@ -19,7 +19,7 @@ LAWFUL = {(PENDING_CANCEL, status) for status in AFTER_PENDING_CANCEL} | {
 
 
 async def insert(oracle: Oracle, status: str, run_id: str = "r") -> None:
-    """Insert a row that stands at ``status``."""
+    """Insert a row with ``status``."""
     is_run = status != PENDING_CANCEL
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, status, request, fence, worker_id, finished_at,
@@ -35,7 +35,7 @@ async def insert(oracle: Oracle, status: str, run_id: str = "r") -> None:
 
 
 async def move(oracle: Oracle, status: str, run_id: str = "r", *, fence: int = 2) -> None:
-    """Update a row to ``status``, with everything else that belongs to it."""
+    """Update a row to ``status``, with all columns that depend on it."""
     await oracle.rows(
         """UPDATE runs SET status = %s, request = %s, fence = %s, finished_at = %s,
                worker_id = %s WHERE run_id = %s""",
@@ -64,7 +64,7 @@ def violated(refused: pytest.ExceptionInfo[psycopg.Error]) -> str | None:
 @pytest.mark.req("card/persist")
 @pytest.mark.guarantee(4)
 async def test_only_lawful_transitions_of_a_run_are_accepted(oracle: Oracle) -> None:
-    """Every pair of statuses is tried; what the domain allows is what the database allows."""
+    """The database allows exactly the transitions of the domain, for every pair of statuses."""
     accepted = set()
     for number, (before, after) in enumerate(MOVES):
         run_id = f"r{number}"
@@ -81,7 +81,7 @@ async def test_only_lawful_transitions_of_a_run_are_accepted(oracle: Oracle) -> 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 @pytest.mark.guarantee(4)
 async def test_a_run_that_has_ended_stays_as_it_is(oracle: Oracle, status: RunStatus) -> None:
-    """No second end, not even the same one at another fence."""
+    """A second end is refused, even the same one under another fence."""
     await insert(oracle, status)
     for other in RunStatus:
         if other is not status:
@@ -105,7 +105,7 @@ async def test_a_run_that_has_ended_stays_as_it_is(oracle: Oracle, status: RunSt
 async def test_a_row_that_contradicts_itself_is_refused(
     oracle: Oracle, column: str, value: str, constraint: str
 ) -> None:
-    """A running run has a worker, a request and no end, and its fence never falls."""
+    """A running run has a worker and a request but no end, and its fence never decreases."""
     await insert(oracle, "running")
 
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
@@ -116,7 +116,7 @@ async def test_a_row_that_contradicts_itself_is_refused(
 
 @pytest.mark.parametrize("before", ["queued", PENDING_CANCEL])
 async def test_nobody_claims_a_run_under_an_old_fence(oracle: Oracle, before: str) -> None:
-    """What an earlier owner writes would count otherwise."""
+    """Otherwise late writes of an earlier owner would be accepted."""
     await insert(oracle, before)
 
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
@@ -127,7 +127,7 @@ async def test_nobody_claims_a_run_under_an_old_fence(oracle: Oracle, before: st
 @pytest.mark.req("card/delete")
 @pytest.mark.parametrize("value", ["NULL", "now()"])
 async def test_a_cancel_request_is_not_taken_back(oracle: Oracle, value: str) -> None:
-    """It is there until the run has ended, and afterwards."""
+    """A cancel request is kept until the run has ended, and afterwards."""
     await insert(oracle, "running")
     await oracle.rows("UPDATE runs SET cancel_requested_at = '2026-01-01'")
 
@@ -141,7 +141,7 @@ CALL_STATUSES = ["created", "running", "success", "fail", "halt"]
 
 @pytest.mark.req("001/inv3")
 async def test_a_call_that_has_ended_is_not_opened_and_does_not_end_again(oracle: Oracle) -> None:
-    """What it cost after all may still be added."""
+    """A cost that becomes known later can still be added."""
     await insert(oracle, "running")
     accepted = set()
     pairs = itertools.permutations(CALL_STATUSES, 2)
@@ -164,7 +164,7 @@ async def test_a_call_that_has_ended_is_not_opened_and_does_not_end_again(oracle
 
 @pytest.mark.req("card/persist")
 async def test_a_run_has_one_snapshot(oracle: Oracle) -> None:
-    """It is stored with the end, and a run ends once."""
+    """The snapshot is stored with the end, and a run ends once."""
     await insert(oracle, "running")
     statement = "INSERT INTO snapshots VALUES ('t', 'r', '{}')"
     await oracle.rows(statement)
@@ -176,7 +176,7 @@ async def test_a_run_has_one_snapshot(oracle: Oracle) -> None:
 
 @pytest.mark.req("card/s2s")
 async def test_an_idempotency_key_belongs_to_one_run_of_a_tenant(oracle: Oracle) -> None:
-    """Runs without a key are not in each other's way."""
+    """Runs without a key do not conflict."""
     for run_id in ("a", "b", "c"):
         await insert(oracle, "queued", run_id)
     await oracle.rows("UPDATE runs SET idempotency_key = 'k' WHERE run_id = 'a'")
@@ -200,7 +200,7 @@ async def test_an_idempotency_key_belongs_to_one_run_of_a_tenant(oracle: Oracle)
 async def test_a_step_starts_once_and_what_has_ended_does_not_end_again(
     oracle: Oracle, first: tuple[str, ...], second: tuple[str, ...], guard: str
 ) -> None:
-    """In each run by itself."""
+    """The guard applies to each run separately."""
     statement = """INSERT INTO events (tenant_id, run_id, seq, type, step_id, node_id)
         VALUES ('t', %s, %s, %s, %s, %s)"""
     for run_id in ("r", "other"):

@@ -1,4 +1,4 @@
-"""One key, one run, however many replicas are asked at once."""
+"""One key makes one run, however many replicas get the request."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -18,7 +18,7 @@ PATIENT = pool_sizes(connect_seconds=3600)
 @pytest.mark.guarantee(8)
 @pytest.mark.parametrize("keys", [5, pytest.param(100, marks=pytest.mark.proof)])
 async def test_fifty_posts_with_one_key_make_one_run(database_url: str, keys: int) -> None:
-    """For each of several keys at once, on three replicas; all callers get the same run."""
+    """Several keys are used on three replicas at once; all callers of a key get one run."""
     async with AsyncExitStack() as stack:
         oracle = await stack.enter_async_context(open_oracle(database_url))
         opened = [open_stores(database_url, sizes=PATIENT) for _ in range(3)]
@@ -46,7 +46,7 @@ async def test_fifty_posts_with_one_key_make_one_run(database_url: str, keys: in
 
 @pytest.mark.req("card/s2s")
 async def test_posts_of_one_id_make_one_run_with_and_without_a_key(database_url: str) -> None:
-    """The first one's; where the key is not the first one's, it is a conflict."""
+    """The first post wins; a post with another key is a conflict."""
     async with AsyncExitStack() as stack:
         opened = [open_stores(database_url, sizes=PATIENT) for _ in range(2)]
         replicas = [await stack.enter_async_context(stores) for stores in opened]
@@ -65,7 +65,7 @@ async def test_posts_of_one_id_make_one_run_with_and_without_a_key(database_url:
 
 
 async def _accept(replica: Stores, number: int, key: str | None) -> Accepted | None:
-    """Return None for a conflict."""
+    """Accept a run; return None for a conflict."""
     new = new_run(f"case-{number}", key=None if key is None else f"{key}-{number}")
     try:
         return await replica.runs.accept(new, worker_id="w1")

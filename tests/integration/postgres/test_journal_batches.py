@@ -1,4 +1,4 @@
-"""Writers of many runs share a batch, and each gets an answer of its own."""
+"""Writes of many runs share a batch, and each gets its own answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ LOST = Permission(owned=False, cancel_request=None)
 
 
 class Batch:
-    """One batch of what owners write, or of runs that are accepted."""
+    """One batch of journal writes, or of accepted runs."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -83,7 +83,7 @@ async def claimed(stores: Stores, run_id: str) -> Run:
 
 
 async def claimed_again(stores: Stores, run: Run) -> Run:
-    """Return the run as its next owner has it; ``run`` is the old owner's."""
+    """Return the run as its next owner has it; ``run`` is that of the old owner."""
     await stores.runs.release(run, active_seconds=1.0, calls=(), counted=True)
     again = await stores.runs.claim(run.key, "w2")
     assert again is not None
@@ -93,7 +93,7 @@ async def claimed_again(stores: Stores, run: Run) -> Run:
 async def test_each_writer_of_a_mixed_batch_gets_an_answer_of_its_own(
     stores: Stores, batch: Batch
 ) -> None:
-    """Owned, lost, with a cancel request, ended, ended elsewhere, never there: side by side."""
+    """The batch mixes owned, lost, cancelled, ended and missing runs."""
     mine, cancel_requested, ending = [
         await claimed(stores, name) for name in ("mine", "cancelled", "ending")
     ]
@@ -126,7 +126,7 @@ async def test_each_writer_of_a_mixed_batch_gets_an_answer_of_its_own(
 async def test_an_old_and_a_new_owner_in_one_batch_are_kept_apart(
     stores: Stores, batch: Batch
 ) -> None:
-    """The old one is refused and writes nothing, whichever comes first."""
+    """The old owner is refused and writes nothing, whichever write comes first."""
     old = await claimed(stores, "r")
     new = await claimed_again(stores, old)
     root = root_of("r")
@@ -147,7 +147,7 @@ async def test_an_old_and_a_new_owner_in_one_batch_are_kept_apart(
 
 @pytest.mark.req("card/executor")
 async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle: Oracle) -> None:
-    """Not by journaling, ending, giving back or a late result."""
+    """Journal writes, ends, releases and late results are refused."""
     old = await claimed(stores, "r")
     new = await claimed_again(stores, old)
     state = """SELECT r, (SELECT count(*) FROM calls),
@@ -169,7 +169,7 @@ async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle
 async def test_a_journal_and_an_end_in_one_batch_keep_their_order(
     stores: Stores, batch: Batch
 ) -> None:
-    """What is written before the end is accepted, and the end has the last word."""
+    """The journal write is accepted first, and the end overwrites it."""
     run = await claimed(stores, "r")
     graph = graph_with_calls("r")
     opened = records_of(graph)
@@ -189,7 +189,7 @@ async def test_a_journal_and_an_end_in_one_batch_keep_their_order(
 async def test_of_two_writes_of_one_run_the_later_state_is_kept(
     stores: Stores, batch: Batch
 ) -> None:
-    """Both get the same answer."""
+    """Both writes get the same answer."""
     run = await claimed(stores, "r")
     first = replace(root_of("r"), charge={"tokens": 1})
     second = replace(root_of("r"), charge={"tokens": 2})
@@ -206,7 +206,7 @@ async def test_of_two_writes_of_one_run_the_later_state_is_kept(
 async def test_two_writes_of_one_run_may_carry_the_same_events(
     stores: Stores, batch: Batch
 ) -> None:
-    """Each is stored once, next to those of another owner's run."""
+    """Each event is stored once, next to the events of another run."""
     run, other = await claimed(stores, "r"), await claimed(stores, "other")
 
     await batch(
@@ -224,7 +224,7 @@ async def test_two_writes_of_one_run_may_carry_the_same_events(
 async def test_of_a_batch_that_is_accepted_new_runs_alone_are_stored(
     stores: Stores, batch: Batch
 ) -> None:
-    """An id or a key that is known is nobody's fault: it is looked at apart."""
+    """A known ID or key does not fail the batch; it is resolved separately."""
     known = (await claimed(stores, "known")).key
     await stores.runs.accept(new_run("keyed", key="k"), worker_id="w1")
     before = await stores.runs.get(known)
@@ -241,7 +241,7 @@ async def test_of_a_batch_that_is_accepted_new_runs_alone_are_stored(
 
 
 async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, batch: Batch) -> None:
-    """The first one's; the other gets no answer, and looks at what is there."""
+    """The first post creates the run; the second one gets no answer and reads that run."""
     first, second = new_run("r"), new_run("r", text="3+3?")
 
     answers = await batch.accept(RunInsert(first, "w1"), RunInsert(second, "w1"))
@@ -256,7 +256,7 @@ async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, bat
 async def test_two_posts_of_one_key_in_one_batch_make_one_run(
     stores: Stores, batch: Batch, oracle: Oracle
 ) -> None:
-    """One of them is stored; the other has an id of its own that is never used."""
+    """One post creates the run; the generated ID of the other is never used."""
     answers = await batch.accept(
         *(RunInsert(new_run(name, key="k", named=False), "w1") for name in ("one", "two"))
     )
@@ -268,7 +268,7 @@ async def test_two_posts_of_one_key_in_one_batch_make_one_run(
 async def test_a_key_that_somebody_is_busy_with_is_waited_for_apart(
     stores: Stores, oracle: Oracle, batch: Batch
 ) -> None:
-    """By nobody but the one who asks for it; then the run is the one that was made meanwhile."""
+    """Only the post with that key waits, and it then returns the run created in the meantime."""
     lock = "SELECT pg_advisory_xact_lock(hashtextextended(E'default\\nk', 0))"
     async with oracle.connection.transaction():
         await oracle.rows(lock)
@@ -295,7 +295,7 @@ async def test_a_key_that_somebody_is_busy_with_is_waited_for_apart(
 async def test_a_write_that_was_made_before_is_made_once(
     stores: Stores, batch: Batch, oracle: Oracle
 ) -> None:
-    """As after a commit whose answer was lost: every answer is the same, and nothing is added."""
+    """After a lost commit answer, repeated writes get the same answers and add nothing."""
     run = await claimed(stores, "r")
     journal = JournalWrite(key=run.key, fence=1, calls=(root_of("r"),), events=(event(1),))
     end = end_of(run, calls=records_of(graph_with_calls("r")), events=(event(1), event(2)))
@@ -313,7 +313,7 @@ async def test_a_write_that_was_made_before_is_made_once(
 async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
     stores: Stores, oracle: Oracle, batch: Batch
 ) -> None:
-    """Somebody's forgotten transaction stalls one run, not all runs of a process."""
+    """A forgotten transaction stalls one run instead of all runs of a process."""
     locked, ending, free = [await claimed(stores, name) for name in ("locked", "ending", "free")]
     async with oracle.connection.transaction():
         await oracle.rows("SELECT FROM runs WHERE run_id IN ('locked', 'ending') FOR UPDATE")
@@ -335,7 +335,7 @@ async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
 async def test_an_acceptance_waits_for_a_cancel_request_that_is_just_being_stored(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Alone: the runs beside it go on, and the request wins."""
+    """Only this acceptance waits, other runs continue, and the cancel request wins."""
     run = await claimed(stores, "other")
     async with oracle.connection.transaction():
         await oracle.rows(
@@ -357,7 +357,7 @@ async def test_an_acceptance_waits_for_a_cancel_request_that_is_just_being_store
 async def test_runs_that_are_accepted_at_once_share_commits(
     stores: Stores, oracle: Oracle, keyed: bool
 ) -> None:
-    """With keys and without; each transaction leaves its number in the rows it made."""
+    """Runs with and without keys share a transaction, as the transaction ID of their rows shows."""
     async with asyncio.TaskGroup() as group:
         for number in range(200):
             new = new_run(f"r{number}", key=f"key {number}" if keyed else None)
@@ -371,7 +371,7 @@ async def test_runs_that_are_accepted_at_once_share_commits(
 async def test_two_processes_that_accept_the_same_ids_do_not_wait_for_one_another(
     database_url: str, oracle: Oracle
 ) -> None:
-    """Whatever the order in which they were asked: each id is one run, at once."""
+    """Each ID makes one run without a wait, in whatever order the processes accept them."""
     names = [f"r{n}" for n in range(20)]
     async with open_stores(database_url) as one, open_stores(database_url) as two:
         for number in range(10):

@@ -1,6 +1,6 @@
-"""A database that goes away: in the middle of a statement, after a commit, for a while, silently.
+"""Database outages: during a statement, after a commit, for a while, and silently.
 
-A proxy stands between the stores and Postgres; an oracle asks Postgres past it.
+A proxy sits between the stores and Postgres; an oracle connects to Postgres directly.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.support.stores import (
 
 @pytest.mark.req("card/s2s")
 async def test_an_acceptance_whose_answer_was_lost_is_one_run(database_url: str) -> None:
-    """It was stored; made again, it is found there, and begun by whoever asked."""
+    """The run was stored; the retried statement finds it, and its caller owns it."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
         accepted = await world.stores.runs.accept(new_run("case-1"), worker_id="w1")
@@ -43,7 +43,7 @@ async def test_an_acceptance_whose_answer_was_lost_is_one_run(database_url: str)
 async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
     database_url: str,
 ) -> None:
-    """With a key and without; each is begun by whoever asked for it."""
+    """With and without a key, each caller owns its run."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 2")
         async with asyncio.TaskGroup() as group:
@@ -62,7 +62,7 @@ async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
 async def test_of_two_posts_whose_answers_were_lost_one_has_made_the_run(
     database_url: str, key: str | None
 ) -> None:
-    """A client that heard nothing asks again while its first request is still under way."""
+    """A client without an answer repeats its request while the first one is still running."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
         async with asyncio.TaskGroup() as group:
@@ -79,7 +79,7 @@ async def test_of_two_posts_whose_answers_were_lost_one_has_made_the_run(
 
 
 async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: str) -> None:
-    """An end and the journal of another run: every writer gets the answer that was on its way."""
+    """An end and a journal write are repeated, and each gets its original answer."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         await world.claimed("other")
@@ -101,7 +101,7 @@ async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: 
 async def test_a_queued_run_whose_commit_was_lost_is_made_once(
     database_url: str, named: bool
 ) -> None:
-    """It is written again and found; that it was made by this request, an id of our own tells."""
+    """The statement is repeated and finds the run; only a generated ID proves that it made it."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
         new = new_run("case-1", key="k", named=named)
@@ -117,7 +117,7 @@ async def test_a_queued_run_whose_commit_was_lost_is_made_once(
 async def test_what_was_journaled_is_stored_once_although_the_answer_was_lost(
     database_url: str,
 ) -> None:
-    """The answer is that the run may go on."""
+    """The answer says that the run is still owned."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         records = records_of(graph_with_calls("case-1"))
@@ -132,7 +132,7 @@ async def test_what_was_journaled_is_stored_once_although_the_answer_was_lost(
 
 
 async def test_an_end_whose_answer_was_lost_is_reported_as_done(database_url: str) -> None:
-    """It was written, once."""
+    """The end was written exactly once."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
@@ -146,7 +146,7 @@ async def test_an_end_whose_answer_was_lost_is_reported_as_done(database_url: st
 
 @pytest.mark.req("card/delete")
 async def test_a_stop_whose_answer_was_lost_is_stored(database_url: str) -> None:
-    """Asked again, the first request counts."""
+    """The repeated request returns the first one."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         world.proxy.lose_answer()
@@ -163,12 +163,12 @@ QUEUED_WITHOUT_JOB_OR_JOB_WITHOUT_RUN = """
 SELECT (SELECT count(*) FROM runs WHERE status = 'queued')
     - (SELECT count(*) FROM procrastinate_jobs)
 """
-"""In one statement: a COMMIT whose client has gone may land between two."""
+"""One statement checks both, because a lost client's COMMIT may come between two."""
 
 
 @pytest.mark.guarantee(19)
 async def test_no_acknowledged_run_is_lost_while_connections_break(database_url: str) -> None:
-    """Nor is one doubled; whatever was refused may be asked for again."""
+    """No run is duplicated either, and refused requests can be repeated."""
     async with open_world(database_url) as world:
         acknowledged: set[str] = set()
         refused = 0
@@ -206,7 +206,7 @@ async def test_no_acknowledged_run_is_lost_while_connections_break(database_url:
 
 @pytest.mark.guarantee(19)
 async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> None:
-    """And go on when it is back, without anybody's doing."""
+    """The writes continue when the database is back, without any intervention."""
     async with open_world(database_url) as world:
         runs = [await world.claimed(f"case-{n}") for n in range(20)]
         world.proxy.refuse()
@@ -231,7 +231,7 @@ async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> No
 
 
 async def test_a_post_that_was_refused_is_not_stored_afterwards(database_url: str) -> None:
-    """Nobody waits for it any more, so it left the line; memory does not fill with such posts."""
+    """A timed-out post leaves the queue, so such posts do not accumulate in memory."""
     limits = store_limits(accept_timeout_seconds=0.05)
     async with open_world(database_url, limits) as world:
         world.proxy.refuse()
@@ -246,7 +246,7 @@ async def test_a_post_that_was_refused_is_not_stored_afterwards(database_url: st
 
 
 async def test_a_read_after_a_restart_of_the_database_does_not_fail(database_url: str) -> None:
-    """Connections are looked at before they are used."""
+    """Connections are checked before they are used."""
     async with open_world(database_url) as world:
         await world.claimed()
         await world.stores.runs.get(KEY)
@@ -259,7 +259,7 @@ async def test_a_read_after_a_restart_of_the_database_does_not_fail(database_url
 
 
 async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_url: str) -> None:
-    """Whoever waits is given a new connection; a minute's patience is not used up."""
+    """Waiting callers get a new connection before their timeout of a minute."""
     sizes = pool_sizes(work=2, connect_seconds=60)
     async with open_world(database_url, sizes=sizes) as world:
         async with asyncio.timeout(150), asyncio.TaskGroup() as group:
@@ -274,7 +274,7 @@ async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_ur
 
 
 async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
-    """A read, a stop and a beat fail; a journal write is made over a new connection."""
+    """A read, a cancel request and a heartbeat fail; a journal write uses a new connection."""
     sizes = pool_sizes(answer_seconds=1, connect_seconds=3)
     async with open_world(database_url, sizes=sizes) as world:
         run = await world.claimed()
@@ -306,7 +306,7 @@ async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
 async def test_a_process_can_end_although_the_database_is_away(
     database_url: str, silent: bool
 ) -> None:
-    """Those who still wait get an error; nothing waits for ever."""
+    """Waiting callers get an error, so the process does not hang."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         if silent:
@@ -327,7 +327,7 @@ async def test_a_process_can_end_although_the_database_is_away(
 
 
 async def test_a_process_that_ends_writes_what_is_in_line(database_url: str) -> None:
-    """All of it, before the connection is closed."""
+    """All queued writes are finished before the connection is closed."""
     async with open_world(database_url) as world:
         runs = [await world.claimed(f"case-{n}") for n in range(5)]
         async with asyncio.TaskGroup() as group:
@@ -339,7 +339,7 @@ async def test_a_process_that_ends_writes_what_is_in_line(database_url: str) -> 
 
 
 async def test_a_process_does_not_start_without_its_database(database_url: str) -> None:
-    """And says so in words of its own."""
+    """The start fails with ``StoreUnavailableError``."""
     async with FaultProxy(upstream_of(database_url)) as proxy:
         proxy.refuse()
         with pytest.raises(StoreUnavailableError):

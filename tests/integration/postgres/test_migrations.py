@@ -1,4 +1,4 @@
-"""The schema: made by migrations, undone by them, and the same as the tables in the code."""
+"""The schema: made and undone by migrations, and equal to the tables in the code."""
 
 import asyncio
 import gzip
@@ -55,17 +55,17 @@ ORDER BY 1, 2
 ALEMBIC_S_OWN = "alembic_version"
 
 BEFORE = "20261126_1710"
-"""The revision after which the next one changes ``runs``."""
+"""The revision before the one that changes ``runs``."""
 
 BEFORE_QUOTAS = "20261126_1730"
-"""The next revision: the one after it changes ``quotas``."""
+"""The revision before the one that changes ``quotas``."""
 
 DUMPED = Path(__file__).parents[2] / "data" / "before_baseline.sql.gz"
-"""A database that the revisions have made which the baseline replaces, by pg_dump."""
+"""A pg_dump of a database made by the revisions that the baseline replaces."""
 
 
 def objects(url: str) -> set[str]:
-    """Return everything that is in a database and was not there when it was made."""
+    """Return all objects that a database did not have at its creation."""
     with psycopg.connect(url) as connection:
         found = {row[0] for row in connection.execute(OBJECTS)}
     return {name for name in found if ALEMBIC_S_OWN not in name}
@@ -92,7 +92,7 @@ def empty_url(postgres: TestServer) -> Iterator[str]:
 
 
 def test_revisions_are_known_by_the_names_of_their_files() -> None:
-    """The last one by its name is the newest."""
+    """The last file name is the newest revision."""
     script = ScriptDirectory(str(files("migrations")))
     known = {each.revision for each in script.walk_revisions()}
 
@@ -102,7 +102,7 @@ def test_revisions_are_known_by_the_names_of_their_files() -> None:
 
 @pytest.mark.guarantee(16)
 def test_every_revision_can_be_undone_and_done_again(empty_url: str) -> None:
-    """Going back leaves exactly what was there before, going forth the same as the first time."""
+    """A downgrade restores the earlier objects, and a second upgrade equals the first one."""
     before, bases = objects(empty_url), ["base", *revisions()]
     seen = [before]
     for base, revision in itertools.pairwise(bases):
@@ -122,7 +122,7 @@ def test_every_revision_can_be_undone_and_done_again(empty_url: str) -> None:
 
 
 def test_the_tables_in_the_code_are_those_of_the_migrations(database_url: str) -> None:
-    """Every table and column, with its type, and whether it may be null."""
+    """The check covers every table and column, with type and nullability."""
     engine = create_engine(make_url(database_url).set(drivername="postgresql+psycopg"))
     with engine.connect() as connection:
         names: dict[str, object] = {
@@ -136,9 +136,9 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(database_url: str) -
 
 
 def test_the_migrations_make_what_is_written_down_and_nothing_else(database_url: str) -> None:
-    """Tables, indexes, constraints, triggers, functions, policies and settings of tables.
+    """Tables, indexes, constraints, triggers, functions, policies and table settings match.
 
-    After a migration: ``python -m tests.support.schema``, and read what has changed.
+    After a migration run ``python -m tests.support.schema`` and review the changes.
     """
     assert schema_of(database_url) == EXPECTED.read_text().splitlines()
 
@@ -158,7 +158,7 @@ def test_the_migrations_make_what_is_written_down_and_nothing_else(database_url:
     ],
 )
 def test_what_is_not_written_down_is_seen(database_url: str, more: str) -> None:
-    """Whatever kind of object it is."""
+    """The check covers every kind of object."""
     with psycopg.connect(database_url) as connection:
         connection.execute(more.encode())
 
@@ -167,7 +167,7 @@ def test_what_is_not_written_down_is_seen(database_url: str, more: str) -> None:
 
 @pytest.mark.guarantee(16)
 def test_a_database_from_before_the_baseline_is_taken_over(empty_url: str) -> None:
-    """At the last revision before it, with a row of a run, which stays."""
+    """The database is at the last revision before the baseline, and its row of a run stays."""
     with psycopg.connect(empty_url) as connection:
         connection.execute(gzip.decompress(DUMPED.read_bytes()))
         connection.execute("SET search_path = public")
@@ -181,7 +181,7 @@ def test_a_database_from_before_the_baseline_is_taken_over(empty_url: str) -> No
 
 @pytest.mark.parametrize("revision", ["20261123_0800", "29990101_0000"])
 def test_an_unknown_revision_is_refused(database_url: str, revision: str) -> None:
-    """The database of an older development version, or of a newer release."""
+    """An unknown revision may come from an older development version or from a newer release."""
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", [revision])
 
@@ -192,7 +192,7 @@ def test_an_unknown_revision_is_refused(database_url: str, revision: str) -> Non
 
 
 def test_the_command_refuses_an_unknown_revision_in_one_line(database_url: str) -> None:
-    """An operator reads the revision and no traceback."""
+    """The command prints the revision without a traceback."""
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '29990101_0000'")
 
@@ -205,7 +205,7 @@ def test_the_command_refuses_an_unknown_revision_in_one_line(database_url: str) 
 
 @pytest.mark.guarantee(16)
 def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> None:
-    """In one line and within seconds; nothing of the revision is done, and it can be repeated."""
+    """The migration fails within seconds with one line, changes nothing, and can be repeated."""
     upgrade(empty_url, BEFORE)
     before = (objects(empty_url), shapes(empty_url))
     with psycopg.connect(empty_url) as holder:
@@ -221,7 +221,7 @@ def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> 
 
 
 def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:
-    """What was done before the one that fails stays, and its locks are not kept."""
+    """Revisions before the failed one stay applied, and their locks are released."""
     upgrade(empty_url, BEFORE)
     with psycopg.connect(empty_url) as holder:
         holder.execute("LOCK TABLE quotas IN ACCESS SHARE MODE")
@@ -237,7 +237,7 @@ def _db_upgrade(url: str) -> "subprocess.CompletedProcess[str]":
 
 
 async def test_processes_that_migrate_at_once_wait_for_one_another(empty_url: str) -> None:
-    """All of them find the database at the newest revision afterwards."""
+    """Afterwards each of them finds the newest revision."""
     upgrading = [asyncio.to_thread(_db_upgrade, empty_url) for _ in range(2)]
     codes = [(await ended).returncode for ended in asyncio.as_completed(upgrading)]
 
@@ -246,7 +246,7 @@ async def test_processes_that_migrate_at_once_wait_for_one_another(empty_url: st
 
 
 async def test_a_database_that_is_behind_is_noticed(empty_url: str) -> None:
-    """Empty, behind by one revision, and where it should be."""
+    """The check distinguishes an empty, an outdated and a current database."""
     engines = open_engines(empty_url, pool_sizes())
     standing = []
     for revision in ("base", *revisions()[-2:]):

@@ -1,4 +1,4 @@
-"""No run overtakes those of its tenant that wait, for a place or for a concurrency key."""
+"""No run overtakes waiting runs of its tenant, whether for a slot or a concurrency key."""
 
 import random
 from collections import Counter
@@ -18,7 +18,7 @@ from tests.support.stores import Oracle, Stores, end_of
 async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """It waits behind them, unless there are places for all."""
+    """A new run waits behind waiting ones unless all of them have slots."""
     one, other = pair
     await give(one, max_running=2)
     first, *_ = [await accepted(one, run(name)) for name in ("first", "second", "waits")]
@@ -42,7 +42,7 @@ async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
 async def test_a_run_without_a_key_does_not_overtake_one_whose_key_is_free(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """Runs whose key is held do not count: they could not begin anyway."""
+    """Runs whose key is in use do not count, because they cannot start anyway."""
     one, other = pair
     await give(one, max_running=1)
     first = await accepted(one, run("first"))
@@ -67,7 +67,7 @@ async def test_a_run_without_a_key_does_not_overtake_one_whose_key_is_free(
 async def test_a_run_does_not_overtake_those_that_wait_for_its_key(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """It comes when its key is free, and before they have been claimed."""
+    """The new run arrives when its key is free but before the waiting runs are claimed."""
     first, second, third = [
         replace(run(f"r{n}"), queueing=Queueing(concurrency_key="k")) for n in range(3)
     ]
@@ -90,7 +90,7 @@ async def test_a_run_does_not_overtake_those_that_wait_for_its_key(
 async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Runs behind them are found, and no claim or acceptance looks at each of them."""
+    """Runs behind them are found without scanning each of them."""
     held = replace(run("holder"), queueing=Queueing(concurrency_key="k"))
     await pair[0].runs.accept(held, worker_id="w1")
     await oracle.rows(
@@ -123,7 +123,7 @@ async def blocks_read(oracle: Oracle, statement: str, parameters: Any) -> int:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A queued run, older the larger ``age`` is."""
+    """A queued run, whose age grows with ``age``."""
 
     run_id: str
     key: str | None
@@ -131,7 +131,7 @@ class Waiting:
     priority: int
     age: float
     begun: bool
-    """Whether it has begun, and was given back."""
+    """Whether the run was started and then released."""
 
 
 INSERT = """
@@ -147,7 +147,7 @@ FROM runs WHERE run_id = 'holder'
 async def test_runs_behind_those_that_wait_for_a_key_begin_in_their_order(
     stores: Stores, oracle: Oracle, seed: int
 ) -> None:
-    """By priority and age, as long as their keys have places, whatever their limits."""
+    """Priority and age decide, as long as the keys have slots."""
     rng, keys = random.Random(seed), (None, "a", "b", "c", "full")
     holder = replace(run("holder"), queueing=Queueing(concurrency_key="full"))
     await stores.runs.accept(holder, worker_id="w1")

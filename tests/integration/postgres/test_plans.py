@@ -1,7 +1,7 @@
-"""How the database finds a run: by its primary key, also in a database that is still empty.
+"""The database finds a run by its primary key, even when it is nearly empty.
 
-Plans of prepared statements and of foreign keys are made once. One that was made while a table was
-small, and reads a whole index, would read all of it when the table has grown.
+Plans of prepared statements and of foreign keys are made once. A plan made for a small table may
+scan a whole index, which is slow after the table has grown.
 """
 
 import re
@@ -20,7 +20,7 @@ from tests.support.stores import Oracle, Stores, end_of, new_run
 FOREIGN_KEY = """
 SELECT 1 FROM ONLY runs x WHERE tenant_id = %s::text AND run_id = %s::text FOR KEY SHARE OF x
 """
-"""As the database itself looks for the run of a row that is stored."""
+"""The query that a foreign key uses to find the run of a row."""
 
 
 NOTE_SETTING = """
@@ -32,7 +32,7 @@ CREATE TRIGGER noting AFTER UPDATE ON runs EXECUTE FUNCTION note();
 
 
 async def asked_for(stores: Stores, wanted: RunFilter) -> tuple[str, Any]:
-    """Return the statement, and its parameters, by which the store finds runs."""
+    """Return the statement and its parameters with which the store finds runs."""
     asked: list[tuple[str, Any]] = []
 
     def keep(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -61,7 +61,7 @@ async def asked_for(stores: Stores, wanted: RunFilter) -> tuple[str, Any]:
 async def test_a_run_is_found_by_its_primary_key_alone(
     stores: Stores, oracle: Oracle, statement: str, there: int
 ) -> None:
-    """No other index on a run's tenant may look as good as that one, however few runs there are."""
+    """No other index may look as cheap, however few runs exist."""
     for number in range(there):
         await stores.runs.accept(new_run(f"r{number}"), worker_id="w1")
     await oracle.rows("SET enable_seqscan = off")
@@ -77,7 +77,7 @@ async def test_a_run_is_found_by_its_primary_key_alone(
 async def test_the_connection_of_owners_makes_no_plan_that_reads_a_whole_table(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Its statements stay prepared while tables grow, so it refuses sequential scans."""
+    """Prepared statements outlive the growth of tables, so sequential scans are disabled."""
     accepted = await stores.runs.accept(new_run("r"), worker_id="w1")
     await oracle.connection.execute(NOTE_SETTING)
     await stores.journal.finish(end_of(accepted.run))
@@ -89,7 +89,7 @@ async def test_the_connection_of_owners_makes_no_plan_that_reads_a_whole_table(
 async def test_a_list_of_runs_with_one_status_reads_no_others(
     stores: Stores, oracle: Oracle, status: RunStatus
 ) -> None:
-    """Many or few, new or long ago: they stand in an index in the order of the list."""
+    """Rows of any status, many or few, old or new, come from an index in the order of the list."""
     statement, parameters = await asked_for(stores, RunFilter(status=status, limit=20))
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, kind, status, request, metadata, request_hash,
@@ -122,7 +122,7 @@ async def test_a_list_of_runs_with_one_status_reads_no_others(
 async def test_a_filtered_list_of_runs_has_an_index(
     stores: Stores, oracle: Oracle, wanted: RunFilter, index: str
 ) -> None:
-    """What the store asks is answered by it, among many runs of other kinds."""
+    """The query of the store uses this index among many runs of other kinds."""
     await stores.runs.accept(new_run("first"), worker_id="w1")
     await oracle.rows(
         """INSERT INTO runs

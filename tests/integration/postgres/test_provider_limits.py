@@ -1,6 +1,6 @@
-"""The shared limits of models, as the database keeps them.
+"""The shared model limits in the database.
 
-``caseworker_take_turn`` can be given the time, so minutes of many processes pass in a moment.
+``caseworker_take_turn`` accepts a time, so tests play minutes of many processes at once.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Grant:
 
 @dataclass
 class Minutes:
-    """Lines of several processes that ask the real function, in virtual time."""
+    """Callers of several processes that use the real function, in virtual time."""
 
     connection: psycopg.Connection
     limit: RateLimit
@@ -73,15 +73,15 @@ class Minutes:
         self._dead: dict[str, float] = {}
 
     def call(self, at: float, line: Line, tokens: int = 0) -> None:
-        """A call comes to a line at an instant."""
+        """Schedule a call on ``line`` at an instant."""
         heapq.heappush(self._events, (at, next(self._numbers), line, (at, tokens)))
 
     def kill(self, process: str, at: float) -> None:
-        """A process asks no more from an instant on."""
+        """Stop all calls of a process from an instant on."""
         self._dead[process] = at
 
     def play(self) -> None:
-        """Let time pass until nobody waits any more."""
+        """Advance the clock until no call waits."""
         while self._events:
             self.at, _, line, call = heapq.heappop(self._events)
             if self._dead.get(line[1], self.at + 1) <= self.at:
@@ -119,7 +119,7 @@ class Minutes:
         return float(found[0])
 
     def most_in_a_minute(self, *, tokens: bool = False) -> int:
-        """The most that was let through in any minute: requests, or their tokens."""
+        """Return the most requests, or their tokens, that were granted in any minute."""
         worst = 0
         for number, first in enumerate(self.grants):
             inside = [g for g in self.grants[number:] if g.at < first.at + MINUTE - 1e-4]
@@ -132,7 +132,7 @@ class Minutes:
 def test_no_minute_sees_more_than_the_limit_and_nobody_waits_longer_than_that_takes(
     connection: psycopg.Connection, seed: int
 ) -> None:
-    """Whatever comes when, from whichever process; and the limit is used while anybody waits."""
+    """The limit holds for any arrival times and processes, and it is used while calls wait."""
     chance = Random(seed)
     per_minute, calls = chance.choice((1, 7, 60, 150)), 150
     per_minute = max(per_minute, 7) if seed else 1
@@ -153,7 +153,7 @@ def test_no_minute_sees_more_than_the_limit_and_nobody_waits_longer_than_that_ta
 
 @pytest.mark.parametrize("seed", range(2))
 def test_tokens_are_limited_by_the_minute_too(connection: psycopg.Connection, seed: int) -> None:
-    """By what is taken at once, more than a burst of it included."""
+    """The limit may be exceeded by at most one call, even one larger than a burst."""
     chance, per_minute = Random(seed), 12_000
     minutes = Minutes(connection, RateLimit(model="m", tokens_per_minute=per_minute))
     for _ in range(60):
@@ -170,7 +170,7 @@ def test_tokens_are_limited_by_the_minute_too(connection: psycopg.Connection, se
 
 
 def test_a_tenant_with_a_thousand_calls_holds_up_nobody(connection: psycopg.Connection) -> None:
-    """Another tenant's call is the next one or the one after, however many processes wait."""
+    """Another tenant's call is granted first or second, for any number of waiting processes."""
     minutes = Minutes(connection, RateLimit(model="m", requests_per_minute=600))
     for number in range(1000):
         minutes.call(0.0, ("greedy", str(number % 4)))
@@ -186,7 +186,7 @@ def test_a_tenant_with_a_thousand_calls_holds_up_nobody(connection: psycopg.Conn
 
 
 def test_tenants_share_a_model_evenly_while_both_want_it(connection: psycopg.Connection) -> None:
-    """By its capacity: whose calls are four times as large gets a fourth of the calls."""
+    """Tenants share the capacity: calls four times as large get a fourth as many slots."""
     minutes = Minutes(connection, RateLimit(model="m", tokens_per_minute=60_000))
     for number in range(200):
         minutes.call(0.0, ("large", str(number % 3)), 2000)
@@ -204,7 +204,7 @@ def test_tenants_share_a_model_evenly_while_both_want_it(connection: psycopg.Con
 
 
 def test_a_process_that_is_gone_holds_up_nobody_for_long(connection: psycopg.Connection) -> None:
-    """Its place lets others pass once it is late."""
+    """Calls behind its position pass once that position is late."""
     minutes = Minutes(connection, RateLimit(model="m", requests_per_minute=60))
     for number in range(30):
         minutes.call(0.0, ("a", str(number % 3)))
@@ -220,7 +220,7 @@ def test_a_process_that_is_gone_holds_up_nobody_for_long(connection: psycopg.Con
 
 
 def test_what_a_request_did_not_need_is_there_for_the_next(connection: psycopg.Connection) -> None:
-    """And what it needed more is missing."""
+    """Unused tokens are returned, and tokens beyond the estimate are deducted."""
     minutes = Minutes(connection, RateLimit(model="m", tokens_per_minute=60_000))
     one, other = ("a", "1"), ("b", "1")
     assert minutes.take(one, 3_000) == 0
@@ -233,7 +233,7 @@ def test_what_a_request_did_not_need_is_there_for_the_next(connection: psycopg.C
 
 @pytest.fixture
 async def processes(database_url: str) -> AsyncIterator[list[PostgresProviderLimits]]:
-    """Two processes with pools of their own."""
+    """Open two processes with separate pools."""
     pools = [open_engines(database_url, pool_sizes(work=2)) for _ in range(2)]
     yield [PostgresProviderLimits(each.work) for each in pools]
     for each in pools:
@@ -244,7 +244,7 @@ async def processes(database_url: str) -> AsyncIterator[list[PostgresProviderLim
 async def test_two_processes_share_a_limit(
     processes: list[PostgresProviderLimits], oracle: Oracle
 ) -> None:
-    """Of all that ask at once one gets the turn of a minute, and one more after another minute."""
+    """Of all concurrent calls one gets the slot of a minute, and one more after another minute."""
     limit = RateLimit(model="m", requests_per_minute=1)
 
     for minute in range(4):
@@ -263,7 +263,7 @@ async def test_two_processes_share_a_limit(
 async def test_a_pause_holds_for_all_processes_and_a_place_can_be_left(
     processes: list[PostgresProviderLimits], oracle: Oracle
 ) -> None:
-    """A longer pause stays if a shorter one follows."""
+    """A shorter pause does not replace a longer one."""
     limit = RateLimit(model="m", requests_per_minute=60)
     one, other = processes
     await one.pause(limit, 30)
@@ -278,7 +278,7 @@ async def test_a_pause_holds_for_all_processes_and_a_place_can_be_left(
 
 
 async def test_a_call_waits_for_a_database_that_is_away() -> None:
-    """It is told to ask again, like one whose turn has not come."""
+    """The call gets a delay for its retry, like a call without a slot."""
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
     limits = PostgresProviderLimits(open_engines(nowhere, pool_sizes()).work)
 

@@ -1,4 +1,4 @@
-"""Runs that are queued share a commit, and each has its job in the transaction that stores it."""
+"""Queued runs share a commit, and each has its job in the same transaction."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ Answer = Accepted | BaseException
 
 
 async def accepted(stores: Stores, *runs: NewRun, worker_id: str | None = None) -> list[Answer]:
-    """Accept runs at once, as their requests come."""
+    """Accept runs concurrently, like requests."""
 
     async def accept(new: NewRun) -> Answer:
         try:
@@ -44,7 +44,7 @@ async def accepted(stores: Stores, *runs: NewRun, worker_id: str | None = None) 
 async def test_many_runs_are_queued_with_their_jobs_by_few_commits(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """And each is what its caller was told."""
+    """Each stored run equals the run that its caller got."""
     answers = await accepted(stores, *(new_run(f"r{n}") for n in range(100)))
 
     for answer in answers:
@@ -59,7 +59,7 @@ async def test_many_runs_are_queued_with_their_jobs_by_few_commits(
 
 
 def some_runs(chance: random.Random) -> list[NewRun]:
-    """Return requests that get into one another's way, and into that of what is there."""
+    """Return requests that conflict with each other and with existing runs."""
     runs = []
     for number in range(60):
         tenant = chance.choice(("default", "default", "default", "limited"))
@@ -83,7 +83,7 @@ def some_runs(chance: random.Random) -> list[NewRun]:
 async def test_whatever_meets_in_a_batch_is_as_if_it_had_come_alone(
     stores: Stores, oracle: Oracle, seed: int
 ) -> None:
-    """Known ids and keys, early cancels, quotas, keys of concurrency, runs that are claimed."""
+    """The batch mixes known IDs and keys, early cancels, quotas, concurrency keys and claims."""
     chance = random.Random(seed)
     await PostgresQuotas(stores.engines.work, Quota()).put("limited", Quota(max_queued=4))
     await stores.runs.accept(new_run("known", key="known"), worker_id="w1")
@@ -124,7 +124,7 @@ async def test_whatever_meets_in_a_batch_is_as_if_it_had_come_alone(
 async def test_a_connection_that_dies_between_run_and_job_leaves_neither(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """The batch is written again, and whoever made its own id is told that it made the run."""
+    """The batch is retried, and callers with generated IDs learn that they created their runs."""
     await oracle.rows("CREATE SEQUENCE deaths")
     await oracle.rows(
         """CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -145,7 +145,7 @@ async def test_a_connection_that_dies_between_run_and_job_leaves_neither(
 
 
 async def test_a_job_that_is_left_over_is_the_runs_own(stores: Stores, oracle: Oracle) -> None:
-    """As that of a run that was erased; those beside it are accepted as ever."""
+    """A job of an erased run is reused; the other runs are accepted as usual."""
     await stores.runs.accept(new_run("r1"), worker_id=None)
     await oracle.rows("DELETE FROM runs")
 
@@ -159,7 +159,7 @@ async def test_a_job_that_is_left_over_is_the_runs_own(stores: Stores, oracle: O
 async def test_what_was_claimed_before_the_queued_ones_failed_is_its_callers(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Whoever posted it executes it: nobody else would, as its worker lives."""
+    """Their caller executes them: its worker is alive, so no other worker would claim them."""
     await stores.runs.accept(new_run("r1"), worker_id=None)
     await oracle.rows("DELETE FROM runs")
 
@@ -177,7 +177,7 @@ async def test_what_was_claimed_before_the_queued_ones_failed_is_its_callers(
 async def test_runs_that_begin_later_leave_the_queue_to_those_that_wait(
     database_url: str,
 ) -> None:
-    """They are bounded themselves, by all that is queued."""
+    """Delayed runs have their own limit, which counts all queued runs."""
     later = datetime.now(UTC) + timedelta(days=1)
 
     def delayed(run_id: str) -> NewRun:
@@ -196,7 +196,7 @@ async def test_runs_that_begin_later_leave_the_queue_to_those_that_wait(
 async def test_delayed_runs_of_a_tenant_leave_places_to_delayed_runs_of_others(
     database_url: str,
 ) -> None:
-    """A year of them takes no place from anybody else for a year."""
+    """Runs delayed by a year take no capacity from other tenants."""
     later = datetime.now(UTC) + timedelta(days=365)
 
     def delayed(run_id: str, tenant: str) -> NewRun:
@@ -211,7 +211,7 @@ async def test_delayed_runs_of_a_tenant_leave_places_to_delayed_runs_of_others(
 
 
 async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle) -> None:
-    """Up to its last place it is filled by batches."""
+    """Batches fill it up to its limit."""
     async with open_stores(database_url, store_limits(max_queued=5)) as stores:
         answers = await accepted(stores, *(new_run(f"r{n}") for n in range(5)))
         assert [isinstance(each, Accepted) for each in answers] == [True] * 5
@@ -227,7 +227,7 @@ async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle
 async def test_a_crowd_at_a_full_queue_is_refused_without_a_connection_for_each(
     database_url: str,
 ) -> None:
-    """Nobody waits for one of the pool only to hear that there is no room."""
+    """Refused posts do not wait for a database connection."""
     limits, sizes = store_limits(max_queued=2), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, new_run("r1"), new_run("r2", key="k"))
@@ -242,7 +242,7 @@ async def test_a_crowd_at_a_full_queue_is_refused_without_a_connection_for_each(
 async def test_what_was_accepted_is_found_again_though_the_queue_is_full(
     database_url: str,
 ) -> None:
-    """By its id or its key; and what was cancelled before it came needs no room."""
+    """A run is found by ID or key, and a run cancelled in advance needs no capacity."""
     async with open_stores(database_url, store_limits(max_queued=2)) as stores:
         await stores.runs.cancel(RunKey("default", "cancelled"), CANCEL_REQUEST)
         await accepted(stores, new_run("r1"), new_run("r2", key="k"))
@@ -259,7 +259,7 @@ async def test_what_was_accepted_is_found_again_though_the_queue_is_full(
 async def test_the_last_places_of_a_queue_go_to_the_first_of_a_batch(
     database_url: str, oracle: Oracle
 ) -> None:
-    """In one statement, whose others are refused."""
+    """One statement accepts the first runs and refuses the others."""
     limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, new_run("r"))
@@ -278,21 +278,23 @@ FREE_ONE = (
     """CREATE TRIGGER free_one AFTER INSERT ON runs FOR EACH STATEMENT
        EXECUTE FUNCTION free_one()""",
 )
-"""Have each statement that would insert runs free a place of the queue once it has counted it, as a
-worker may that takes a run; three in all."""
+"""SQL that lets each insert free a queue slot after it has counted the queue, three in all.
+
+A worker that claims a run has the same effect.
+"""
 
 
 @pytest.mark.parametrize("tenant", ["default", "another"])
 async def test_places_that_come_free_while_a_crowd_is_refused_are_taken_by_a_batch(
     database_url: str, oracle: Oracle, tenant: str
 ) -> None:
-    """Run by run, those accepted at the same time would not count one another."""
+    """Runs accepted one by one at the same time would not count each other."""
     limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, *(new_run(f"r{n}") for n in range(5)))
         for statement in FREE_ONE:
             await oracle.rows(statement)
-        crowd = 20 if tenant == "default" else 1  # others may have places beyond, one by one
+        crowd = 20 if tenant == "default" else 1  # other tenants get extra slots one by one
         async with transaction(stores.engines.work):
             runs = [new_run(f"s{n:02}", tenant=tenant) for n in range(crowd)]
             answers = await accepted(stores, *runs)
@@ -307,7 +309,7 @@ async def test_places_that_come_free_while_a_crowd_is_refused_are_taken_by_a_bat
 async def test_others_are_refused_without_a_connection_where_all_places_beyond_are_taken(
     database_url: str,
 ) -> None:
-    """A queue that is twice full refuses everybody in the batch they came in."""
+    """A queue at twice its limit refuses every tenant in the batch itself."""
     limits, sizes = store_limits(max_queued=1), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         for tenant in ("a", "b"):
@@ -322,7 +324,7 @@ async def test_others_are_refused_without_a_connection_where_all_places_beyond_a
 async def test_processes_that_count_the_queue_seldom_pass_its_limit_by_little(
     database_url: str, oracle: Oracle
 ) -> None:
-    """One has counted while it was nearly empty, and hears nothing of what another has queued."""
+    """One process has an old count and is not notified of runs that another has queued."""
     most, limits = 640, store_limits(max_queued=640)
     async with (
         open_stores(database_url, limits) as idle,
@@ -341,7 +343,7 @@ async def test_processes_that_count_the_queue_seldom_pass_its_limit_by_little(
 
 
 def test_the_queue_is_counted_seldom_while_it_is_empty_and_always_when_it_is_nearly_full() -> None:
-    """And again after a second, for others have queued runs meanwhile."""
+    """The queue is counted again after a second, because other processes may have queued runs."""
     now = 0.0
     room = QueueRoom(clock=lambda: now)
     assert not room.take(1)

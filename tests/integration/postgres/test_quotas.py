@@ -1,4 +1,4 @@
-"""Quotas are enforced in the transactions that accept and claim runs, by all processes together."""
+"""Quotas are enforced in the transactions that accept and claim runs, across all processes."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -39,14 +39,14 @@ def run(run_id: str, *, cost: str | None = None, deadline: datetime | None = Non
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do everything side by side."""
+    """Run everything concurrently."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
     return [task.result() for task in tasks]
 
 
 async def accepted(stores: Stores, new: NewRun) -> Run | QuotaExceededError:
-    """Return the run, or why there is none."""
+    """Return the run, or the error that refused it."""
     try:
         return (await stores.runs.accept(new, worker_id="w1")).run
     except QuotaExceededError as error:
@@ -61,7 +61,7 @@ async def give(stores: Stores, **limits: Any) -> None:
 async def test_no_more_runs_begin_than_a_tenant_may_have(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Two processes accept and claim side by side; others wait, and begin as places get free."""
+    """Two processes accept and claim in parallel; other runs wait until a slot is released."""
     await give(pair[0], max_running=3)
     runs = [run(f"r{number:02}") for number in range(24)]
     await together(accepted(pair[n % 2], new) for n, new in enumerate(runs))
@@ -78,7 +78,7 @@ async def test_no_more_runs_begin_than_a_tenant_may_have(
 
 @pytest.mark.guarantee(13)
 async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None:
-    """The refusal says how it stands; a repeated request is answered as before."""
+    """The refusal gives the numbers, and a repeated request gets its first answer."""
     await give(pair[0], max_running=1, max_queued=1)
     for number in range(2):
         await pair[0].runs.accept(run(f"r{number}"), worker_id="w1")
@@ -93,7 +93,7 @@ async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None
 async def test_a_full_queue_of_a_tenant_refuses_no_run_that_has_a_free_slot(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """The one queued run waits for its time, and takes no slot until then."""
+    """The one queued run is delayed, and it takes no slot until its time."""
     await give(pair[0], max_running=1, max_queued=1)
     later = run("later")
     request = replace(later.request, start_at=datetime.now(UTC) + timedelta(hours=1))
@@ -106,7 +106,7 @@ async def test_a_full_queue_of_a_tenant_refuses_no_run_that_has_a_free_slot(
 
 
 async def test_a_rate_lets_as_many_through_at_once(pair: tuple[Stores, Stores]) -> None:
-    """However many come side by side; a refused request and a repeated one take nothing."""
+    """Concurrency makes no difference, and refused or repeated requests take nothing."""
     await give(pair[0], max_runs_per_minute=5)
 
     found = await together(accepted(pair[n % 2], run(f"r{n}")) for n in range(20))
@@ -118,7 +118,7 @@ async def test_a_rate_lets_as_many_through_at_once(pair: tuple[Stores, Stores]) 
 
 
 async def test_a_rate_says_what_is_left(pair: tuple[Stores, Stores]) -> None:
-    """With every accepted run; the allowance refills steadily."""
+    """Every accepted run reports it, and the allowance refills steadily."""
     await give(pair[0], max_runs_per_minute=6000)
     first = await pair[0].runs.accept(run("r1"), worker_id="w1")
     assert first.rate is not None
@@ -129,7 +129,7 @@ async def test_a_rate_says_what_is_left(pair: tuple[Stores, Stores]) -> None:
 async def test_whatever_quota_is_used_up_its_refusal_says_what_is_left_of_the_rate(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """And takes nothing of it."""
+    """A refused request takes nothing of the rate."""
     await give(
         pair[0],
         max_running=0,
@@ -155,7 +155,7 @@ async def test_whatever_quota_is_used_up_its_refusal_says_what_is_left_of_the_ra
 async def test_a_full_queue_and_repeated_requests_tell_what_is_left_of_the_rate(
     database_url: str,
 ) -> None:
-    """They take nothing of it; a tenant whose rate is not limited is told nothing."""
+    """Both leave the rate unchanged; a tenant without a rate limit gets no rate."""
     async with open_stores(database_url, store_limits(max_queued=1)) as stores:
         await give(stores, max_running=0, max_runs_per_minute=10)
         first = replace(run("r0"), idempotency_key="k")
@@ -182,7 +182,7 @@ async def test_a_full_queue_and_repeated_requests_tell_what_is_left_of_the_rate(
 async def test_the_cost_of_a_day_is_never_overshot(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Each run reserves its limit until it ends; then what it has cost takes the place of that."""
+    """Each run reserves its limit until it ends, and then its actual cost counts."""
     await give(pair[0], max_cost_usd_per_day=Decimal("1.00"))
 
     found = await together(accepted(pair[n % 2], run(f"r{n}", cost="0.30")) for n in range(8))
@@ -205,7 +205,7 @@ async def test_the_cost_of_a_day_is_never_overshot(
 async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """With what they have cost, once they have ended, on whatever process; they reserve nothing."""
+    """Their cost counts once they have ended, on any process, but they reserve nothing."""
     runs = [await accepted(pair[0], run(f"r{number}", cost="0.30")) for number in range(4)]
     begun = [each for each in runs if isinstance(each, Run)]
     await pair[0].journal.finish(end_of(begun[0], usage={"cost_usd": 0.40}))
@@ -236,7 +236,7 @@ async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
 async def test_a_call_of_unknown_price_does_not_make_the_others_free(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Neither at the end of its run, nor when it comes late."""
+    """The known cost of the others counts at the end of the run and with a late result."""
     await give(pair[0], max_cost_usd_per_day=Decimal(100))
     mixed, priced = [await accepted(pair[0], run(f"r{n}", cost="10")) for n in range(2)]
     assert isinstance(mixed, Run)
@@ -254,7 +254,7 @@ async def test_a_call_of_unknown_price_does_not_make_the_others_free(
 async def test_runs_without_a_cost_are_not_counted(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Where nothing limits their tenant nobody waits for a row of it."""
+    """No row is locked for a tenant without a limit."""
     begun = await accepted(pair[0], run("free"))
     assert isinstance(begun, Run)
     await pair[0].journal.finish(end_of(begun, usage={"cost_usd": 0}))
@@ -265,7 +265,7 @@ async def test_runs_without_a_cost_are_not_counted(
 async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """There would be nothing to reserve."""
+    """There would be no amount to reserve."""
     await give(pair[0], max_cost_usd_per_month=Decimal(1))
     with pytest.raises(InvalidRunError, match="has a cost quota"):
         await pair[0].runs.accept(run("r1"), worker_id="w1")
@@ -274,7 +274,7 @@ async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(
 async def test_who_waits_for_a_tenant_holds_no_run(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Whoever accepts locks the tenant first, and may then meet that very run."""
+    """Accepting locks the tenant before it locks the same run."""
     await give(pair[0], max_running=1)
     await pair[0].runs.accept(run("r1"), worker_id=None)
     async with asyncio.TaskGroup() as group, transaction(pair[0].engines.work) as accepting:
@@ -288,7 +288,7 @@ async def test_who_waits_for_a_tenant_holds_no_run(
 async def test_who_keeps_one_tenant_waits_for_no_other(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Two who keep one each would wait for one another: the run is taken the next time."""
+    """Two processes that each hold one tenant could deadlock, so the run is skipped this time."""
     for tenant in ("a", "b"):
         await PostgresQuotas(pair[0].engines.work, USUAL).put(tenant, Quota(max_running=1))
         await pair[0].runs.accept(new_run("r1", tenant=tenant), worker_id=None)
@@ -311,7 +311,7 @@ async def test_who_keeps_one_tenant_waits_for_no_other(
 async def test_overdue_runs_are_ended_in_the_order_of_their_tenants(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """So two who do that never wait for the days of one another's tenants."""
+    """A fixed order prevents deadlocks between two processes that do this."""
     later = datetime.now(UTC) + timedelta(hours=1)
     for tenant, deadline in (("b", later), ("a", later + timedelta(milliseconds=1))):
         quota = Quota(max_cost_usd_per_day=Decimal(5))
@@ -338,7 +338,7 @@ async def halted(stores: Stores) -> None:
 async def test_runs_that_wait_for_others_of_their_tenant_are_given_no_jobs(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Their jobs are gone, as they should be; nobody makes thousands of them again and again."""
+    """Such runs need no jobs, so recovery does not recreate thousands of them."""
     await give(pair[0], max_running=0)
     await pair[0].runs.accept(run("waits"), worker_id="w1")
     await pair[0].runs.accept(new_run("lost", tenant="other"), worker_id=None)
@@ -351,7 +351,7 @@ async def test_runs_that_wait_for_others_of_their_tenant_are_given_no_jobs(
 
 
 async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_url: str) -> None:
-    """Zero lets nothing through."""
+    """A limit of zero allows nothing."""
     limits = store_limits(quota=Quota(max_running=0))
     async with open_stores(database_url, limits) as stores:
         accepted = await stores.runs.accept(run("r1"), worker_id="w1")
@@ -364,7 +364,7 @@ async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_u
 async def test_a_tenant_whose_lock_is_held_is_passed_over_with_all_its_runs(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """However many it has in the queue, the run of another tenant is found behind them."""
+    """The claim finds a run of another tenant behind any number of skipped ones."""
     quotas = PostgresQuotas(pair[0].engines.work, USUAL)
     for tenant in ("a", "b"):
         await quotas.put(tenant, Quota(max_running=9))

@@ -1,4 +1,4 @@
-"""What the database will not take fails alone, and is not taken for a database that is away."""
+"""A write that the database rejects fails alone and is not treated as an outage."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ KEY = RunKey("default", "case-1")
 
 
 async def test_what_no_text_may_hold_is_replaced_in_every_value(stores: Stores) -> None:
-    """Over the pools as well, whatever kind of column it is bound to."""
+    """This holds for direct queries through the pools and for every type of column."""
     for kind in (JSON, JSONB):
         async with transaction(stores.engines.work) as connection:
             value = await connection.scalar(select(literal({"x": "\ud800", "y": "\x00"}, kind)))
@@ -60,7 +60,7 @@ def nested(depth: int) -> Any:
     ],
 )
 async def test_a_write_that_cannot_be_stored_fails_alone(stores: Stores, value: Any) -> None:
-    """The writes beside it are made, and so is the next one of the same run."""
+    """Other writes of the batch succeed, and so does the next one of the same run."""
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     other = (await stores.runs.accept(new_run("other"), worker_id="w1")).run
     bad = JournalWrite(key=run.key, fence=1, calls=(call_with(value),))
@@ -78,7 +78,7 @@ async def test_a_write_that_cannot_be_stored_fails_alone(stores: Stores, value: 
 
 
 async def test_an_id_that_is_too_long_for_an_index_is_refused(stores: Stores) -> None:
-    """Alone, at once, and not as a database that is away."""
+    """A long ID is refused alone and at once, and not treated as an outage."""
     long = new_run("".join(f"{n:x}" for n in range(10_000)))
     async with asyncio.timeout(150), asyncio.TaskGroup() as group:
         refused = group.create_task(refusal(stores.runs.accept(long, worker_id="w1")))
@@ -96,7 +96,7 @@ async def test_an_id_that_is_too_long_for_an_index_is_refused(stores: Stores) ->
 async def test_what_a_provider_wrote_is_stored_with_marks_for_what_cannot_be(
     stores: Stores,
 ) -> None:
-    """NUL and halves of surrogate pairs, in values and keys, in the journal and in the end."""
+    """NUL and lone surrogates are replaced in values and keys, in the journal and in the end."""
     written = {
         "a\x00b": ["\ud800", "x\udc00y", "\U0001f600", "\\u0000", "\ufeff", {"\udfff": None}]
     }
@@ -116,7 +116,7 @@ async def test_what_a_provider_wrote_is_stored_with_marks_for_what_cannot_be(
 
 
 async def test_what_a_run_was_accepted_with_comes_back_as_it_was(stores: Stores) -> None:
-    """Every character that JSON can hold, and every key."""
+    """Every character and key that JSON allows is preserved."""
     metadata = {"\u00e4\u2028\x7f\x1f": ["\U0001f600", 1.5, -0.0, 2**60, None, True, {"": []}]}
     for worker_id, name in (("w1", "claimed"), (None, "queued")):
         new = replace(new_run(name, text="\u0130 \U0001f600"), metadata=metadata)
@@ -143,12 +143,12 @@ async def test_what_a_run_was_accepted_with_comes_back_as_it_was(stores: Stores)
 def test_what_is_alone_in_a_row_is_written_so_that_it_can_be_stored(
     value: object, stored: object
 ) -> None:
-    """Each by itself: what one of them needs must not hide what another one lacks."""
+    """Each value is tested separately, so that one fix cannot hide a missing one."""
     assert json.loads(dump({"value": value})) == {"value": stored}
 
 
 def test_plain_values_are_written_as_they_are() -> None:
-    """Without a second look at them."""
+    """Plain values are not scanned a second time."""
     assert dump({"a": [1, 2.5, None, "\u00e4"]}) == '{"a":[1,2.5,null,"\u00e4"]}'
 
 
@@ -175,7 +175,7 @@ def test_plain_values_are_written_as_they_are() -> None:
 async def test_an_error_tells_whether_to_try_again(
     stores: Stores, code: str, away: bool, contended: bool, passing: bool
 ) -> None:
-    """By its SQLSTATE, as the server raises it; the store's callers see only what they can use."""
+    """The SQLSTATE of the server decides; callers of the store get only errors they can handle."""
     statement = text(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END $$")
     with pytest.raises(StoreUnavailableError if passing else DBAPIError) as raised:
         async with transaction(stores.engines.work) as connection:
@@ -194,7 +194,7 @@ async def test_an_error_tells_whether_to_try_again(
 async def test_a_cursor_holds_nothing_that_the_database_refuses(
     stores: Stores, cursor: str
 ) -> None:
-    """NUL, or half of a surrogate pair: it is the caller's mistake."""
+    """NUL or a lone surrogate in a cursor is a mistake of the caller."""
     with pytest.raises(InvalidRunError):
         await stores.runs.find("default", RunFilter(cursor=cursor))
 

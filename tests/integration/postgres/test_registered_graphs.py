@@ -1,4 +1,4 @@
-"""What the database itself keeps of registered graphs, and of the graphs of runs."""
+"""Database constraints for registered graphs and for the graphs of runs."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def insert(oracle: Oracle, graph: Any, version: int = 1) -> None:
 async def test_the_database_refuses_an_edge_without_a_channel(
     oracle: Oracle, said: dict[str, Any]
 ) -> None:
-    """Whoever writes it; in the graph itself, and in one that stands inside it."""
+    """The constraint covers the graph itself and its nested graphs."""
     bad = {**flat("a", "b"), "edges": [edge("a", "b", channel="flow")]}
     bad["edges"].append({"source": "a", "target": "b", **said})
     fallback = {"on_error": "fallback", "fallback": containing(bad)["steps"][0]}
@@ -72,7 +72,7 @@ async def test_the_database_refuses_an_edge_without_a_channel(
 
 @pytest.mark.req("004/channel")
 async def test_the_database_takes_graphs_whose_edges_say_their_channel(oracle: Oracle) -> None:
-    """And what only looks like an edge in the data of a step is none."""
+    """A list named ``edges`` in the data of a step is not treated as edges of the graph."""
     data = {"edges": [1, {"no": "channel"}], "graph": {"name": "other"}}
     other = {"steps": [{"id": "a", "type": "subgraph", "data": data}]}
 
@@ -84,7 +84,7 @@ async def test_the_database_takes_graphs_whose_edges_say_their_channel(oracle: O
 
 @pytest.mark.req("004/channel")
 async def test_the_store_says_what_the_database_refused(graphs: PostgresDefinitions) -> None:
-    """As a problem of the graph; it is no failure of the service."""
+    """The store reports a problem of the graph instead of an internal error."""
     bad = {**flat("a", "b"), "edges": [edge("a", "b")]}
 
     with pytest.raises(GraphRefusedError) as refused:
@@ -104,7 +104,7 @@ async def test_the_store_says_what_the_database_refused(graphs: PostgresDefiniti
     ],
 )
 async def test_a_version_never_changes(oracle: Oracle, change: str) -> None:
-    """It can be deleted, which takes its content and leaves its number."""
+    """Deleting it removes its content and keeps its number."""
     await insert(oracle, GOOD)
 
     with pytest.raises(psycopg.errors.CheckViolation):
@@ -117,7 +117,7 @@ async def test_a_version_never_changes(oracle: Oracle, change: str) -> None:
 async def test_a_deleted_version_leaves_nothing_but_its_number(
     graphs: PostgresDefinitions, oracle: Oracle
 ) -> None:
-    """Neither what it said nor what it contained."""
+    """The version's definition, its description and its references are deleted."""
     await graphs.add(new_graph("part"))
     await graphs.add(new_graph("g", uses=(DefinitionRef("part"),), description="secret"))
     await graphs.delete(TENANT, DefinitionRef("g"))
@@ -128,7 +128,7 @@ async def test_a_deleted_version_leaves_nothing_but_its_number(
 
 
 async def test_two_replicas_registering_at_once_share_the_numbers(database_url: str) -> None:
-    """Forty graphs of one name on two processes: every number once, none left out."""
+    """Forty graphs of one name on two processes get consecutive numbers."""
     sizes = pool_sizes(connect_seconds=60)
     replicas = [open_engines(database_url, sizes) for _ in range(2)]
     try:
@@ -153,7 +153,7 @@ async def refusal_of(asked: Awaitable[object]) -> type[Exception] | None:
 
 
 async def test_nothing_is_deleted_that_is_being_put_to_use(database_url: str) -> None:
-    """Whichever comes first wins: a user without its part never comes about."""
+    """The first transaction wins, so no user without its part is ever stored."""
     replicas = [open_engines(database_url, pool_sizes()) for _ in range(2)]
     try:
         one, other = (PostgresDefinitions(engines) for engines in replicas)
@@ -186,7 +186,7 @@ def graph_run() -> NewRun:
 
 @pytest.fixture(params=["claimed", "queued"])
 async def accepted(request: pytest.FixtureRequest, stores: Stores, graph_run: NewRun) -> str:
-    """A graph run, accepted on either of the two ways."""
+    """Return a graph run, accepted in one of the two ways."""
     worker_id = "w" if request.param == "claimed" else None
     await stores.runs.accept(graph_run, worker_id=worker_id)
     return str(request.param)
@@ -195,7 +195,7 @@ async def accepted(request: pytest.FixtureRequest, stores: Stores, graph_run: Ne
 async def test_a_graph_run_is_stored_with_all_that_it_executes(
     stores: Stores, accepted: str, graph_run: NewRun
 ) -> None:
-    """Whoever takes it up later has the graph, its name and its inputs."""
+    """A later owner gets the graph, its name and its inputs."""
     key = RunKey("default", "r")
     found = await (stores.runs.claim(key, "w") if accepted == "queued" else stores.runs.get(key))
 
@@ -206,7 +206,7 @@ async def test_a_graph_run_is_stored_with_all_that_it_executes(
 async def test_what_was_read_before_a_backup_was_restored_is_not_taken_for_what_is_there(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """A process that lived on knows other graphs by the numbers that are given again."""
+    """A process that survived the restore has cached other graphs under the reused numbers."""
     heads = DefinitionHeads(database_url, pool_sizes().patience)
     heads.begin()
     kept, ref = PostgresDefinitions(stores.engines, heads), DefinitionRef("g", 1)
@@ -221,7 +221,7 @@ async def test_what_was_read_before_a_backup_was_restored_is_not_taken_for_what_
 
 
 async def test_a_page_of_runs_holds_no_graphs(stores: Stores, accepted: str) -> None:
-    """It would be as large as all of them together; the name is shown."""
+    """The page would be as large as all graphs together, so it shows their names."""
     [run] = (await stores.runs.find("default", RunFilter())).runs
 
     assert (run.request.graph, run.request.inputs) == (None, {})
@@ -229,7 +229,7 @@ async def test_a_page_of_runs_holds_no_graphs(stores: Stores, accepted: str) -> 
 
 
 async def test_the_request_of_a_case_is_stored_as_before(stores: Stores, oracle: Oracle) -> None:
-    """Cases carry nothing of graphs along."""
+    """Cases store no fields of graphs."""
     await stores.runs.accept(new_run("case-1"), worker_id="w")
 
     stored = await oracle.value("SELECT request FROM runs")
@@ -237,7 +237,7 @@ async def test_the_request_of_a_case_is_stored_as_before(stores: Stores, oracle:
 
 
 async def test_a_run_is_found_by_the_key_or_the_id_that_made_it(stores: Stores) -> None:
-    """A key says more than an id, and belongs to its tenant."""
+    """The key has priority over the ID, and it belongs to one tenant."""
     await stores.runs.accept(new_run("a", key="k"), worker_id=None)
     await stores.runs.accept(new_run("b"), worker_id=None)
 

@@ -1,4 +1,4 @@
-"""What need not be kept is cleared away, and nothing else; tables do not grow without end."""
+"""Retention deletes expired records and nothing else, and tables do not grow forever."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ INSERT INTO artifacts (tenant_id, run_id, name, slot, media_type, size_bytes, sh
 VALUES (%s, %s, 'a.txt', 'slot', 'text/plain', 1, repeat('0', 64), 'x')
 """
 SNAPSHOT = "INSERT INTO snapshots VALUES (%s, %s, '{}')"
-"""As an earlier release has stored it."""
+"""A snapshot as an earlier release stored it."""
 EVENT = "INSERT INTO events (tenant_id, run_id, seq, type) VALUES (%s, %s, 1, 'run.started')"
 END_DELIVERY = """
 UPDATE webhook_deliveries SET status = %s, due_at = NULL WHERE run_id = %s
@@ -65,7 +65,7 @@ async def oracle(database_url: str) -> AsyncIterator[Oracle]:
 
 
 async def ended(stores: Stores, oracle: Oracle, run_id: str, tenant: str = "default") -> None:
-    """A run that has ended, with a part of every kind."""
+    """Store a finished run with a part of every kind."""
     accepted = await stores.runs.accept(new_run(run_id, tenant=tenant), worker_id="w1")
     calls = records_of(graph_with_calls(run_id), call_key="k", value="v", request={"prompt": "p"})
     await stores.journal.finish(end_of(accepted.run, calls=calls))
@@ -95,7 +95,7 @@ async def counts(oracle: Oracle) -> dict[str, int]:
 async def test_everything_is_kept_for_ever_unless_days_are_named(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """However old it is."""
+    """Age makes no difference."""
     await ended(stores, oracle, "old-1")
     await oracle.rows(AGE, 10_000, "old-%")
     before = await counts(oracle)
@@ -107,7 +107,7 @@ async def test_everything_is_kept_for_ever_unless_days_are_named(
 async def test_what_is_older_than_its_days_goes_and_the_rest_stays(
     stores: Stores, oracle: Oracle, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batch by batch; of younger runs, and of runs at work, everything stays."""
+    """Batches delete old runs, while younger and running ones stay complete."""
     monkeypatch.setattr(statements, "RUNS_AT_ONCE", 2)
     for number in range(5):
         await ended(stores, oracle, f"old-{number}")
@@ -142,7 +142,7 @@ CREATE TRIGGER slow AFTER DELETE ON events REFERENCING OLD TABLE AS gone
 async def test_a_batch_that_takes_too_long_is_taken_in_pieces(
     stores: Stores, oracle: Oracle, record: Record
 ) -> None:
-    """It would fail in every sweep, and keep all that is swept after it."""
+    """Otherwise it would fail in every sweep and block all later work."""
     for number in range(5):
         await ended(stores, oracle, f"old-{number}")
     await oracle.rows(AGE, 31, "old-%")
@@ -154,7 +154,7 @@ async def test_a_batch_that_takes_too_long_is_taken_in_pieces(
 
 
 async def test_what_stays_of_a_run_is_swept_once(stores: Stores, oracle: Oracle) -> None:
-    """How far a sweep has come is remembered; runs that are due later are found by later ones."""
+    """A sweep stores its progress, and later sweeps find runs that are due later."""
     await ended(stores, oracle, "old-1")
     await ended(stores, oracle, "new-1")
     await oracle.rows(AGE, 40, "old-%")
@@ -167,7 +167,7 @@ async def test_what_stays_of_a_run_is_swept_once(stores: Stores, oracle: Oracle)
 
 
 async def test_tenants_have_days_of_their_own(stores: Stores, oracle: Oracle) -> None:
-    """For ever where others have days, and days where others keep everything."""
+    """A tenant can keep records forever or for its own number of days."""
     for tenant in ("usual", "keeps", "short"):
         await ended(stores, oracle, f"old-{tenant}", tenant)
     await oracle.rows(AGE, 31, "old-%")
@@ -183,7 +183,7 @@ async def test_tenants_have_days_of_their_own(stores: Stores, oracle: Oracle) ->
 async def test_a_run_that_somebody_has_locked_is_left_to_the_next_sweep(
     stores: Stores, oracle: Oracle, database_url: str
 ) -> None:
-    """Nothing waits for it."""
+    """The sweep does not wait for it."""
     for number in range(2):
         await ended(stores, oracle, f"old-{number}")
     await oracle.rows(AGE, 31, "old-%")
@@ -198,7 +198,7 @@ async def test_a_run_that_somebody_has_locked_is_left_to_the_next_sweep(
 async def test_a_run_whose_end_is_still_to_be_announced_is_kept_until_that_is_done(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """However long its receiver is away; one that is not tried any more keeps nothing."""
+    """A pending delivery keeps its run for any time, a dead one does not."""
     webhook = Webhook("https://example.com/hook")
     for run_id in ("old-delivered", "old-dead", "old-pending"):
         accepted = await stores.runs.accept(
@@ -221,7 +221,7 @@ async def test_a_run_whose_end_is_still_to_be_announced_is_kept_until_that_is_do
 async def test_pending_cancels_that_have_expired_are_cleared_away(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Others wait on. The ids of erased runs go a day after them."""
+    """Other pending cancels stay, and the IDs of erased runs are deleted a day later."""
     for run_id in ("erased", "erased-lately"):
         await ended(stores, oracle, run_id)
         await stores.runs.erase(RunKey("default", run_id))
@@ -247,7 +247,7 @@ async def test_pending_cancels_that_have_expired_are_cleared_away(
 
 
 async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> None:
-    """Whoever is first when a sweep is due."""
+    """The first process that finds a due sweep runs it."""
     first, second = (PostgresRetention(stores.engines) for _ in range(2))
     assert [await first.begin_sweep(600), await second.begin_sweep(600)] == [True, False]
     await oracle.rows("UPDATE retention SET swept_until = swept_until - interval '601 s'")
@@ -257,7 +257,7 @@ async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> N
 async def test_threads_go_with_their_messages_when_nothing_was_said_for_long(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Not while an answer is being written; the runs of their answers stay, or are marked."""
+    """A thread with a running answer stays; the runs of its answers stay, or are marked."""
     for name in ("old", "young", "at-work"):
         await oracle.rows(
             """INSERT INTO threads (tenant_id, thread_id, kind, definition, inputs, tools,
@@ -289,7 +289,7 @@ STOCK = """
 INSERT INTO {0} SELECT (jsonb_populate_record(one, jsonb_build_object('run_id', 'kept-' || n))).*
 FROM {0} one, generate_series(1, 1500) n WHERE run_id = 'kept'
 """
-"""So many rows that the usual settings would wait for more dead ones than there are."""
+"""Enough rows that default autovacuum settings would not trigger."""
 JOBS = """
 INSERT INTO procrastinate_jobs (queue_name, task_name, args, status)
 SELECT 'another', 'none', '{}', 'todo' FROM generate_series(1, %s)
@@ -306,12 +306,12 @@ FROM pg_stat_user_tables WHERE relname IN ('runs', 'calls', 'events', 'procrasti
 """
 MOST_DEAD = {"runs": 50 + 0.02 * 1600, "calls": 50 + 0.02 * 9600, "events": 50 + 0.02 * 1600}
 MOST_DEAD["procrastinate_jobs"] = 1000 + 0.01 * 7000
-"""With how many dead rows each is vacuumed; by the usual settings it would be with many more."""
+"""Dead rows before each table is vacuumed; the default settings would allow many more."""
 
 
 @pytest.fixture
 async def vacuuming(oracle: Oracle) -> AsyncIterator[None]:
-    """The server looks each second for tables to vacuum."""
+    """Make the server check every second for tables to vacuum."""
     await oracle.rows("ALTER SYSTEM SET autovacuum_naptime = '1s'")
     await oracle.rows("SELECT pg_reload_conf()")
     yield
@@ -320,7 +320,7 @@ async def vacuuming(oracle: Oracle) -> AsyncIterator[None]:
 
 
 async def come(stores: Stores, oracle: Oracle, run_id: str, *, queued: bool) -> None:
-    """A run with five calls ends, that was queued before or not."""
+    """End a run with five calls, queued before or not."""
     new = new_run(run_id)
     accepted = await stores.runs.accept(new, worker_id=None if queued else "w1")
     run = await stores.runs.claim(new.key, "w1") if queued else accepted.run
@@ -332,8 +332,8 @@ async def come(stores: Stores, oracle: Oracle, run_id: str, *, queued: bool) -> 
 
 
 async def come_and_go(database_url: str, oracle: Oracle, name: str) -> None:
-    """Runs end and are swept away, half of them by way of the queue."""
-    async with open_stores(database_url) as stores:  # what they did counts once they are closed
+    """End runs and delete them, half of them through the queue."""
+    async with open_stores(database_url) as stores:  # statistics are flushed on close
         for number in range(2 * QUEUED):
             await come(stores, oracle, f"{name}-{number}", queued=number < QUEUED)
         await oracle.rows(DONE, QUEUED + OTHERS)
@@ -347,7 +347,7 @@ async def come_and_go(database_url: str, oracle: Oracle, name: str) -> None:
 async def test_tables_do_not_grow_while_runs_come_and_go(
     database_url: str, stores: Stores, oracle: Oracle, vacuuming: None
 ) -> None:
-    """The settings of the tables have the server vacuum them in time; their room is used again."""
+    """The table settings make the server vacuum them in time, so their space is reused."""
     await come(stores, oracle, "kept", queued=False)
     for table in ("runs", "calls", "events"):
         await oracle.rows(STOCK.format(table))

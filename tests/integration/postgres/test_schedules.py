@@ -1,4 +1,4 @@
-"""A schedule fires every instant once, whoever wakes it, and what is due survives."""
+"""A schedule fires every instant once, whichever process wakes it, and due instants survive."""
 
 import asyncio
 from dataclasses import replace
@@ -55,7 +55,7 @@ def opened(stores: Stores, **limits: Any) -> PostgresSchedules:
 
 
 async def missed(oracle: Oracle, hours: int) -> None:
-    """Have the schedule be due since so many full hours, the last of which has just begun."""
+    """Make the schedule overdue by ``hours`` hours, the last of which has just begun."""
     query = "UPDATE schedules SET next_at = date_trunc('hour', now()) - make_interval(hours => %s)"
     await oracle.rows(query, hours - 1)
 
@@ -68,7 +68,7 @@ async def run_ids(oracle: Oracle) -> list[str]:
 async def test_a_schedule_is_kept_changed_and_deleted(
     schedules: PostgresSchedules, oracle: Oracle
 ) -> None:
-    """Under its name, within its tenant; a wake-up is ordered with it."""
+    """A schedule is found by its name within its tenant, and its wake-up is stored with it."""
     made, created = await schedules.put(schedule())
     again, anew = await schedules.put(schedule(overlap=Overlap.SKIP))
     assert (created, anew) == (True, False)
@@ -89,7 +89,7 @@ async def test_a_schedule_is_kept_changed_and_deleted(
 
 
 async def test_a_tenant_has_so_many_schedules(schedules: PostgresSchedules) -> None:
-    """However many are made at once; those there are can still be changed, page by page."""
+    """The limit holds for concurrent requests, and existing schedules can still be changed."""
     async with asyncio.TaskGroup() as tasks:
         made = [
             tasks.create_task(_refused(schedules, schedule(f"s{number}"))) for number in range(8)
@@ -114,7 +114,7 @@ async def _refused(schedules: PostgresSchedules, new: NewSchedule) -> bool:
 async def test_many_who_wake_it_fire_it_once(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle
 ) -> None:
-    """Each missed instant has one run, with what the schedule gives it, and a job."""
+    """Each missed instant gets one run, with the settings of the schedule, and a job."""
     made, _ = await schedules.put(schedule())
     await missed(oracle, 3)
     async with asyncio.TaskGroup() as tasks:
@@ -142,7 +142,7 @@ async def test_many_who_wake_it_fire_it_once(
 async def test_an_instant_that_is_fired_again_makes_no_second_run(
     schedules: PostgresSchedules, oracle: Oracle
 ) -> None:
-    """As if the database had been set back: the run's id follows from the instant."""
+    """The ID of the run is derived from the instant, so even a restored database repeats none."""
     await schedules.put(schedule())
     for _ in range(3):
         await missed(oracle, 2)
@@ -155,7 +155,7 @@ async def test_an_instant_that_is_fired_again_makes_no_second_run(
 async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle, running: bool
 ) -> None:
-    """Once that has ended, the next one fires."""
+    """Once that run has ended, the next instant fires."""
     await schedules.put(schedule(overlap=Overlap.SKIP))
     await missed(oracle, 3)
     await schedules.fire("default", "hourly")
@@ -176,7 +176,7 @@ async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
 
 
 async def test_the_last_run_is_cancelled_for_the_next(stores: Stores, oracle: Oracle) -> None:
-    """A queued one is ended at once, a running one is asked to end; observers are told."""
+    """A queued run is cancelled at once, a running one is asked to stop; observers are notified."""
     watching = NotingObserver()
     schedules = replace(opened(stores), observers=RunObservers([watching]))
     await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING))
@@ -200,7 +200,7 @@ async def test_the_last_run_is_cancelled_for_the_next(stores: Stores, oracle: Or
 
 
 async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> None:
-    """Nothing of the firing happens; the schedule says why, and is woken again."""
+    """The firing is rolled back, the schedule stores the error, and it is woken again."""
     full, free = opened(stores, max_queued=0), opened(stores)
     await full.put(schedule())
     await missed(oracle, 2)
@@ -219,7 +219,7 @@ async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> N
 async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle
 ) -> None:
-    """A tenant that may not have all of them at once has them one after the other, once each."""
+    """The refused instants fire later, one after another, and each once."""
     await PostgresQuotas(stores.engines.work, Quota()).put("default", Quota(max_queued=2))
     await schedules.put(schedule())
     await missed(oracle, 5)
@@ -243,7 +243,7 @@ async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
 async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle
 ) -> None:
-    """It holds nothing that somebody needs who accepts a run of the tenant meanwhile."""
+    """The schedule locks the tenant before any row that a concurrent acceptance needs."""
     quota = Quota(max_cost_usd_per_day=Decimal(10))
     await PostgresQuotas(stores.engines.work, Quota()).put("default", quota)
     request = replace(RUN.request, budget=Budget(max_cost_usd=Decimal(1)))
@@ -268,7 +268,7 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
 async def test_a_schedule_fires_beside_a_queue_that_is_full_of_another_tenant(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Whether what fills it waits for a worker or for its own time."""
+    """The full queue may wait for a worker or for a later time."""
     schedules = opened(stores, max_queued=2)
     full = replace(stores.runs, limits=store_limits(max_queued=2))
     later = datetime.now(UTC) + timedelta(days=365)
@@ -291,7 +291,7 @@ async def test_a_schedule_fires_beside_a_queue_that_is_full_of_another_tenant(
 async def test_a_paused_schedule_fires_nothing(
     schedules: PostgresSchedules, oracle: Oracle
 ) -> None:
-    """Nor, once it is resumed, what it would have fired meanwhile."""
+    """After it is resumed, it does not fire the instants of the pause."""
     await schedules.put(schedule())
     await missed(oracle, 2)
     paused = await schedules.pause("default", "hourly", paused=True)
@@ -309,7 +309,7 @@ async def test_a_paused_schedule_fires_nothing(
 async def test_a_change_of_the_time_drops_what_was_due(
     schedules: PostgresSchedules, oracle: Oracle
 ) -> None:
-    """A change of anything else does not."""
+    """Other changes keep it."""
     await schedules.put(schedule())
     await missed(oracle, 2)
     await schedules.put(schedule(overlap=Overlap.SKIP))
@@ -322,7 +322,7 @@ async def test_a_change_of_the_time_drops_what_was_due(
 
 
 async def test_a_run_that_begins_later_is_claimed_then(stores: Stores, oracle: Oracle) -> None:
-    """It is queued with a job for that time, and can be cancelled."""
+    """A delayed run is queued with a job for that time, and it can be cancelled."""
     later = datetime.now(UTC) + timedelta(hours=1)
     new = new_run("case-1")
     new = replace(new, request=replace(new.request, start_at=later))

@@ -1,4 +1,4 @@
-"""What tenants store is counted exactly, and limited by the transactions that store more."""
+"""Storage of tenants is counted exactly, and limited in the transactions that store more."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -142,7 +142,7 @@ async def test_exactly_as_many_parallel_runs_pass_as_fit_in_bytes(
 
 
 async def test_runs_are_accepted_in_batches_until_the_limit_is_near(stores: Stores) -> None:
-    """A batch inserts them without a lock of the tenant; near the limit it passes them over."""
+    """A batch inserts without locking the tenant; near the limit it leaves runs out."""
     answers = [
         await stores.journal.insert(
             RunInsert(new_run(f"r{limit}", tenant=TENANT), "w1", max_stored_bytes=limit),
@@ -156,7 +156,7 @@ async def test_runs_are_accepted_in_batches_until_the_limit_is_near(stores: Stor
 
 @pytest.mark.guarantee(13)
 async def test_an_accepted_run_writes_on_when_the_quota_is_full(stores: Stores) -> None:
-    """Its journal, its files and its end are stored; another run is refused."""
+    """The run's journal, files and end are stored, while another run is refused."""
     run = (await stores.runs.accept(new_run("r", tenant=TENANT), worker_id="w1")).run
     await quotas_of(stores, Quota()).put(TENANT, Quota(max_stored_bytes=0))
     calls = records_of(graph_with_calls("r"), call_key="k", value="v" * 1000)
@@ -175,7 +175,7 @@ async def test_an_accepted_run_writes_on_when_the_quota_is_full(stores: Stores) 
 
 
 async def test_what_is_repeated_is_answered_when_the_quota_is_full(stores: Stores) -> None:
-    """The same run, thread and version are there already, and nothing is stored."""
+    """The run, thread and version already exist, so nothing is stored."""
     usual = Quota(max_stored_bytes=100_000)
     process = limited(stores, usual)
     threads = PostgresThreads(stores.engines, Quota(max_threads=1))
@@ -219,7 +219,7 @@ def schedules_of(stores: Stores) -> PostgresSchedules:
 
 
 async def test_what_is_deleted_is_given_back_to_the_byte(stores: Stores, oracle: Oracle) -> None:
-    """Everything of every kind is deleted, one kind after the other, and nothing remains."""
+    """After every kind of record is deleted, the counted use is zero."""
     run = await everything(stores)
     before = (await use_of(stores)).stored_bytes
     sizes = [before]
@@ -244,7 +244,7 @@ async def test_what_is_deleted_is_given_back_to_the_byte(stores: Stores, oracle:
 async def test_what_retention_clears_away_is_given_back(
     stores: Stores, oracle: Oracle, record: Record, least: int
 ) -> None:
-    """Parts of runs as well as whole runs."""
+    """Deleted parts of runs are subtracted like whole runs."""
     await everything(stores)
     await oracle.rows(AGE)
     before = await oracle.value(HELD, TENANT)
@@ -305,7 +305,7 @@ async def test_a_tenant_is_nearly_full_from_80_percent_on(stores: Stores) -> Non
 
 
 async def test_the_tenant_of_callers_without_keys_stores_without_limit(database_url: str) -> None:
-    """Unless it is given a quota of its own."""
+    """A quota of its own would still limit it."""
     usual = Quota(max_stored_bytes=0, max_definitions=0, max_threads=0)
     async with open_stores(database_url, store_limits(quota=usual)) as stores:
         await stores.runs.accept(new_run("r"), worker_id="w1")
@@ -323,11 +323,11 @@ EXISTING = (
     "INSERT INTO definitions (tenant_id, kind, name, version, sha256, size_bytes)"
     " VALUES (%s, 'graph', 'g', 2, '', 500)",
 )
-"""A thread, a version, and what is kept of a deleted version."""
+"""SQL that inserts a thread, a version, and the rest of a deleted version."""
 
 
 async def test_what_was_stored_before_the_migration_counts(postgres: TestServer) -> None:
-    """Threads and definitions; of a deleted version nothing."""
+    """Threads and definitions count; deleted versions do not."""
     with postgres.empty_database() as url:
         await asyncio.to_thread(upgrade, url, "20261126_1730")
         async with open_oracle(url) as oracle:

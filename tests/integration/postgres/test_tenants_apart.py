@@ -1,4 +1,4 @@
-"""Row-level security: what a transaction for one tenant sees and changes, whatever it asks."""
+"""Row-level security: the rows that a transaction of one tenant can read and change."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -19,7 +19,7 @@ KEPT_APART = sorted(
     {str(table.name) for table in metadata.tables.values() if "tenant_id" in table.columns}
     | {"provider_turns", "quotas", "quota_days", "quota_rates", "stored", "webhook_secrets"}
 )
-"""The tables with tenants; some of them are named by statements alone."""
+"""Tables with a tenant, some of which only SQL statements name."""
 OTHERS = "ab"
 
 
@@ -36,11 +36,11 @@ VALUES = {
     "timestamp with time zone": "2026-01-01T00:00:00Z",
     "date": "2026-01-01",
 }
-"""What stands in a column that must have a value; texts are the tenant's name."""
+"""Values for required columns by type; text columns get the name of the tenant."""
 
 
 def rows_of_two_tenants(connection: psycopg.Connection) -> None:
-    """Put a row of each tenant into every table, past the constraints, which are about others."""
+    """Insert a row of each tenant into every table, with its constraints dropped."""
     connection.execute("SET session_replication_role = replica")
     for table in KEPT_APART:
         checks = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = %s::regclass"
@@ -64,7 +64,7 @@ def rows_of_two_tenants(connection: psycopg.Connection) -> None:
 
 @pytest.fixture
 def as_a(database_url: str) -> Iterator[psycopg.Connection]:
-    """A transaction for tenant a, where both have a row in every table."""
+    """Open a transaction for tenant ``a`` where both tenants have a row in every table."""
     with psycopg.connect(database_url) as connection:
         rows_of_two_tenants(connection)
     with psycopg.connect(database_url) as connection:
@@ -80,7 +80,7 @@ def as_a(database_url: str) -> Iterator[psycopg.Connection]:
 def test_the_rows_of_others_are_neither_seen_nor_written(
     as_a: psycopg.Connection, subtests: pytest.Subtests
 ) -> None:
-    """By no statement, with or without a condition; the own row is there, so there is something."""
+    """No statement finds them, with or without a condition, while the own row is found."""
     for table in KEPT_APART:
         with subtests.test(table), as_a.transaction(force_rollback=True):
             require_kept_apart(sql.Identifier(table), as_a, admitted=table not in NOT_FOR_TENANTS)
@@ -111,12 +111,12 @@ def require_kept_apart(named: sql.Identifier, as_a: psycopg.Connection, *, admit
 
 
 def test_a_view_shows_no_more_than_its_table(as_a: psycopg.Connection) -> None:
-    """It is read with the rights of whoever reads it."""
+    """The view uses the rights of the user that queries it."""
     assert as_a.execute("SELECT tenant_id FROM journal").fetchall() == [("a",)]
 
 
 def test_the_role_is_neither_owner_nor_superuser(as_a: psycopg.Connection) -> None:
-    """Either would see everything."""
+    """An owner or superuser would bypass row-level security."""
     row = as_a.execute(
         "SELECT rolsuper, rolbypassrls, rolcanlogin, rolcreaterole FROM pg_roles"
         " WHERE rolname = current_user"
@@ -128,14 +128,14 @@ def test_the_role_is_neither_owner_nor_superuser(as_a: psycopg.Connection) -> No
 
 
 def test_without_a_tenant_nothing_is_seen(as_a: psycopg.Connection) -> None:
-    """A transaction that forgets to say whose it is sees nobody's rows."""
+    """A transaction without a tenant sees no rows."""
     as_a.execute("SELECT set_config('caseworker.tenant', '', true)")
 
     assert as_a.execute("SELECT FROM runs").rowcount == 0
 
 
 def test_every_table_of_tenants_is_forced_to_keep_them_apart(database_url: str) -> None:
-    """Also one that a later revision makes; its migration calls the function again."""
+    """A migration that adds a table must call the function again."""
     with psycopg.connect(database_url) as connection:
         forced = connection.execute(
             "SELECT relname FROM pg_class WHERE relrowsecurity AND relforcerowsecurity ORDER BY 1"
@@ -146,13 +146,13 @@ def test_every_table_of_tenants_is_forced_to_keep_them_apart(database_url: str) 
 
 @pytest.fixture
 async def stores(database_url: str) -> AsyncIterator[Stores]:
-    """What one process holds of the database."""
+    """Open the stores of one process."""
     async with open_stores(database_url) as stores:
         yield stores
 
 
 async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(stores: Stores) -> None:
-    """The second wall stands where the first has a hole."""
+    """Row-level security hides the rows that a missing filter would show."""
     for tenant in OTHERS:
         await stores.runs.accept(new_run("same", tenant=tenant), worker_id=None)
     broken = runs.select()
@@ -171,7 +171,7 @@ async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(store
 async def test_answers_that_called_tools_are_looked_up_behind_the_wall(
     stores: Stores, database_url: str
 ) -> None:
-    """Row-level security that shows no message hides them too."""
+    """Row-level security that hides every message hides them too."""
     with psycopg.connect(database_url, autocommit=True) as owner:
         owner.execute("SET session_replication_role = replica")
         owner.execute(
@@ -192,7 +192,7 @@ async def test_answers_that_called_tools_are_looked_up_behind_the_wall(
 
 @pytest.fixture
 def plain_user(postgres: TestServer) -> Iterator[str]:
-    """The URL of an empty database, as its owner who may not create roles."""
+    """Return the URL of an empty database whose owner may not create roles."""
     with postgres.empty_database() as url, psycopg.connect(url, autocommit=True) as admin:
         name = make_url(url).database
         user = sql.Identifier(f"plain_{name}")
@@ -210,7 +210,7 @@ def plain_user(postgres: TestServer) -> Iterator[str]:
 async def test_a_user_who_may_not_use_the_role_does_without_until_it_may(
     plain_user: str, postgres: TestServer
 ) -> None:
-    """As docs/security.md says: a grant, a call of the function, and the wall stands."""
+    """After the grant and a call of the function, row-level security applies."""
     upgrade(plain_user)
     user = make_url(plain_user).username
     async with open_stores(plain_user) as stores:

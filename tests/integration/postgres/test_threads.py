@@ -1,4 +1,4 @@
-"""Threads whose messages are stored side by side."""
+"""Messages of several threads in one table."""
 
 from caseworker.features.threads.postgres import PostgresThreads
 from caseworker.features.threads.thread import ChatMessage, Role, Thread
@@ -7,7 +7,7 @@ from tests.support.stores import Stores
 
 
 async def test_a_thread_has_its_own_messages_alone(stores: Stores) -> None:
-    """Those of other threads of the tenant, and of the same thread of others, stay there."""
+    """Messages of other threads and of other tenants are not returned."""
     threads = PostgresThreads(stores.engines)
     for tenant, thread_id in (("a", "one"), ("a", "two"), ("b", "one")):
         made = Thread(tenant=tenant, thread_id=thread_id, kind=DefinitionKind.AGENT, definition={})

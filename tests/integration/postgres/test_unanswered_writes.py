@@ -1,4 +1,4 @@
-"""Writes that a server which is there does not answer, breaks off, or takes long for."""
+"""Writes that a reachable server leaves unanswered, aborts, or executes slowly."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,7 +16,7 @@ from tests.support.stores import end_of, eventually, graph_with_calls, open_orac
 
 
 async def test_a_statement_that_somebody_cancels_is_made_again(database_url: str) -> None:
-    """As an operator does with pg_cancel_backend, or a statement timeout of the server."""
+    """The cause may be pg_cancel_backend or a statement timeout of the server."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         async with open_oracle(database_url) as locker, locker.connection.transaction():
@@ -41,7 +41,7 @@ async def test_a_statement_that_somebody_cancels_is_made_again(database_url: str
 
 @pytest.mark.parametrize("kind", ["journal", "end"])
 async def test_a_large_write_holds_up_no_other(database_url: str, kind: str) -> None:
-    """It has a connection of its own, and a database that refuses it is not taken for away."""
+    """A large write has its own connection, and its rejection is not treated as an outage."""
     async with open_world(database_url) as world:
         run, other = await world.claimed(), await world.claimed("other")
         large = records_of(graph_with_calls("case-1"), value="x" * LARGE_BYTES)
@@ -63,7 +63,7 @@ async def test_a_large_write_holds_up_no_other(database_url: str, kind: str) -> 
 
 
 async def test_a_write_that_the_server_never_carries_out_fails_alone(database_url: str) -> None:
-    """It is too slow whenever it is made; the runs beside it go on, and so does its own."""
+    """The write times out on every attempt; other runs and its own run continue."""
     sizes = pool_sizes(statement_ms=300)
     async with open_world(database_url, sizes=sizes) as world:
         run, other = await world.claimed(), await world.claimed("other")

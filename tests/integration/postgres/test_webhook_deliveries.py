@@ -1,4 +1,4 @@
-"""Deliveries are stored by whatever ends a run, claimed by one, and never forgotten."""
+"""Every end of a run stores its deliveries; one process claims each, and none is lost."""
 
 import asyncio
 from dataclasses import replace
@@ -61,7 +61,7 @@ async def finish(stores: Stores, end: Any) -> None:
 async def test_the_end_of_a_run_stores_its_delivery_and_a_job(
     stores: Stores, oracle: Oracle, status: RunStatus
 ) -> None:
-    """In the statement that ends it, so that neither can be there without the other."""
+    """One statement stores all three, so none can exist alone."""
     await ended(stores, hooked(), status)
 
     assert await stored(oracle) == [("case-1", f"run.{status.value}", HOOK.url)]
@@ -72,7 +72,7 @@ async def test_the_end_of_a_run_stores_its_delivery_and_a_job(
 async def test_a_run_that_is_cancelled_while_queued_is_announced(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Nobody had ever executed it."""
+    """The run had never started."""
     await stores.runs.accept(hooked(), worker_id=None)
     await stores.runs.cancel(hooked().key, CANCEL_REQUEST)
 
@@ -84,7 +84,7 @@ async def test_a_run_that_is_cancelled_while_queued_is_announced(
 async def test_a_run_that_meets_its_pending_cancel_is_announced(
     stores: Stores, oracle: Oracle, worker_id: str | None
 ) -> None:
-    """It is accepted and ended in one transaction."""
+    """The run is accepted and ended in one transaction."""
     await stores.runs.cancel(hooked().key, CANCEL_REQUEST)
     await stores.runs.accept(hooked(), worker_id=worker_id)
 
@@ -92,7 +92,7 @@ async def test_a_run_that_meets_its_pending_cancel_is_announced(
 
 
 async def test_a_run_without_a_webhook_stores_nothing(stores: Stores, oracle: Oracle) -> None:
-    """Nor one whose webhook is not about this end."""
+    """A webhook for other statuses stores nothing either."""
     await ended(stores, new_run("case-1"))
     await ended(stores, hooked("case-2", Webhook(HOOK.url, ("run.failed",))))
     await ended(stores, hooked("case-3", Webhook(HOOK.url, END_TYPES)))
@@ -104,7 +104,7 @@ async def test_a_run_without_a_webhook_stores_nothing(stores: Stores, oracle: Or
 async def test_an_end_that_is_written_twice_is_announced_once(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """As a write is whose answer was lost."""
+    """An end is repeated after its answer was lost."""
     run = (await stores.runs.accept(hooked(), worker_id="w1")).run
     for _ in range(2):
         await finish(stores, end_of(run))
@@ -115,7 +115,7 @@ async def test_an_end_that_is_written_twice_is_announced_once(
 async def test_one_of_many_claims_a_delivery(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """Whoever comes while it is claimed finds nothing to do."""
+    """Other claims during this time return nothing."""
     await ended(stores, hooked())
     await webhooks.rotate("default", "whsec_b25l", previous_seconds=0)
     wanted = await delivery_id(oracle)
@@ -134,7 +134,7 @@ async def test_one_of_many_claims_a_delivery(
 async def test_a_claim_that_was_lost_is_found_and_made_again(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """What the first claimer writes afterwards changes nothing."""
+    """Later writes of the first claimer change nothing."""
     await ended(stores, hooked())
     wanted = await delivery_id(oracle)
     first = await webhooks.begin("default", wanted, claim_seconds=0)
@@ -157,7 +157,7 @@ async def test_a_claim_that_was_lost_is_found_and_made_again(
 async def test_a_delivery_whose_job_was_lost_is_found_behind_thousands_that_wait(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """Those have jobs, and wait for a receiver that answers nobody."""
+    """The other deliveries have jobs and wait for a receiver that does not answer."""
     await ended(stores, hooked())
     await oracle.rows(
         "WITH older AS (INSERT INTO webhook_deliveries (tenant_id, run_id, type, url, due_at)"
@@ -179,7 +179,7 @@ async def test_a_delivery_whose_job_was_lost_is_found_behind_thousands_that_wait
 async def test_a_failed_attempt_is_due_after_its_pause(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """Its job is there from the same transaction, and is not taken before."""
+    """The next attempt's job is stored in the same transaction and becomes due after the pause."""
     await ended(stores, hooked())
     wanted = await delivery_id(oracle)
     await oracle.rows("DELETE FROM procrastinate_jobs")
@@ -197,7 +197,7 @@ async def test_a_failed_attempt_is_due_after_its_pause(
 async def test_a_dead_delivery_is_listed_and_sent_again(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """Under its id, as if it had never been attempted; one that is pending is not."""
+    """A dead delivery keeps its ID and restarts its attempts; a pending one is refused."""
     await ended(stores, hooked())
     await ended(stores, hooked("case-2"))
     wanted = str(
@@ -222,7 +222,7 @@ async def test_a_dead_delivery_is_listed_and_sent_again(
 
 
 async def test_pages_hold_every_delivery_once(stores: Stores, webhooks: PostgresWebhooks) -> None:
-    """Newest first, each tenant its own."""
+    """Pages are newest first and contain only deliveries of the tenant."""
     for number in range(5):
         await ended(stores, hooked(f"case-{number}"))
     await ended(stores, hooked("case-9", tenant="another"))
@@ -239,7 +239,7 @@ async def test_pages_hold_every_delivery_once(stores: Stores, webhooks: Postgres
 
 
 async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> None:
-    """Those from before the key go on signing; without it, or under another, others do not."""
+    """Older secrets keep signing; encrypted ones need the same key to sign."""
     readable, encrypted, other = (
         PostgresWebhooks(stores.engines, stores.dispatch, SecretBox(key))
         for key in (None, "k" * 32, "o" * 32)
@@ -262,7 +262,7 @@ async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> N
 
 
 async def test_at_most_two_secrets_sign(webhooks: PostgresWebhooks, oracle: Oracle) -> None:
-    """A rotation keeps the one before for as long as was said, and ends the one before that."""
+    """A rotation keeps the previous secret for the given time and removes the one before it."""
     for number, seconds in enumerate((100, 100, 100), 1):
         info = await webhooks.rotate("default", f"whsec_{number}", previous_seconds=seconds)
         assert (info.version, info.expires_at) == (number, None)

@@ -1,4 +1,4 @@
-"""Stores on a fresh database, for tests of workers that fall silent."""
+"""Stores on a fresh database for tests of workers without heartbeats."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Workers that fall silent, on a database that an oracle can make older."""
+"""Workers that stop sending heartbeats, on a database whose rows the tests can age."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class World:
     stores: Stores
     oracle: Oracle
     living: tuple[str, ...] = ("alive",)
-    """Workers that beat between two looks, if they have ever beaten."""
+    """Workers that send a heartbeat between two recoveries, if they ever did."""
     now: float = 0.0
 
     def recovery(self, **options: float) -> StaleRunRecovery:
@@ -33,7 +33,7 @@ class World:
         )
 
     async def recover(self, **options: float) -> Sequence[RunKey]:
-        """Look, and look again when whoever has not beaten has been silent for too long."""
+        """Recover twice; between the two calls the heartbeats of dead workers become stale."""
         recovery = self.recovery(**options)
         first = await recovery.recover()
         await self.oracle.rows(
@@ -61,7 +61,7 @@ class World:
         )
 
     async def age(self, *, seconds: float) -> None:
-        """Have every run been claimed, or queued, longer ago."""
+        """Move the claim and queue times of all runs into the past."""
         await self.oracle.rows(
             """UPDATE runs SET claimed_at = claimed_at - make_interval(secs => %s),
                    queued_at = queued_at - make_interval(secs => %s)""",

@@ -1,4 +1,4 @@
-"""The queue's worker is woken, whatever the moment, and is given no job without room."""
+"""The queue worker is always woken, and it gets no job without a free slot."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +20,7 @@ WORKERS = "SELECT count(*) FROM procrastinate_workers"
 
 
 class HookedConnector(PsycopgConnector):
-    """Lets something happen between the database's answer and its arrival, or before a command."""
+    """Runs a hook between the database's answer and its arrival, or before a command."""
 
     before_answer: Callable[[], Awaitable[None]] | None = None
     before_command: Callable[[], Awaitable[None]] | None = None
@@ -53,7 +53,7 @@ async def opened(
 
 
 async def test_a_job_that_comes_while_the_answer_is_on_its_way_is_found(database_url: str) -> None:
-    """The database had looked before; the announcement arrives before its answer does."""
+    """The query missed the job, and its notification arrives before the answer of the query."""
     async with open_stores(database_url) as stores, opened(database_url) as (hooked, jobs, worker):
 
         async def announce_a_run() -> None:
@@ -68,13 +68,13 @@ async def test_a_job_that_comes_while_the_answer_is_on_its_way_is_found(database
 
 
 async def test_an_empty_queue_is_asked_once(database_url: str) -> None:
-    """Nobody woke anybody: there is nothing to look for again."""
+    """No notification arrived, so there is no reason to query again."""
     async with opened(database_url) as (_, jobs, worker):
         assert await jobs.fetch_job([QUEUE], worker) is None
 
 
 async def test_without_room_no_job_is_taken(database_url: str) -> None:
-    """It stays where others find it, and it is known that somebody might have had one."""
+    """The job stays in the queue for other workers, and the refusal is recorded."""
     room = [False]
     async with (
         open_stores(database_url) as stores,
@@ -89,7 +89,7 @@ async def test_without_room_no_job_is_taken(database_url: str) -> None:
 
 
 async def test_a_wake_up_reaches_the_worker(database_url: str) -> None:
-    """As the announcement of a job would; before the worker listens, it looks by itself."""
+    """A wake-up works like a notification; before the worker listens, it polls once."""
     heard: list[str] = []
 
     async def hear(*, channel: str, notification: Notification) -> None:
@@ -109,7 +109,7 @@ async def test_a_wake_up_reaches_the_worker(database_url: str) -> None:
 async def test_a_worker_that_is_cancelled_while_it_registers_or_unregisters_leaves_no_row(
     database_url: str, moment: str
 ) -> None:
-    """The worker is cancelled again while it stops, as a process does with its loops."""
+    """The worker is cancelled again while it stops, as at the end of a process."""
     looked, held, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:

@@ -1,4 +1,4 @@
-"""Which workers are dead, and how long the runs wait that were lost with them."""
+"""Detection of dead workers, and the back-off of their runs."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.support.stores import CANCEL_REQUEST, graph_with_calls, open_stores, 
 async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them(
     database_url: str, world: World
 ) -> None:
-    """Both have missed some beats; the connection of the one that was killed is gone."""
+    """Both missed heartbeats, but only the connection of the killed process is gone."""
     await world.claimed()
     await world.claimed("case-2", worker_id="slow")
     async with open_stores(database_url) as killed:
@@ -34,7 +34,7 @@ async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them
 async def test_a_slow_process_that_connects_again_keeps_its_runs(
     database_url: str, world: World
 ) -> None:
-    """The server may not have noticed yet that its old connection is gone."""
+    """The server may not have noticed yet that the old connection is gone."""
     async with open_stores(database_url) as old, open_stores(database_url) as new:
         await world.claimed(worker_id="slow")
         for stores in (old, new, old):
@@ -53,7 +53,7 @@ async def test_a_slow_process_that_connects_again_keeps_its_runs(
 async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
     database_url: str, world: World, losses: int, seconds: int
 ) -> None:
-    """It may be what ends its workers; one that is to fail now need not wait."""
+    """The run itself may crash its workers; a run that will fail now does not wait."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.oracle.rows("UPDATE runs SET losses = %s", losses - 1)
@@ -69,7 +69,7 @@ async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
 
 @pytest.mark.req("003/resume")
 async def test_a_run_that_got_on_since_it_was_last_lost_does_not_wait(world: World) -> None:
-    """However often it was lost before."""
+    """Earlier losses do not count."""
     await world.beat("dead", seconds_ago=15)
     run = await world.claimed()
     await world.oracle.rows("UPDATE runs SET losses = 3, ended_calls = 1")
@@ -85,7 +85,7 @@ async def test_a_run_that_got_on_since_it_was_last_lost_does_not_wait(world: Wor
 
 @pytest.mark.req("card/delete")
 async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: World) -> None:
-    """However often it was lost."""
+    """The number of losses makes no difference."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.oracle.rows("UPDATE runs SET losses = 3")

@@ -18,7 +18,7 @@ JOBS = "SELECT queue_name, task_name, queueing_lock, args FROM procrastinate_job
 
 
 async def test_a_queued_run_has_one_job(database_url: str) -> None:
-    """That names it; asking again adds none."""
+    """The job names the run, and repeating the request adds none."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         for _ in range(2):
             await stores.runs.accept(new_run("case-1", tenant="a"), worker_id=None)
@@ -34,7 +34,7 @@ async def test_a_queued_run_has_one_job(database_url: str) -> None:
 
 
 async def test_a_transaction_that_is_undone_leaves_no_job(database_url: str) -> None:
-    """Not even one that was deferred beside one that waits already."""
+    """Even a job deferred next to an existing job is rolled back."""
     keys = [RunKey("default", f"case-{n}") for n in range(3)]
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with transaction(stores.engines.work) as connection:
@@ -52,7 +52,7 @@ async def test_a_transaction_that_is_undone_leaves_no_job(database_url: str) -> 
 
 
 async def test_a_refused_run_leaves_no_job(database_url: str) -> None:
-    """A full queue stays as it is."""
+    """The jobs of the full queue stay unchanged."""
     limits = store_limits(max_queued=1)
     async with open_stores(database_url, limits) as stores, open_oracle(database_url) as oracle:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
@@ -66,9 +66,9 @@ async def test_a_refused_run_leaves_no_job(database_url: str) -> None:
 async def test_a_database_that_goes_away_while_a_job_is_deferred_is_named_as_that(
     database_url: str, statement: bytes
 ) -> None:
-    """At whichever statement; what is stored then is a run with its job, or neither.
+    """After a failure at any statement, a run and its job are both stored or both missing.
 
-    That is what is accepted by itself; a batch is written again.
+    This holds for a run accepted alone; a batch is retried.
     """
     keyed = Queueing(concurrency_key="c", concurrency_limit=9)
     async with FaultProxy(upstream_of(database_url)) as proxy, open_oracle(database_url) as oracle:

@@ -1,4 +1,4 @@
-"""A process takes queued runs as long as it has room, and is notified of them."""
+"""A process claims queued runs while it has slots, and is notified of new ones."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ def key_of(number: int) -> RunKey:
 
 
 async def ready(worker: QueueWorker, oracle: Oracle) -> None:
-    """Wait until a worker has looked for jobs and listens."""
+    """Wait until a worker has polled for jobs and listens."""
 
     async def listens() -> bool:
         query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"
@@ -38,7 +38,7 @@ async def ready(worker: QueueWorker, oracle: Oracle) -> None:
 
 
 async def test_a_queued_run_is_claimed_and_begun(database_url: str) -> None:
-    """Whether it was queued before the worker came or afterwards; its job is gone then."""
+    """The run may be queued before or after the worker starts, and its job is deleted."""
     executor = NotingExecutor()
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
@@ -57,7 +57,7 @@ async def test_a_queued_run_is_claimed_and_begun(database_url: str) -> None:
 
 
 async def test_every_run_is_announced(database_url: str) -> None:
-    """There are no polls here: a hundred runs, each queued when the one before was taken."""
+    """Polling is disabled: each of a hundred runs is queued after the previous one was claimed."""
     executor = NotingExecutor()
     async with open_stores(database_url) as stores, working(database_url, stores, executor):
         for number in range(100):
@@ -66,7 +66,7 @@ async def test_every_run_is_announced(database_url: str) -> None:
 
 
 async def test_runs_are_shared_among_processes(database_url: str) -> None:
-    """Each is taken by one of them."""
+    """Each run is claimed by one of the processes."""
     one, two = NotingExecutor("w1"), NotingExecutor("w2")
     async with (
         open_stores(database_url) as stores,
@@ -84,7 +84,7 @@ async def test_runs_are_shared_among_processes(database_url: str) -> None:
 
 
 async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
-    """Not even one is held back; when there is room again, it takes the next at once."""
+    """A full process holds back no job, and claims the next one as soon as it has a slot."""
     full, other = NotingExecutor("w1", slots=1), NotingExecutor("w2")
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with working(database_url, stores, full):
@@ -105,7 +105,7 @@ async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
 
 
 async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: str) -> None:
-    """Its job finds nothing to do."""
+    """The run's job finds no run to claim."""
     executor = NotingExecutor()
     async with open_stores(database_url) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
@@ -119,7 +119,7 @@ async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: st
 
 @pytest.mark.parametrize("kind", ["cut", "refused for a while"])
 async def test_the_worker_comes_back_with_the_database(database_url: str, kind: str) -> None:
-    """Whatever was queued meanwhile is taken, and what comes later is announced again."""
+    """Runs queued during the outage are claimed, and later ones are announced again."""
     executor = NotingExecutor()
     async with (
         FaultProxy(upstream_of(database_url)) as proxy,
@@ -146,7 +146,7 @@ async def test_the_worker_comes_back_with_the_database(database_url: str, kind: 
 
 
 async def test_a_worker_that_is_stopped_leaves_no_trace(database_url: str) -> None:
-    """Neither a worker's row nor a connection."""
+    """Neither its row nor a connection remains."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with working(database_url, stores, NotingExecutor(), QUIET) as worker:
             await ready(worker, oracle)
@@ -160,7 +160,7 @@ async def test_a_worker_that_is_stopped_leaves_no_trace(database_url: str) -> No
 
 
 async def test_a_worker_that_cannot_start_is_started_again(database_url: str) -> None:
-    """The database may come later than the process."""
+    """The database may start later than the process."""
     executor = NotingExecutor()
     async with FaultProxy(upstream_of(database_url)) as proxy, open_stores(database_url) as stores:
         proxy.refuse()

@@ -1,4 +1,4 @@
-"""Runs of processes that fell silent, and runs without a job."""
+"""Runs of processes without heartbeats, and runs without a job."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ from tests.support.stores import (
 @pytest.mark.req("003/resume")
 @pytest.mark.guarantee(10)
 async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World) -> None:
-    """The time that was worked on them counts; those of a living process are left alone."""
+    """Their active time is kept, and runs of a living process are left alone."""
     await world.beat("dead", seconds_ago=15)
     await world.beat("alive", seconds_ago=5)
     await world.claimed()
@@ -56,7 +56,7 @@ async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World
 async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_up(
     world: World,
 ) -> None:
-    """Nobody owns it, so nobody loses it; then it gets a job like a queued one."""
+    """A waiting run has no owner, so none is lost; after its time it gets a job."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     waits = "UPDATE runs SET status = 'waiting', worker_id = NULL, queued_at = clock_timestamp()"
@@ -70,7 +70,7 @@ async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_
 
 
 async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:
-    """It may just have come back from a long silence, and accepted the run before its next beat."""
+    """The process may have reconnected and accepted the run before its next heartbeat."""
     await world.claimed(worker_id="unknown")
     assert await world.recover() == []
 
@@ -79,7 +79,7 @@ async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> N
 
 
 async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
-    """Leaving removes its row: its runs are recovered as if it had died."""
+    """Leaving removes the row of the process, so its runs are recovered as if it had died."""
     await world.beat("alive")
     await world.claimed(worker_id="alive")
     await world.age(seconds=STALE + 1)
@@ -89,7 +89,7 @@ async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: Wor
 
 
 async def test_workers_are_listed_and_can_be_drained(world: World) -> None:
-    """The list shows silence and runs of each worker; one that drains takes no more runs."""
+    """The list shows silence and runs of each worker, and a draining worker claims no runs."""
     pool, long = world.stores.engines.work, 1e6
     await world.beat("dead", seconds_ago=60)
     await world.beat("alive")
@@ -108,7 +108,7 @@ async def test_workers_are_listed_and_can_be_drained(world: World) -> None:
 
 
 async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
-    """And what it still writes changes nothing."""
+    """The thawed process's late writes change nothing."""
     await world.beat("dead", seconds_ago=15)
     frozen = await world.claimed()
     await world.recover()
@@ -123,7 +123,7 @@ async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -
 async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
     database_url: str, world: World
 ) -> None:
-    """The next owner sees it before it does anything."""
+    """The next owner sees the request before it does anything."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
@@ -138,7 +138,7 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
 
 @pytest.mark.req("card/delete")
 async def test_a_cancel_of_a_recovered_run_ends_it_at_once(world: World) -> None:
-    """With everything that the dead process had left open."""
+    """All calls left open by the dead process are closed."""
     await world.beat("dead", seconds_ago=15)
     run = await world.claimed()
     graph = graph_with_calls("case-1")
@@ -157,7 +157,7 @@ async def test_a_cancel_of_a_recovered_run_ends_it_at_once(world: World) -> None
 
 
 async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> None:
-    """One that waits for its turn does not, however long it waits."""
+    """A run that waits for a slot gets none, however long it waits."""
     for name in ("case-1", "case-2"):
         await world.stores.runs.accept(new_run(name), worker_id=None)
     await world.oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock LIKE '%%case-1'")
@@ -170,7 +170,7 @@ async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> Non
 
 @pytest.mark.parametrize("worker", ["silent", "pruned"])
 async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, worker: str) -> None:
-    """The run was not claimed; a job of a living worker, or of another queue, is left alone."""
+    """The run was not claimed; jobs of living workers and of other queues are left alone."""
     await world.stores.runs.accept(new_run("case-1"), worker_id=None)
     await world.oracle.rows(
         """INSERT INTO procrastinate_workers (last_heartbeat)
@@ -204,7 +204,7 @@ async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, wor
 
 
 async def test_many_lost_runs_are_taken_in_several_transactions(world: World) -> None:
-    """All of them, in one look."""
+    """One recovery takes all of them."""
     count = 2 * BATCH + 10
     await world.beat("dead", seconds_ago=15)
     async with asyncio.TaskGroup() as group:
@@ -217,7 +217,7 @@ async def test_many_lost_runs_are_taken_in_several_transactions(world: World) ->
 
 
 async def test_two_recoveries_at_once_take_each_run_once(database_url: str, world: World) -> None:
-    """Neither waits for the other, and nothing is counted twice."""
+    """Neither waits for the other, and no loss is counted twice."""
     async with AsyncExitStack() as stack:
         other = World(await stack.enter_async_context(open_stores(database_url)), world.oracle)
         for round_number in range(5):
@@ -240,7 +240,7 @@ async def test_two_recoveries_at_once_take_each_run_once(database_url: str, worl
 
 
 async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
-    """A recovery waits for nobody, and its worker's row stays until all runs are taken."""
+    """Recovery skips locked runs and keeps the worker's row until all runs are recovered."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.claimed("case-2")
@@ -255,7 +255,7 @@ async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
 async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_still_has(
     world: World,
 ) -> None:
-    """Its beat waits for the recovery's end, and returns what is left."""
+    """The process's heartbeat waits for the recovery and returns the remaining runs."""
     await world.beat("slow", seconds_ago=15)
     await world.claimed(worker_id="slow")
     await world.claimed("case-2", worker_id="slow")
@@ -272,7 +272,7 @@ async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_st
 
 
 async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> None:
-    """The next one finds everything as it was."""
+    """The next recovery finds everything unchanged."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     async with transaction(world.stores.engines.work) as connection:
@@ -286,7 +286,7 @@ async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> N
 async def test_a_process_recovers_runs_although_it_has_no_room_itself(
     database_url: str, world: World
 ) -> None:
-    """Somebody else may have."""
+    """Another process may have a free slot."""
     full, free = NotingExecutor("full", slots=0), NotingExecutor("free")
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
@@ -302,14 +302,14 @@ TAKING: dict[str, Any] = {"stale_seconds": STALE, "max_attempts": 5}
 
 
 async def silent(world: World) -> list[Silent]:
-    """Every worker there is, as if it had been silent for too long."""
+    """Return all workers, as if each had been silent for too long."""
     rows = await world.oracle.rows("SELECT worker_id, beat_at FROM workers")
     return [Silent(row["worker_id"], row["beat_at"], surely=True) for row in rows]
 
 
 @asynccontextmanager
 async def locked(world: World, run_id: str) -> AsyncIterator[None]:
-    """Hold a run's row, as a process would that was frozen in the middle of a transaction."""
+    """Lock the row of a run, like a process frozen in a transaction."""
     async with world.oracle.connection.transaction():
         await world.oracle.rows("SELECT FROM runs WHERE run_id = %s FOR UPDATE", run_id)
         yield

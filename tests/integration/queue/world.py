@@ -1,4 +1,4 @@
-"""A process that takes queued runs, with an executor that only notes what it is given."""
+"""A process that claims queued runs, with an executor that only records them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,11 +13,11 @@ from tests.support.stores import Stores
 
 NEVER = 3600.0
 QUIET = QueueTimes(poll=NEVER, heartbeat=NEVER, stale=NEVER)
-"""Nothing happens by itself: whatever does, a notification did."""
+"""Polling is off, so every claim comes from a notification."""
 
 
 class NotingExecutor:
-    """Takes runs while there is room, and never ends one by itself."""
+    """An executor that accepts runs while it has slots and never ends them."""
 
     def __init__(self, worker_id: str = "w1", *, slots: int = 1000) -> None:
         self._worker_id = worker_id
@@ -67,7 +67,7 @@ class NotingExecutor:
         """Wait until a run is executed here.
 
         Raises:
-            TimeoutError: nobody gives it to us.
+            TimeoutError: The run was not claimed in time.
         """
         async with asyncio.timeout(150):
             while key not in self.runs:
@@ -80,7 +80,7 @@ class NotingExecutor:
 async def working(
     url: str, stores: Stores, executor: NotingExecutor, times: QueueTimes = QUIET
 ) -> AsyncIterator[QueueWorker]:
-    """Take queued runs meanwhile, as a process does."""
+    """Claim queued runs in the background, as a process does."""
     worker = QueueWorker(
         url,
         store=stores.runs,

@@ -1,4 +1,4 @@
-"""A model provider as a process of its own, scripted by tests, whose record is their oracle."""
+"""A model provider in a separate process, scripted by tests, whose record is their oracle."""
 
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider

@@ -1,4 +1,4 @@
-"""The record of what reached the fake provider: the oracle of many tests."""
+"""The record of requests to the fake provider: the oracle of many tests."""
 
 import asyncio
 import time
@@ -9,15 +9,15 @@ from typing import Any, Literal
 Outcome = Literal["open", "answered", "cut", "client_gone"]
 
 LONG_CHARS = 1 << 18
-"""Of a longer prompt the beginning alone is kept: a thousand of them would fill the memory."""
+"""The length to which longer prompts are cut: a thousand of them would fill the memory."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Arrival:
-    """One request. Times are taken when it was complete, and when its answer was or broke off."""
+    """One request, with the times of its arrival and of the end of its answer."""
 
     seq: int
-    """Counts all requests of this process upwards, from 1."""
+    """Sequence number of all requests of this process, from 1."""
     path: str
     model: str
     prompt: str
@@ -28,19 +28,19 @@ class Arrival:
     body: dict[str, Any] | None
     arrived_wall: float
     arrived_monotonic: float
-    """``time.monotonic()``, which every process of a Linux machine reads alike."""
+    """``time.monotonic()``, which is equal in all processes of a Linux machine."""
     ended_wall: float | None = None
     ended_monotonic: float | None = None
     charged: dict[str, int] | None = None
-    """Once it is answered as a reply with counts: tokens_in, tokens_out and tokens_cached."""
+    """The counts of an answered reply: tokens_in, tokens_out and tokens_cached."""
     refused: bool = False
-    """Whether it was answered with a status above 200."""
+    """Whether the status of the answer was above 200."""
     outcome: Outcome = "open"
-    """``client_gone``: the client hung up before the answer was complete."""
+    """``client_gone``: the client disconnected before the answer was complete."""
 
 
 class ArrivalLog:
-    """Every request in order, with a way to wait for the next change."""
+    """Every request in order; callers can wait for the next change."""
 
     def __init__(self) -> None:
         self._arrivals: list[Arrival] = []
@@ -58,7 +58,7 @@ class ArrivalLog:
         headers: dict[str, str],
         body: dict[str, Any],
     ) -> Arrival:
-        """Record a request that is complete and not yet answered."""
+        """Record a complete, unanswered request."""
         self._sequence += 1
         kept = len(prompt) <= LONG_CHARS
         arrival = Arrival(
@@ -86,19 +86,19 @@ class ArrivalLog:
         self._announce()
 
     def clear(self) -> None:
-        """Forget the requests so far; the sequence goes on."""
+        """Clear the recorded requests without resetting the sequence."""
         self._arrivals.clear()
         self._announce()
 
     def find(self, containing: str, *, bodies: bool) -> list[dict[str, Any]]:
-        """The requests whose prompt contains a text, oldest first."""
+        """Return the requests whose prompt contains a text, oldest first."""
         found = (arrival for arrival in self._arrivals if containing in arrival.prompt)
         if not bodies:
             found = (replace(arrival, body=None) for arrival in found)
         return [asdict(arrival) for arrival in found]
 
     async def wait_until(self, holds: Callable[[], bool], *, timeout_seconds: float) -> bool:
-        """Wait for ``holds`` to become true; False when the time is up."""
+        """Wait for ``holds`` to become true; return False after the timeout."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not holds():
@@ -108,7 +108,7 @@ class ArrivalLog:
         return True
 
     def count(self, containing: str, *, ended: bool) -> int:
-        """How many requests contain a text, all of them or those that are over."""
+        """Return the number of requests that contain a text, either all or only finished ones."""
         return sum(
             containing in arrival.prompt and not (ended and arrival.outcome == "open")
             for arrival in self._arrivals

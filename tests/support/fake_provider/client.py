@@ -1,4 +1,4 @@
-"""The test's side of the fake provider: starts it, scripts it, reads its record."""
+"""The test's side of the fake provider: it starts and scripts it, and reads its record."""
 
 import ssl
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # spares every call the loadi
 class FakeProvider:
     """A running fake provider: ``async with FakeProvider() as provider``.
 
-    No connection is kept between calls, so one provider may serve tests with loops of their own.
+    No connection is kept between calls, so tests with different event loops can share one provider.
     """
 
     def __init__(self, *program: str) -> None:
-        """``program`` is another module that serves the same, and its arguments."""
+        """``program`` is an alternative module with the same interface, and its arguments."""
         self._child = ChildProcess.python(
             "-m", *(program or ("tests.support.fake_provider",)), name="provider"
         )
@@ -57,7 +57,7 @@ class FakeProvider:
 
     @property
     def url(self) -> str:
-        """Where it listens; also the base URL for Anthropic clients."""
+        """The address; also the base URL for Anthropic clients."""
         assert self._url is not None, "start the provider first"
         return self._url
 
@@ -84,23 +84,23 @@ class FakeProvider:
         await self._call("POST", "/control/script", json=document)
 
     async def answer_by_default(self, step: Step) -> None:
-        """Treat every prompt without a script like this."""
+        """Treat every prompt without a script with this step."""
         await self._call("POST", "/control/default", json=asdict(step))
 
     async def limit(self, *, burst: float, per_second: float) -> None:
-        """Answer 429 to whatever is more than so many requests at once, and then a second."""
+        """Answer 429 to requests beyond ``burst`` at once and ``per_second`` afterwards."""
         await self._call("POST", "/control/rate", json={"burst": burst, "per_second": per_second})
 
     async def release(self) -> None:
-        """Let the requests that hang now be answered."""
+        """Answer the requests that hang now."""
         await self._call("POST", "/control/release")
 
     async def reset(self) -> None:
-        """Forget scripts and arrivals, release what hangs."""
+        """Clear scripts and arrivals, and release hanging requests."""
         await self._call("POST", "/control/reset")
 
     async def arrivals(self, containing: str = "", *, bodies: bool = False) -> list[Arrival]:
-        """The requests whose prompt contains a text, oldest first; bodies only when asked."""
+        """Return the requests whose prompt contains a text, oldest first; bodies are optional."""
         return await self._arrivals(containing=containing, bodies=str(bodies).lower())
 
     async def wait_for_arrivals(
@@ -111,10 +111,10 @@ class FakeProvider:
         ended: bool = False,
         timeout_seconds: float = _WAIT_SECONDS,
     ) -> list[Arrival]:
-        """Wait until ``count`` such requests have come, or with ``ended`` until they are over.
+        """Wait until ``count`` matching requests have arrived, or with ``ended`` until they end.
 
         Raises:
-            TimeoutError: fewer came in time.
+            TimeoutError: Fewer requests arrived in time.
         """
         return await self._arrivals(
             containing=containing,
@@ -126,10 +126,10 @@ class FakeProvider:
     async def count(
         self, containing: str, *, at_least: int = 0, timeout_seconds: float = _WAIT_SECONDS
     ) -> int:
-        """Return how many such requests have come, once there are so many; not what they said.
+        """Return the number of matching requests once it reaches ``at_least``.
 
         Raises:
-            TimeoutError: fewer came in time.
+            TimeoutError: Fewer requests arrived in time.
         """
         query = {"containing": containing, "at_least": str(at_least), "counted": "true"}
         query["timeout_seconds"] = str(timeout_seconds)

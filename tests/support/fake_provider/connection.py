@@ -1,4 +1,4 @@
-"""HTTP/1.1 by h11 over an asyncio protocol, with the rude endings that a framework forbids."""
+"""HTTP/1.1 with h11 over an asyncio protocol, with broken endings that frameworks forbid."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import h11
 
 
 class Request:
-    """One request that arrived completely."""
+    """One completely received request."""
 
     def __init__(self, head: h11.Request, body: bytes) -> None:
         target = urlsplit(head.target.decode())
@@ -21,7 +21,7 @@ class Request:
         self._body = body
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object; empty for anything else."""
+        """Return the body as a JSON object; empty for anything else."""
         try:
             document = json.loads(self._body)
         except ValueError:
@@ -33,7 +33,7 @@ Handler = Callable[[Request, "Connection"], Awaitable[None]]
 
 
 class Connection(asyncio.Protocol):
-    """One client. A handler's task is cancelled when the client hangs up under it."""
+    """One client connection; a handler's task is cancelled when the client disconnects."""
 
     def __init__(self, handle: Handler) -> None:
         self._handle = handle
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._send(h11.Data(data=data))
 
     def send_end(self) -> None:
-        """End the response; the client may ask again."""
+        """End the response; the client may send another request."""
         self._send(h11.EndOfMessage())
 
     def send_json(self, status: int, document: Any) -> None:
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         self.send_end()
 
     def abort(self) -> None:
-        """Drop the connection as it is."""
+        """Drop the connection without ending the response."""
         self._answering = None
         if self._transport is not None:
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""How the OpenAI and the Anthropic protocol say the same things."""
+"""The mapping of the OpenAI and Anthropic protocols to a common form."""
 
 import json
 import time
@@ -15,14 +15,14 @@ MESSAGES = "/v1/messages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What a request asks, whichever protocol it came in."""
+    """The content of a request, independent of its protocol."""
 
     path: str
     model: str
     texts: tuple[str, ...]
     stream: bool
     forced_tool: str | None
-    """The tool that the reply has to call (the Anthropic way to ask for a JSON document)."""
+    """The tool that the reply must call (the Anthropic way to request a JSON document)."""
 
     @property
     def text(self) -> str:
@@ -31,7 +31,7 @@ class Prompt:
 
     @property
     def question(self) -> str | None:
-        """``question`` of the last message that is a JSON document which has one."""
+        """``question`` of the last message that is a JSON document with this field."""
         for text in reversed(self.texts):
             try:
                 document = json.loads(text)
@@ -44,7 +44,7 @@ class Prompt:
 
 
 def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
-    """Understand a request of either protocol."""
+    """Parse a request of either protocol."""
     messages = [*_texts(body.get("system")), *_texts(body.get("messages"))]
     tools = body.get("tools") or []
     choice = body.get("tool_choice") or {}
@@ -59,7 +59,7 @@ def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
 
 
 def refusal(path: str, body: dict[str, Any]) -> Step | None:
-    """Return how a request is refused that the real API would refuse."""
+    """Return the refusal of a request that the real API would refuse."""
     said = refused_by_openai(body) if path == CHAT else refused_by_anthropic(body)
     return None if said is None else Step(status=400, text=said)
 
@@ -75,7 +75,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def reply(prompt: Prompt, step: Step) -> dict[str, Any]:
-    """The complete answer to a prompt."""
+    """Return the complete answer to a prompt."""
     text = step.reply_text(prompt.question)
     if step.status != 200:
         return {"error": {"type": "fake_error", "message": text, "code": None}}
@@ -169,7 +169,7 @@ def _tokens(prompt: Prompt, step: Step, text: str) -> tuple[int, int]:
 
 
 def charged(prompt: Prompt, step: Step) -> dict[str, int] | None:
-    """What a complete answer counts; None if it counts nothing."""
+    """Return the usage in a complete answer; None if it reports none."""
     whole = not (step.omit_usage or step.cut or (prompt.stream and step.breaks_off))
     if step.status != 200 or not whole or step.raw_body is not None:
         return None
@@ -185,11 +185,11 @@ STREAM_ERROR = (
     b"event: error\n"
     b'data: {"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}\n\n'
 )
-"""What a stream says instead of its rest; both protocols know it."""
+"""The error that replaces the rest of a stream, valid in both protocols."""
 
 
 def stream(prompt: Prompt, step: Step) -> Iterator[bytes]:
-    """The same answer as server-sent events, a few characters at a time."""
+    """Return the same answer as server-sent events of a few characters each."""
     events = _chat_events if prompt.path == CHAT else _message_events
     yield from events(reply(prompt, step), step)
 

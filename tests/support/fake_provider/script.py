@@ -1,4 +1,4 @@
-"""What the fake provider does with a request: steps, and which of them a prompt meets."""
+"""How the fake provider treats requests: steps, and the prompts that they match."""
 
 import json
 import time
@@ -8,56 +8,59 @@ from typing import Any, Literal
 Cut = Literal["before", "middle"]
 
 DEFAULT_PLAN: dict[str, Any] = {"actions": [{"tool": "respond", "args": {"answer": "42"}}]}
-"""What a prompt that carries a question is answered with unless a test says otherwise."""
+"""The default answer to a prompt with a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The treatment of one request. The defaults together are a quick and healthy answer."""
+    """The treatment of one request; the defaults give a quick and healthy answer."""
 
     text: str | None = None
-    """The reply's text."""
+    """The text of the reply."""
     plan: Any = None
     """A JSON value that becomes the reply's text."""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-    """Added to the response, such as ``{"retry-after": "1"}``."""
+    """Additional response headers, such as ``{"retry-after": "1"}``."""
     delay_seconds: float = 0
-    """How long the provider thinks before it answers."""
+    """Seconds before the answer."""
     hang: bool = False
-    """Say nothing until released."""
+    """Send nothing until released."""
     cut: Cut | None = None
-    """Drop the connection instead of a response, or half-way through its body."""
+    """Drop the connection before the response, or half-way through its body."""
     raw_body: str | None = None
-    """Sent as it is in place of the JSON document or the stream: broken and captured bodies."""
+    """Raw body sent instead of the JSON document or stream: broken and captured bodies."""
     omit_usage: bool = False
     tokens_in: int | None = None
-    """Counted from the prompt when None; so are the output tokens from the text."""
+    """Input tokens; None counts them from the prompt, and output tokens from the text."""
     tokens_out: int | None = None
     tokens_cached: int = 0
     tokens_reasoning: int = 0
     finish_reason: str = "stop"
     dribble_seconds: float | None = None
-    """Send the body byte by byte with this pause in between."""
+    """Seconds between single bytes of the body."""
     gzip: bool = False
-    """Compress the body, whatever the client asked for."""
+    """Compress the body, regardless of the request."""
     tool_calls: list[dict[str, str]] = field(default_factory=list)
-    """Calls that the reply asks for beside its text: ``id``, ``name``, ``arguments`` as text."""
+    """Tool calls of the reply next to its text: ``id``, ``name``, ``arguments`` as text."""
     thinking: str | None = None
     signature: str = "signed-by-fake"
-    """Of the thinking, where the protocol has one."""
+    """The signature of the thinking, where the protocol has one."""
     chunk_chars: int = 8
-    """How many characters an event of a stream brings, of texts and of arguments alike."""
+    """Characters in each event of a stream, for texts and arguments."""
     chunk_seconds: float = 0
-    """How long the provider waits before each event of a stream but the first."""
+    """Seconds before each event of a stream except the first."""
     after_events: int | None = None
-    """After how many events of a stream it does what ``then`` says."""
+    """The number of stream events before the action in ``then``."""
     then: Literal["hold", "cut", "end", "fail"] = "hold"
-    """Wait until released, drop the connection, end the response as if it were whole, or send an
-    error in place of the rest."""
+    """The action after ``after_events``.
+
+    Wait until released, drop the connection, end the response normally, or send an error instead of
+    the rest.
+    """
 
     def reply_text(self, question: str | None) -> str:
-        """The text of the reply to a prompt that carries ``question``."""
+        """Return the text of the reply to a prompt with ``question``."""
         if self.text is not None:
             return self.text
         if self.plan is not None:
@@ -68,29 +71,29 @@ class Step:
 
     @property
     def breaks_off(self) -> bool:
-        """Whether a stream does not come to its end."""
+        """Whether a stream stops before its end."""
         return self.after_events is not None and self.then != "hold"
 
 
 @dataclass(slots=True, kw_only=True)
 class Script:
-    """Steps for the prompts that contain ``marker``, one step a request, in order."""
+    """Steps for the prompts that contain ``marker``, one step per request, in order."""
 
     marker: str
     steps: list[Step]
     model: str | None = None
-    """Only requests for this model; None: any."""
+    """The model that requests must use; None allows any."""
     repeat_last: bool = False
-    """Keep to the last step when the steps are used up, instead of the default."""
+    """Repeat the last step after all steps are used, instead of the default."""
     used: int = 0
 
     def matches(self, prompt: str, model: str) -> bool:
-        """Whether a request belongs to this script and the script has something left to say."""
+        """Return whether a request matches this script and a step is left."""
         left = self.used < len(self.steps) or (self.repeat_last and bool(self.steps))
         return left and self.marker in prompt and self.model in (None, model)
 
     def take(self) -> Step:
-        """The step of the next request."""
+        """Return the step of the next request."""
         step = self.steps[min(self.used, len(self.steps) - 1)]
         self.used += 1
         return step
@@ -98,7 +101,7 @@ class Script:
 
 @dataclass(slots=True)
 class Rate:
-    """How often the provider lets itself be asked: a burst, and then so many requests a second."""
+    """A rate limit: a burst, and then a number of requests a second."""
 
     burst: float
     per_second: float
@@ -109,7 +112,7 @@ class Rate:
         self._left, self._at = self.burst, time.monotonic()
 
     def allows(self) -> bool:
-        """Count a request, unless it is one too many."""
+        """Count a request; return whether it is within the limit."""
         now = time.monotonic()
         self._left = min(self.burst, self._left + (now - self._at) * self.per_second)
         self._at = now
@@ -123,7 +126,7 @@ TOO_MANY = Step(status=429, headers={"retry-after": "1"})
 
 
 class Playbook:
-    """All scripts of a test and the default behind them; the newest matching script wins."""
+    """All scripts of a test and the default; the newest matching script wins."""
 
     def __init__(self) -> None:
         self._scripts: list[Script] = []
@@ -134,7 +137,7 @@ class Playbook:
         self._scripts.insert(0, script)
 
     def next_step(self, prompt: str, model: str) -> tuple[Step, str | None]:
-        """The step for a request, and the marker of the script it came from."""
+        """Return the step for a request, and the marker of its script."""
         for script in self._scripts:
             if script.matches(prompt, model):
                 return script.take(), script.marker

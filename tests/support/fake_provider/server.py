@@ -1,4 +1,4 @@
-"""The fake provider itself: plays scripts to models' clients and obeys a control endpoint."""
+"""The fake provider: answers model clients by scripts and serves a control endpoint."""
 
 import asyncio
 import gzip
@@ -15,10 +15,10 @@ _DRIBBLE_BYTES = 8
 
 
 class Server:
-    """Answers ``/v1/chat/completions`` and ``/v1/messages`` as it was told under ``/control``."""
+    """Answers ``/v1/chat/completions`` and ``/v1/messages`` as scripted under ``/control``."""
 
     def __init__(self, playbook: Playbook | None = None) -> None:
-        """Answer by ``playbook``, or by scripts alone."""
+        """Answer by ``playbook``, or only by scripts."""
         self._log = ArrivalLog()
         self._playbook = playbook or Playbook()
         self._released = asyncio.Event()

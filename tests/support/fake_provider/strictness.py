@@ -1,4 +1,4 @@
-"""What the real APIs refuse, with their messages."""
+"""Requests that the real APIs refuse, with their error messages."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ _AT_ROOT = ("anyOf", "oneOf", "allOf", "enum", "not")
 
 
 def refused_by_openai(body: Mapping[str, Any]) -> str | None:
-    """Return why Chat Completions refuse a request; None if they take it."""
+    """Return why Chat Completions refuse a request; None if they accept it."""
     return next(_openai_problems(body), None)
 
 
 def refused_by_anthropic(body: Mapping[str, Any]) -> str | None:
-    """Return why Messages refuse a request; None if they take it."""
+    """Return why Messages refuse a request; None if they accept it."""
     return next(_anthropic_problems(body), None)
 
 

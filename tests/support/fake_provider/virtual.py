@@ -1,7 +1,7 @@
-"""The fake provider without sockets: its scripts and protocols on the time of the test's own loop.
+"""The fake provider without sockets, with its scripts and protocols, on the test's own loop.
 
-A client of the real SDKs talks to it through ``transport()``; on a virtual clock, waits that would
-take seconds are exact and take none.
+A client of the real SDKs uses it through ``transport()``. On a virtual clock, waits of several
+seconds are exact and take no real time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.support.fake_provider.script import Playbook, Script, Step
 
 @dataclass(slots=True)
 class Replied:
-    """A reply of these parts; ``held`` keeps the connection open behind the last one."""
+    """A reply of these parts; ``held`` keeps the connection open after the last one."""
 
     content: tuple[bytes, ...]
     status: int = 200
@@ -38,7 +38,7 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class VirtualArrival:
-    """One request, when it came by the loop's clock, and its body to the byte."""
+    """One request, with its time on the loop's clock and its exact body."""
 
     at: float
     model: str
@@ -52,7 +52,7 @@ class VirtualArrival:
 
 
 class VirtualProvider:
-    """Answers prompts as scripted; a model without steps of its own gets the default answer."""
+    """Answers prompts as scripted; a model without its own steps gets the default answer."""
 
     def __init__(self) -> None:
         self.playbook = Playbook()
@@ -64,18 +64,18 @@ class VirtualProvider:
         self.playbook.add(script)
 
     def wire(self) -> Wire:
-        """Return what brings every request here."""
+        """Return the wire that routes every request here."""
         return self
 
     async def aclose(self) -> None:
         """Close nothing."""
 
     def times(self, model: str | None = None) -> list[float]:
-        """When requests came, for one model or for all."""
+        """Return the times of requests, for one model or for all."""
         return [came.at for came in self.arrivals if model in (None, came.model)]
 
     def models(self) -> Sequence[str]:
-        """Which models were asked, in order."""
+        """Return the requested models, in order."""
         return [came.model for came in self.arrivals]
 
     async def post(
