@@ -1,14 +1,15 @@
-"""Scopes and reservations: keep parallel work within nested limits.
+"""Budget scopes and reservations: keep parallel work within nested limits.
 
-A scope is a budget with its usage, nested in its parent scope. Spending has two phases. *Before*
-the work, an amount is reserved in the scope and in all its ancestors, or in none of them. *After*
-it, the actual usage replaces the reservation. No other work can spend a reserved amount, so a limit
-of N allows exactly N, however many steps run in parallel. Amounts that are unknown in advance
-(tokens, cost) may exceed their limit once; after that, every reservation is refused.
+A scope has a budget and counts the usage within it; scopes are nested. Spending has two phases.
+Before the work, an amount is reserved in the scope and in all its ancestors, or in none of them.
+After the work, the actual usage replaces the reservation. No other work can spend a reserved
+amount, so a limit of N allows exactly N, however many steps run in parallel. Some amounts (tokens,
+cost) are unknown in advance. They may exceed their limit once; after that, every reservation is
+refused.
 
 If a charge does not fit only because of other reservations, :meth:`Scope.ask` queues
-(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse. All three are
-thread-safe: one lock guards the scopes of a tree.
+(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse it. All three are
+thread-safe: one lock guards all scopes of a tree.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +47,8 @@ class Scope(Account):
     ) -> None:
         """Open a scope.
 
-        ``requires_prices``: whether a cost limit of this scope refuses calls of unknown price.
+        ``requires_prices`` is whether a cost limit on this scope refuses calls whose price is
+        unknown.
         """
         super().__init__(
             name,
@@ -70,7 +72,7 @@ class Scope(Account):
         return (self, *self._ancestors)  # not cached: a reference cycle would keep the scope alive
 
     def tightest_limits(self) -> dict[Dimension, Amount]:
-        """Return the lowest limit by dimension, of this scope and its ancestors, without time."""
+        """Return the lowest limits of this scope and its ancestors, by dimension, without time."""
         tightest: dict[Dimension, Amount] = {}
         for view in self.lineage():
             for dimension, limit in view.limits.items():
@@ -95,8 +97,10 @@ class Scope(Account):
     ) -> Reservation | Waiter:
         """Reserve ``charge`` in this scope and all ancestors, or queue until capacity is free.
 
-        ``wanted`` may return a larger charge to reserve instead, given the capacity at that moment.
-        A ``tracked`` reservation is released at the latest at the end of the step that makes it.
+        When the capacity is free, ``wanted`` is called with a function that returns the free
+        capacity of a dimension. It returns the charge to reserve, which may be larger than
+        ``charge``. A ``tracked`` reservation is released at the latest when the step that made it
+        ends.
 
         Raises:
             BudgetExceededError: the charge does not fit even if only the caller's own reservations
@@ -106,7 +110,7 @@ class Scope(Account):
         return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
-        """Release unsettled reservations of the holders for which ``made_by`` returns True."""
+        """Release the unsettled reservations whose holder's path makes ``made_by`` return True."""
         for reservation, holder in list(self.line.tracked.items()):
             if made_by(holder):
                 reservation.release()
@@ -146,7 +150,7 @@ class Scope(Account):
             lock.release()
 
     def add(self, charge: Charge) -> None:
-        """Count an amount that was already spent, without checking limits (such as late costs)."""
+        """Count an amount that was already spent (such as a late cost), without checking limits."""
         for scope in self.lineage():
             scope.usage.add(charge)
             scope.warn_of(charge)
@@ -154,7 +158,8 @@ class Scope(Account):
     def restore(self, charge: Charge) -> None:
         """Add the amounts that an earlier execution of the run spent in this scope.
 
-        Ancestors are not charged. Warnings for shares already reached are not repeated.
+        Ancestors are not charged. Warnings for thresholds that were already reached are not
+        repeated.
         """
         self.usage.add(charge)
         for dimension, limit in self.limits.items():
@@ -163,14 +168,18 @@ class Scope(Account):
             self._warned.update((dimension, share) for share in shares)
 
     def require_something_left(self) -> None:
-        """Raise BudgetExceededError if a limit of this scope or an ancestor is exhausted."""
+        """Check that neither this scope nor an ancestor has exhausted a limit.
+
+        Raises:
+            BudgetExceededError: a limit is exhausted.
+        """
         for scope in self.lineage():
             tripped = scope.usage.tripped_by(scope.budget)
             if tripped is not None:
                 raise scope.stop(tripped[0])
 
     def limits_of(self, dimension: Dimension) -> bool:
-        """Return whether this scope or an ancestor limits a dimension."""
+        """Return whether this scope or an ancestor sets a limit on a dimension."""
         return any(dimension in scope.limits for scope in self.lineage())
 
     def requires_prices(self) -> bool:
@@ -179,9 +188,9 @@ class Scope(Account):
         return any(scope._requires_prices for scope in limited)
 
     def remaining(self, dimension: Dimension) -> Amount | None:
-        """Return the amount of a dimension that can still be reserved here and in all ancestors.
+        """Return how much of a dimension can still be reserved, here and in all ancestors.
 
-        None is unlimited; the result is never negative.
+        None means unlimited. The result is never negative.
         """
         rests = (scope.room(dimension) for scope in self.lineage())
         least = min((rest for rest in rests if rest is not None), default=None)
@@ -201,31 +210,31 @@ class Scope(Account):
         return spent.to_dict() | {Dimension.SECONDS.value: seconds}
 
     def remaining_seconds(self) -> float | None:
-        """Return the seconds left until the first time limit, here or in an ancestor; None if none.
+        """Return the seconds until the earliest time limit of this scope and its ancestors.
 
-        Negative once a limit has passed.
+        None means that there is no time limit. The result is negative once a limit has passed.
         """
         limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
         left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
         return min(left, default=None)
 
     def out_of_own_time(self) -> BudgetExceededError:
-        """Return the error for this scope's own time limit."""
+        """Return the error to raise when this scope's own time limit has passed."""
         return self.stop(Dimension.SECONDS)
 
     def shares_to_warn_of(self) -> tuple[float, ...]:
-        """Return the shares of a limit at which to warn; empty without a warning callback."""
+        """Return the warning thresholds, as fractions of a limit; empty if there is no callback."""
         return WARNING_SHARES if self._warn is not None else ()
 
     def warn_of_time(self, share: float) -> None:
-        """Warn once that ``share`` of this scope's time limit has passed."""
+        """Warn, at most once, that the fraction ``share`` of this scope's time limit has passed."""
         if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
             self._warned.add((Dimension.SECONDS, share))
             self._warn(self, Dimension.SECONDS, share)
 
 
 def as_estimated(charge: Charge) -> Charge:
-    """Return ``charge`` with its tokens and its cost also counted as estimated."""
+    """Return ``charge`` with its tokens and its cost counted as estimates as well."""
     marks = {
         ESTIMATED_OF[d]: amount for d, amount in charge.items() if d in ESTIMATED_OF and amount
     }
@@ -236,4 +245,4 @@ ESTIMATED_OF: Mapping[Dimension, Dimension] = {
     Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
     Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
 }
-"""Maps a dimension to the one that counts its estimated part."""
+"""Maps a dimension to the dimension that counts the estimated part of it."""
