@@ -53,7 +53,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The question that an approver sees."""
+    """The question that an approver has to answer."""
 
     subject: str
     """Name of the call, or of the step that asks."""
@@ -77,7 +77,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision on an approval."""
+    """The answer to a question: whether the action may proceed, and with which arguments."""
 
     verdict: Verdict
     arguments: Any = None

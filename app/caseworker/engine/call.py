@@ -104,11 +104,11 @@ class Turn(Protocol):
         ...
 
     async def wait(self) -> None:
-        """Wait after a refused ``take`` until a retry may succeed."""
+        """Wait until it makes sense to call :meth:`take` again, after it returned False."""
         ...
 
     def step_aside(self) -> None:
-        """Yield the rate slot while this attempt waits for budget."""
+        """Let the next call in the queue proceed, while this attempt waits for budget."""
         ...
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Converts calls to journal entries and replays recorded calls."""
+"""Converts calls to values for the journal, and recorded values back to results."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -80,7 +80,7 @@ class StepSlots:
         return False
 
     def give(self) -> None:
-        """Release a slot and wake all waiters."""
+        """Release a slot, and call the ``wake`` callbacks of all waiters."""
         self._taken -= 1
         # Wake all waiters: one acquires the slot, the others register again in ``take``.
         waiting, self._waiting = self._waiting, {}
@@ -120,7 +120,7 @@ class NodeLock:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Hold the lock while the block runs.
+        """Acquire the lock, and hold it while the block runs.
 
         Raises:
             DeadlockError: the lock timed out, or the current task or an enclosing one holds it.

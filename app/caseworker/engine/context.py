@@ -58,7 +58,7 @@ class Runtime(Protocol):
         ...
 
     def cache_get(self, key: str, default: Any = None) -> Any:
-        """Return a value from the cache that the steps of this graph execution share."""
+        """Return a value from a cache that all steps of this graph execution share."""
         ...
 
     def cache_set(self, key: str, value: Any) -> None:
@@ -129,7 +129,7 @@ class ExecutionContext:
     """The context of a node in the Python API, which works without the service."""
 
     session: Any = None
-    """An arbitrary object of the caller, passed to its nodes unchanged."""
+    """Any object that the caller wants to pass to its nodes; it is passed on unchanged."""
     input: Any = None
     upstream: dict[str, Any] = field(default_factory=dict)
     """Results of the steps that this step depends on, by step ID."""
@@ -182,7 +182,7 @@ class ExecutionContext:
             self.cancellation.check()
 
     def with_input(self, input: Any) -> "ExecutionContext":  # noqa: A002 - the public name
-        """Return a copy of the context with another input."""
+        """Return a copy of the context with a different input."""
         return replace(self, input=input)
 
     def with_upstream(self, upstream: Mapping[str, Any]) -> "ExecutionContext":
@@ -224,7 +224,7 @@ class GraphView(Protocol):
         ...
 
     def runtime(self, context: "FlowContext") -> Runtime:
-        """Return the graph API for a step."""
+        """Return an object through which a step can query its graph."""
         ...
 
 
@@ -232,7 +232,7 @@ class GraphView(Protocol):
 class FlowContext:
     """The context of a step in its run.
 
-    ``services`` holds domain dependencies by type; the engine does not use them.
+    ``services`` holds objects that domain nodes depend on, by type; the engine does not use them.
     """
 
     run: RunContext
@@ -253,7 +253,7 @@ class FlowContext:
 
     @property
     def run_id(self) -> str:
-        """The ID of the run."""
+        """ID of the run that the step belongs to."""
         return self.run.run_id
 
     @property
@@ -263,12 +263,12 @@ class FlowContext:
 
     @property
     def token(self) -> CancellationToken:
-        """The cancellation token of the run."""
+        """Cancellation token of the run."""
         return self.run.token
 
     @property
     def calls(self) -> Calls:
-        """The call gateway of the run."""
+        """Gateway through which the step makes its calls."""
         return self.run.calls
 
     @property
@@ -288,7 +288,7 @@ class FlowContext:
 
     @property
     def runtime(self) -> Runtime:
-        """The graph API for this step."""
+        """Object through which this step can query its graph."""
         return self.view.runtime(self)
 
     @property
@@ -297,7 +297,11 @@ class FlowContext:
         return self.view.upstream(self.node_id)
 
     def service(self, kind: type[Service]) -> Service:
-        """Return the service of a type, or raise LookupError if the run has none."""
+        """Return the service of a type.
+
+        Raises:
+            LookupError: the run has no service of this type.
+        """
         try:
             return self.run.services[kind]  # type: ignore[no-any-return]
         except KeyError:

@@ -37,7 +37,7 @@ TURN_SECONDS = 0.005
 
 
 class GraphExecution:
-    """One execution of a graph, outermost or nested."""
+    """One execution of a graph, either the outermost or a nested one."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class GraphExecution:
         return found
 
     def runtime(self, context: FlowContext) -> GraphRuntime:
-        """Return the graph API for a step; the materializer is created on first use."""
+        """Return an object through which a step can query its graph."""
         if self._materializer is None:
             self._materializer = Materializer(self._prepared)
         return GraphRuntime(self._materializer, context)

@@ -152,7 +152,7 @@ class _Linked:
 
 @dataclass(frozen=True, slots=True)
 class GraphRuntime:
-    """Implements ``Runtime`` for one executed or materialised step."""
+    """Lets a step query its graph; implements ``Runtime``."""
 
     _materializer: Materializer
     _context: FlowContext

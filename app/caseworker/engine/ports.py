@@ -1,4 +1,4 @@
-"""The journal interface that the engine needs."""
+"""The interface of the journal, as the engine needs it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class CallOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The journal record of a call or step from an earlier execution."""
+    """The journal's record of a call or step from an earlier execution."""
 
     node_id: str
     outcome: CallOutcome
@@ -45,7 +45,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The journal entry of a call or step, stored together with its CallNode."""
+    """The journal's entry for a call or step; it is stored together with its CallNode."""
 
     call_key: str
     request_hash: str
@@ -61,7 +61,7 @@ class Entry:
 def step_entry(
     path: StepPath, charge: Charge, outcome: CallOutcome | None = None, value: object = None
 ) -> Entry:
-    """Build the journal entry of a step."""
+    """Return the journal entry for a step."""
     return Entry(
         call_key=path.record_key, request_hash="", charge=charge, outcome=outcome, value=value
     )

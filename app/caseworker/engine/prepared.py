@@ -1,4 +1,4 @@
-"""Prepared graphs: validated, with bound nodes, and reusable for any number of executions."""
+"""Prepared graphs: validated, with their nodes configured, and executable any number of times."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

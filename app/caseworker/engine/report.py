@@ -87,7 +87,7 @@ class StepReport:
         self.source = source
 
     def complete(self, outputs: Outputs, at_ns: int) -> None:
-        """Mark a running step as completed; a terminal status does not change."""
+        """Set a running step to ``completed``; a step with a terminal status stays unchanged."""
         if self.status is RUNNING:
             self.status = COMPLETED
             self.outputs = outputs

@@ -1,4 +1,4 @@
-"""Reserves in a budget scope, and waits asynchronously while the capacity is held elsewhere."""
+"""Reserves amounts in a budget scope, waiting asynchronously until the capacity is free."""
 
 import asyncio
 from collections.abc import Callable

@@ -47,11 +47,11 @@ class StepPath:
         return self.text.rpartition(_INSIDE)[2]
 
     def step(self, step_id: str) -> "StepPath":
-        """Return the path of a step in the nested graph of this step."""
+        """Return the path of a step in the nested graph that this step executes."""
         return StepPath(f"{self.text}{_INSIDE}{step_id}")
 
     def call(self, *names: object) -> "StepPath":
-        """Return the path of a call in this step; ``names`` together identify the call."""
+        """Return the path of a call made by this step; ``names`` together identify the call."""
         return StepPath(_INSIDE.join((self.text, *map(str, names))))
 
     def lineage(self) -> "list[StepPath]":

@@ -1,4 +1,4 @@
-"""Interrupts work in flight on a stop, a time limit or a deadline, and abandons stuck work."""
+"""Cancels work in flight on a stop, a time limit or a deadline, and abandons work that hangs."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -63,7 +63,7 @@ class DetachedError(Exception):
 async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) -> Result:
     """Finish ``write`` even if this task is cancelled, then re-raise the cancellation.
 
-    After the first cancel, waits up to ``grace_seconds`` and ignores further cancels.
+    After the first cancellation, this waits up to ``grace_seconds`` and ignores further ones.
 
     Raises:
         asyncio.CancelledError: this task was cancelled while it waited.

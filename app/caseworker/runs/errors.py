@@ -1,4 +1,4 @@
-"""Errors of run operations; none of them depends on HTTP."""
+"""Errors that run operations raise; they are independent of HTTP."""
 
 from collections.abc import Sequence
 

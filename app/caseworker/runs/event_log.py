@@ -28,7 +28,7 @@ _TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", r
 def run_ended(
     status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
 ) -> Event:
-    """Return the final event of a run."""
+    """Return the event that reports the end of a run."""
     return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
 
 
@@ -80,7 +80,7 @@ class EventLog:
         return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
 
     def add(self, event: Event) -> None:
-        """Append an event.
+        """Append an event to the buffer.
 
         Raises:
             ValueTooLargeError: its data exceeds a limit.

@@ -1,8 +1,9 @@
 """Executes runs in this process: each in its own task, each under its own fencing token.
 
-A run arrives here claimed. It is executed as one graph, stopped through its cancellation token, and
-finished by one guarded update. A run that the process cannot finish is released to the queue. If
-the release fails too, another process recovers the run after this one's heartbeat is stale.
+A run is already claimed when it is passed to the executor. It is executed as one graph, stopped
+through its cancellation token, and finished by one guarded update. A run that the process cannot
+finish is released to the queue. If the release fails too, another process recovers the run once the
+heartbeats of this one have been missing for long enough.
 """
 
 import asyncio
@@ -125,11 +126,11 @@ class RunExecutor:
         return self._open and self.slots.reserve(tenant)
 
     def unreserve(self, tenant: str | None = None) -> None:
-        """Release a reserved slot."""
+        """Release a slot that :meth:`reserve` reserved."""
         self.slots.unreserve(tenant)
 
     async def room(self) -> None:
-        """Wait until a slot may be free."""
+        """Wait until a slot may be free; use :meth:`reserve` to get it."""
         while self.free_slots <= 0:
             await self.slots.change()
 

@@ -60,7 +60,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class RunnableGraph:
-    """A validated graph with all references resolved."""
+    """A validated graph whose references have all been resolved."""
 
     graph: Mapping[str, Any]
     """The graph with its references resolved, as it is stored with a run."""
@@ -85,7 +85,7 @@ class NewDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The result of a registration."""
+    """The response to a registration: the version, and whether it is new."""
 
     head: DefinitionVersion
     created: bool

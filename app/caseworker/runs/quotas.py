@@ -69,12 +69,12 @@ class Quota:
 
     @property
     def without_storage(self) -> "Quota":
-        """The same quota with unlimited storage."""
+        """Quota with the same limits except that storage is unlimited."""
         return replace(self, max_stored_bytes=None, max_definitions=None, max_threads=None)
 
     @property
     def storage(self) -> Mapping[str, int | None]:
-        """The limits of the dimensions in :data:`STORED`."""
+        """Storage limits by the names in :data:`STORED`; None is unlimited."""
         return {name: getattr(self, f"max_{name}") for name in STORED}
 
 

@@ -30,12 +30,12 @@ class Record(StrEnum):
     """A category of data with a retention period, which starts at the end of the run."""
 
     RUNS = "runs"
-    """Runs with all their data."""
+    """Runs with all their data, including requests, events, snapshots and artifacts."""
     REQUESTS = "requests"
-    """Requests of calls: prompts and arguments."""
+    """Requests of calls: the prompts sent to models and the arguments passed to tools."""
     EVENTS = "events"
     SNAPSHOTS = "snapshots"
-    """Stored traces of runs; they can be rebuilt from the calls."""
+    """Traces that earlier releases stored for runs; traces can be rebuilt from the calls."""
     ARTIFACTS = "artifacts"
     THREADS = "threads"
     """Threads and their messages. The retention period starts at the last message. Runs in a thread

@@ -60,7 +60,7 @@ class RunSlots:
         return True
 
     def unreserve(self, tenant: str | None) -> None:
-        """Release a reserved slot."""
+        """Release a slot that :meth:`reserve` reserved."""
         self._reserved.remove(tenant)
         self._freed.set()
 

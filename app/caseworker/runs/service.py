@@ -134,7 +134,7 @@ class RunService:
         return CancelledRuns(ended, len(stopped) - ended, more=len(found) > wanted.limit)
 
     async def get(self, key: RunKey) -> Run:
-        """Return a run."""
+        """Return a run in its current state."""
         run = await self._store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)

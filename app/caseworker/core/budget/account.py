@@ -13,7 +13,7 @@ WARNING_SHARES = (0.7, 0.9)
 
 
 class Account:
-    """The limits of one scope, its usage, and the amounts held for work in flight."""
+    """Keeps the limits of one scope, its usage, and the amounts held for work in flight."""
 
     def __init__(
         self,
@@ -38,7 +38,10 @@ class Account:
     def refusal(
         self, charge: Charge, held: Mapping[Dimension, Amount]
     ) -> BudgetExceededError | None:
-        """Return the error if usage, ``held`` and ``charge`` together exceed a limit, else None."""
+        """Return the error if a charge would exceed a limit, else None.
+
+        The usage so far and the amounts in ``held`` count as well.
+        """
         if self.usage.checked_by is not self.mark:
             overshot = self._overshot(charge)
             if overshot is not None:
@@ -64,7 +67,7 @@ class Account:
         return limit - (taken + self.held.get(dimension, 0) + claimed)  # type: ignore[no-any-return]
 
     def hold(self, charge: Charge) -> None:
-        """Hold a charge for work in flight."""
+        """Reserve a charge for work in flight; :meth:`give_back` releases it."""
         held = self.held
         for dimension, amount in charge.items():
             held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
@@ -81,9 +84,10 @@ class Account:
         *,
         kept_for_answer: Amount = 0,
     ) -> BudgetExceededError:
-        """Build the error for an exceeded limit of this scope, with its current amounts.
+        """Return the error for an exceeded limit of this scope, with its current amounts.
 
-        ``kept_for_answer`` is the amount that an agent reserves for its last answer.
+        ``requested`` is the refused amount; None if nothing was requested. ``kept_for_answer`` is
+        the amount that an agent reserves for its final answer.
         """
         limit, reserved = self.budget.limits()[dimension], self.held.get(dimension, 0)
         if requested is None:

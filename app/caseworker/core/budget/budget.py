@@ -17,14 +17,14 @@ from annotated_types import Ge, Le
 Amount = int | float | Decimal
 
 MAX_LIMIT = 2**63 - 1
-"""The largest integer limit that is accepted from JSON."""
+"""The largest integer that JSON may contain as a limit."""
 
 
 class Dimension(StrEnum):
     """A quantity that usage counts and a budget can limit; the value is its name in the API."""
 
     TOKENS = "tokens"
-    """Input plus output tokens."""
+    """Number of input and output tokens together."""
     SECONDS = "seconds"
     STEPS = "steps"
     """Executed steps; retries of a step are not counted."""
@@ -62,7 +62,7 @@ Count = Annotated[int, _Strictly(int), Ge(0), Le(MAX_LIMIT)]
 """A limit on a number of items: an integer from 0 to :data:`MAX_LIMIT`."""
 Seconds = Annotated[float, _Strictly(float), Ge(0)]
 Dollars = Annotated[float | Decimal, _Strictly(float), Ge(0)]
-"""A limit in US dollars: a number in JSON, a Decimal in Python."""
+"""A limit in US dollars: a number in JSON, a Decimal or float in Python."""
 
 JSON_NAMES: Mapping[str, str] = {
     "max_time_seconds": "max_seconds",
@@ -246,4 +246,4 @@ def _smaller(one: Amount | None, other: Amount | None) -> Amount | None:
 
 
 UNLIMITED: Final = Budget()
-"""The shared budget without limits."""
+"""A budget without any limits, shared by all code that needs one."""

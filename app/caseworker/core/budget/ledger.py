@@ -29,11 +29,12 @@ from caseworker.core.budget.waiting import HOLDER, Holder, Reservation, Room, Wa
 __all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 
 Warn = Callable[["Scope", Dimension, float], None]
-"""Callback for a warning: called once when usage reaches a share (0.7, 0.9) of a scope's limit."""
+"""Called with the scope, the dimension and the warning threshold (0.7 or 0.9 of the limit) when
+usage first reaches the threshold."""
 
 
 class Scope(Account):
-    """A budget with its usage and its reservations, nested in an optional parent scope."""
+    """A budget together with its usage and reservations, nested in an optional parent scope."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Scope(Account):
         return tightest
 
     def reserve(self, charge: Charge) -> Reservation:
-        """Reserve ``charge`` in this scope and all ancestors, or in none, without waiting.
+        """Reserve ``charge`` in this scope and all ancestors without waiting, or in none of them.
 
         Raises:
             BudgetExceededError: a limit would be exceeded; names the scope and the dimension.
@@ -116,7 +117,7 @@ class Scope(Account):
                 reservation.release()
 
     def charge(self, charge: Charge) -> None:
-        """Reserve and settle an exact charge in one operation; raises like :meth:`reserve`."""
+        """Charge an exact amount: reserve and settle it at once; raises like :meth:`reserve`."""
         if type(charge) is not CheckedCharge:
             charge = checked(charge)
         # Inlined because every step runs it: calls and ``with`` are expensive on CPython 3.11.
@@ -197,11 +198,14 @@ class Scope(Account):
         return None if least is None else max(0, least)
 
     def reserved(self, dimension: Dimension) -> Amount:
-        """Return the amount of a dimension that is held for work in flight."""
+        """Return how much of a dimension is reserved for work in flight."""
         return self.held.get(dimension, 0)
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Return the usage as JSON numbers; amounts held for work in flight count as estimated."""
+        """Return the usage as JSON numbers.
+
+        Amounts that are reserved for work in flight are included, and count as estimates.
+        """
         spent = self.usage.fresh()
         with self.line.lock:
             spent.add(self.usage.amounts)

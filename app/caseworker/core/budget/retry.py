@@ -79,7 +79,7 @@ class ErrorPolicy:
     """Names of the error classes to retry; names of base classes and tool error codes work as well.
     None retries every error."""
     no_retry_on: Collection[str] = ()
-    """Names of error classes that are never retried; overrides ``retry_on``."""
+    """Names of the error classes that are never retried, even if ``retry_on`` contains them."""
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):

@@ -85,7 +85,7 @@ class ResourceUsage:
         return _restored, (self.amounts.copy(), self.start_time, seconds)
 
     tokens_used = _Count(Dimension.TOKENS)
-    """Input plus output tokens."""
+    """Number of input and output tokens together."""
     steps_executed = _Count(Dimension.STEPS)
     """Executed steps; retries of a step are not counted."""
     api_calls = _Count(Dimension.API_CALLS)
@@ -125,7 +125,7 @@ class ResourceUsage:
         self._before_seconds += before_seconds
 
     def fresh(self) -> "ResourceUsage":
-        """Return an empty usage without a parent, on the same clock, that starts now."""
+        """Return an empty usage without a parent, whose time counts from now on the same clock."""
         return ResourceUsage(clock=self._clock)
 
     def child(self) -> "ResourceUsage":
@@ -133,7 +133,7 @@ class ResourceUsage:
         return ResourceUsage(clock=self._clock, parent=self)
 
     def of(self, dimension: Dimension) -> Amount:
-        """Return the amount spent in one dimension."""
+        """Return the amount spent in a dimension so far."""
         if dimension is Dimension.SECONDS:
             return self.time_elapsed_seconds
         return self.amounts.get(dimension, 0)  # type: ignore[no-any-return]
@@ -155,7 +155,7 @@ class ResourceUsage:
         return (False, None) if tripped is None else (True, self.describe(*tripped))
 
     def tripped_by(self, budget: Budget) -> tuple[Dimension, Amount] | None:
-        """Return the first exhausted dimension and its limit, or None."""
+        """Return the first dimension whose limit is exhausted, and the limit; None if none is."""
         for dimension, limit in budget.limits().items():
             if self.of(dimension) >= limit:
                 return dimension, limit
@@ -264,7 +264,7 @@ def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
 
 
 def shown_amount(dimension: Dimension, amount: Amount) -> str:
-    """Format an amount with its unit."""
+    """Return an amount as text, with its unit."""
     match dimension:
         case Dimension.SECONDS:
             return f"{amount:.1f}s"

@@ -30,7 +30,7 @@ Room = Callable[[Dimension], Amount | None]
 """Function that returns how much of a dimension can be reserved; None means unlimited."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
-"""Amounts requested by the earlier requests in the queue, by account and dimension."""
+"""Amounts that earlier requests in the queue wait for, by account and dimension."""
 
 
 class Holder:
@@ -52,9 +52,9 @@ _OWN: ContextVar[tuple["Reservation", ...]] = ContextVar("own_reservations", def
 
 
 class Reservation:
-    """An amount held for one piece of work; settle it exactly once.
+    """An amount reserved for one piece of work; settle it exactly once.
 
-    As a context manager, it is released at the end of the block unless it was settled before.
+    Used as a context manager, it is released at the end of the block unless it was settled before.
     """
 
     __slots__ = ("_accounts", "_released", "charge", "line")
@@ -143,9 +143,10 @@ class Waiter:
         self._wake: Callable[[], object] | None = None
 
     def on_end(self, wake: Callable[[], object]) -> None:
-        """Call ``wake`` when the request is resolved, in the resolving thread.
+        """Have ``wake`` called when the request is granted or refused.
 
-        Calls it immediately if the request is resolved already.
+        It is called in the thread that grants or refuses the request, or at once if that has
+        already happened.
         """
         with self.line.lock:
             self._wake = wake
@@ -153,7 +154,7 @@ class Waiter:
                 wake()
 
     def end(self, outcome: Reservation | BudgetExceededError) -> None:
-        """Resolve the request and call its callback."""
+        """Grant or refuse the request, and call the callback."""
         self.outcome = outcome
         if self._wake is not None:
             self._wake()
@@ -170,7 +171,7 @@ class Waiter:
         raise self.outcome or RuntimeError("The wait is not over.")
 
     def leave(self) -> None:
-        """Stop waiting; release a reservation granted in the meantime."""
+        """Withdraw the request; if a reservation was already granted, release it."""
         with self.line.lock:
             if isinstance(self.outcome, Reservation):
                 self.outcome.release()
@@ -192,7 +193,11 @@ class WaitingLine:
         return len(self._waiters)
 
     def reserve(self, accounts: Sequence[Account], charge: Charge) -> Reservation:
-        """Reserve a charge now, regardless of the queue, or raise BudgetExceededError."""
+        """Reserve a charge now, without regard to queued requests.
+
+        Raises:
+            BudgetExceededError: a limit would be exceeded.
+        """
         with self.lock:
             _require(accounts, charge, None)
             return self._hold(accounts, charge, HOLDER.get().path)

@@ -52,7 +52,7 @@ Order = StartStep | SkipStep
 
 
 class StepStatus(StrEnum):
-    """The status of a step."""
+    """The status of a step in one execution of its graph."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"

@@ -26,7 +26,7 @@ class Step:
 
     id: str
     type: str
-    """The name of the node type that executes the step."""
+    """Name of the node type that executes the step."""
     data: Any = field(default_factory=dict)
     """Configuration of the node, in a format that only the node type knows."""
 

@@ -45,7 +45,7 @@ class Severity(StrEnum):
     """How serious a problem is: errors reject the graph, warnings do not."""
 
     ERROR = "error"
-    """The graph is rejected."""
+    """The graph is rejected, because it cannot be executed."""
     WARNING = "warning"
     """The graph can be executed, but it probably does not do what its author intended."""
 
@@ -86,4 +86,4 @@ class Traits:
     holds: frozenset[Hashable] = frozenset()
     """Persistent nodes that the step uses, including those used in its nested graphs."""
     executes: bool = True
-    """False if the step cannot be executed, only linked."""
+    """Whether the step can be executed; if not, other steps can only link to it."""

@@ -53,7 +53,7 @@ class Scheduler:
         return not self._running and (self._failed or self._left == 0)
 
     def begin(self) -> list[Order]:
-        """Start the entries and return the first orders.
+        """Start the graph: return the orders to start its entries.
 
         Raises:
             UnexpectedFactError: the graph was started before.

@@ -24,9 +24,9 @@ class Topology:
 
     graph: Graph
     steps: Mapping[str, Step]
-    """All steps by ID."""
+    """All steps of the graph, by ID."""
     entries: tuple[str, ...]
-    """The IDs of the first steps, in the order of the graph's steps."""
+    """IDs of the steps to start with, in the order of the graph's steps."""
     active: tuple[str, ...]
     """IDs of the steps that can be executed, in the graph's order. A step is skipped if no path to
     it is taken."""

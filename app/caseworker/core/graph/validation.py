@@ -96,7 +96,10 @@ def shape_problems(
 
 
 def sound_part(graph: Graph) -> Graph:
-    """Return ``graph`` without the parts that ``Topology`` rejects."""
+    """Return ``graph`` without the parts that ``Topology`` rejects.
+
+    These are duplicate steps, edges with an unknown step or channel, and unknown entries.
+    """
     steps: dict[str, Step] = {}
     for step in graph.steps:
         steps.setdefault(step.id, step)

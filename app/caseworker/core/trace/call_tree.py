@@ -118,7 +118,7 @@ class CallTree:
     root_ended: bool = False
     last_number: int = 0
     records: list[NodeFields] = field(default_factory=list)
-    """All records in the order of creation; append-only."""
+    """Records of all nodes in the order of creation; append-only."""
     open: dict[str, NodeFields] = field(default_factory=dict)
     """Records of open nodes, which may still change, by node ID."""
     late: dict[str, NodeFields] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class CallTree:
         return node_id
 
     def count_retry(self, node_id: str) -> None:
-        """Count a retry of an open node; no effect on an ended node."""
+        """Count a retry of an open node; a node that has ended stays unchanged."""
         record = self.open.get(node_id)
         if record is None:
             self.refuse_unknown(node_id)
@@ -225,7 +225,7 @@ class CallTree:
     def add_late_usage(
         self, node_id: str, cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None
     ) -> None:
-        """Add usage to a node that has ended.
+        """Add usage that became known after a node has ended.
 
         Raises:
             RuntimeError: the node is still open.
@@ -276,7 +276,7 @@ class CallTree:
             self.root_id, self.root_ended = node_id, ended
 
     def record(self, node_id: str) -> NodeFields:
-        """Return the current record of a known node."""
+        """Return the current record of a node, which must exist."""
         if node_id in self.late:
             return self.late[node_id]
         numbered = bisect_left(self.records, number_of(node_id), key=number)

@@ -101,7 +101,7 @@ class ExecutionGraph:
         return graph
 
     def __reduce__(self) -> tuple[Callable[..., "ExecutionGraph"], tuple[object, ...]]:
-        """Copy and pickle the current state of the graph; the copy gets its own clock."""
+        """Support copying and pickling: the copy has the current state, and a clock of its own."""
         return type(self).restore, (self.chain_id, list(self.snapshot()["nodes"].values()))
 
     def now_ms(self) -> int:
@@ -111,7 +111,7 @@ class ExecutionGraph:
 
     @property
     def root_id(self) -> str | None:
-        """The ID of the root, or None before it is created."""
+        """ID of the root; None before it is created."""
         return self._tree.root_id
 
     @property
@@ -186,7 +186,7 @@ class ExecutionGraph:
             lock.release()
 
     def end_step(self, node_id: str) -> bool:
-        """End a node without usage with ``success``; return True if this call ended it."""
+        """End a node with ``success`` and without usage; return whether this call ended it."""
         lock = self._lock
         lock.acquire()
         try:
@@ -219,9 +219,9 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``success``; return True if this call ended it.
+        """End a node with ``success``; return whether this call ended it.
 
-        A node in status ``created`` is accepted too.
+        The node may still have the status ``created``.
         """
         lock = self._lock
         lock.acquire()
@@ -244,7 +244,7 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``fail``; return True if this call ended it."""
+        """End a node with ``fail``; return whether this call ended it."""
         refuse_unless_text(error_class, optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
@@ -259,14 +259,14 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``halt``, due to a limit or a stop; return True if this call ended it."""
+        """End a node with ``halt``, due to a limit or a stop; return whether this call ended it."""
         refuse_unless_text(optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
             return self._tree.end(node_id, "halt", self.now_ms(), stop_reason, None, *usage)
 
     def increment_retries(self, node_id: str) -> None:
-        """Count a retry of an open node; it is added to ``total_retries`` when the node ends."""
+        """Count a retry of an open node; ``total_retries`` includes it once the node has ended."""
         with self._lock:
             self._tree.count_retry(node_id)
 
@@ -372,7 +372,7 @@ class ExecutionGraph:
                 node_id = record["parent_id"] or ""
 
     def failures_of(self, node_id: str) -> list[tuple[str | None, str | None]]:
-        """Return the error class and the message of each failed attempt of an ended call."""
+        """Return the error class and the message of each failed attempt at an ended call."""
         with self._lock:
             failed = self._tree.failures_of(node_id)
             return [(each["error_class"], each["stop_reason"]) for each in failed]
@@ -384,7 +384,9 @@ class ExecutionGraph:
             return whole(self._tree.record(node_id), self._tree.metadata.get(node_id))
 
     def changed_since(self, revision: int) -> Changes:
-        """Return the nodes that changed after ``revision``, at a cost proportional to their number.
+        """Return the nodes that changed after ``revision``.
+
+        The time that this takes is proportional to the number of changed nodes.
 
         Raises:
             ValueError: the graph has not reached that revision.

@@ -20,7 +20,7 @@ _MOST_NAMED: Final = 5
 
 @dataclass
 class TraceFields:
-    """The fields of an ExecutionTrace."""
+    """Base class with the fields of an :class:`ExecutionTrace`."""
 
     graph_id: str
     start_time: datetime
@@ -107,7 +107,7 @@ class ExecutionTrace(TraceFields):
         self._sources.append(source)
 
     def add_step(self, step: StepTrace) -> None:
-        """Add a step that comes from no source, with its tokens and cost."""
+        """Add a step that no source provides; its tokens and cost count in the totals."""
         self._added.append(step)
         self._added_tokens += step.tokens_used
         self._added_usd += _cost_of(step)
@@ -134,7 +134,7 @@ class ExecutionTrace(TraceFields):
         return "\n".join(lines)
 
     def to_dict(self) -> JsonObject:
-        """Convert the trace to JSON values; payloads are converted by ``as_json``."""
+        """Return the trace as a JSON object, with payloads as ``as_json`` renders them."""
         names = [each.name for each in fields(self) if each.name != "steps"]
         shown = {name: as_json(getattr(self, name)) for name in names}
         return {**shown, "steps": [_step_as_json(step) for step in self.steps]}

@@ -94,7 +94,7 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
 
 
 def least_bytes(value: Any) -> int:
-    """Return the minimum size of a value as JSON, in bytes; escapes in strings are not counted."""
+    """Return a lower bound for a value's size as JSON, in bytes: strings count without escapes."""
     walk = _Walk(sys.maxsize, sys.getrecursionlimit(), "")
     walk.count(value)
     return walk.counted

@@ -44,7 +44,7 @@ class NodeFields(TypedDict):
     kind: NodeKind
     name: str
     start_ts_ms: int
-    """Creation time in UTC epoch milliseconds."""
+    """Creation time in UTC epoch milliseconds; the start of the node."""
     end_ts_ms: int | None
     """End time in UTC epoch milliseconds, never before ``start_ts_ms``; None while the node is
     open."""
@@ -66,7 +66,7 @@ class Node(NodeFields):
 
 
 FIELDS: Final[tuple[str, ...]] = (*NodeFields.__annotations__, "metadata")
-"""The 15 field names, in the order of a snapshot."""
+"""Names of a node's 15 fields, in the order of a snapshot."""
 
 NEW_NODE: Final[NodeFields] = {
     "node_id": "",

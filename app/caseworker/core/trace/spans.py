@@ -74,7 +74,7 @@ class TraceContext:
 
     @property
     def header(self) -> str:
-        """The context as a ``traceparent`` header for child spans."""
+        """Value of the ``traceparent`` header that makes this span the parent."""
         return f"00-{self.trace_id}-{self.span_id or '0' * 16}-{self.sampled:02x}"
 
 
@@ -118,7 +118,7 @@ def resource_of(version: str) -> Mapping[str, str]:
 
 
 def span_id_of(tenant: str, run_id: str, node_id: str) -> str:
-    """Return the deterministic span ID of a node."""
+    """Return the span ID of a node, which is always the same for that node."""
     return _digest(tenant, run_id, node_id)[:16]
 
 

@@ -90,7 +90,7 @@ class StepUse:
         return self.attempt_nodes or 1
 
     def add_call(self, node: NodeFields) -> None:
-        """Add the usage of a call."""
+        """Add the usage of one call."""
         cost = node["cost_usd"]
         if cost is None or self.cost_usd is None:
             self.cost_usd = None
@@ -104,7 +104,7 @@ class StepUse:
             self.cost_usd_estimated += Decimal(str(estimated_usd))
 
     def add_step(self, nested: "StepUse") -> None:
-        """Add the usage of a nested step."""
+        """Add the usage of a step that is nested in this one."""
         known = self.cost_usd is not None and nested.cost_usd is not None
         self.cost_usd = self.cost_usd + nested.cost_usd if known else None  # type: ignore[operator]
         self.tokens_in += nested.tokens_in
@@ -122,13 +122,13 @@ class StepSource(Protocol):
         ...
 
     def step_traces(self) -> Iterable[StepTrace]:
-        """Return the steps that have ended, with their times in UTC."""
+        """Return the traces of the steps that have ended, with times in UTC."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedSteps:
-    """The step records of an execution, and the ExecutionGraph that holds their calls."""
+    """The step records of one execution, and the ExecutionGraph with the calls of the steps."""
 
     graph: ExecutionGraph
     records: Sequence[StepRecord]
@@ -143,7 +143,7 @@ class RecordedSteps:
         return len(self.records) + self.graph.revision
 
     def step_traces(self) -> list[StepTrace]:
-        """Return the steps that have ended."""
+        """Return the traces of the steps that have ended, with times in UTC."""
         return step_traces_of([self])
 
     def instant(self, reading_ns: int) -> datetime:

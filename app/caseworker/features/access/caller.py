@@ -68,7 +68,7 @@ class Caller:
     """Whether the request carried no credential."""
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the caller has a scope."""
+        """Return whether the caller has the permission ``scope``."""
         return scope in self.scopes
 
 

@@ -81,7 +81,7 @@ class NewArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArtifact:
-    """Metadata of a stored file; ``sha256`` is hexadecimal."""
+    """Metadata of a stored file; ``sha256`` is in hexadecimal digits."""
 
     name: str
     media_type: str

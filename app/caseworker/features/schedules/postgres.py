@@ -122,7 +122,7 @@ class PostgresSchedules:
         return SchedulePage([_schedule(row) for row in page], following)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
-        """Pause or resume a schedule."""
+        """Pause or resume a schedule. Scheduled times that pass while it is paused start no run."""
         async with transaction(self.engines.work) as connection:
             found = await _locked(connection, tenant, name)
             if found is None:

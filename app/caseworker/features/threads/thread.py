@@ -43,7 +43,7 @@ class AnswerNotEndedError(Exception):
 
 
 class ThreadFullError(Exception):
-    """The thread has reached its message limit."""
+    """The thread already has the maximum number of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

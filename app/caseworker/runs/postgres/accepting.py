@@ -43,7 +43,7 @@ class RunInsert:
     """Whether an earlier attempt failed while inserting. An existing row may then be its result."""
 
     def __post_init__(self) -> None:
-        """Serialize the row."""
+        """Convert the run to its row."""
         row = new_run_to_json(self.new, self.worker_id)
         self.row = dump({**row, "max_stored_bytes": self.max_stored_bytes})
 

@@ -77,11 +77,11 @@ class Executor(Protocol):
         ...
 
     def unreserve(self) -> None:
-        """Release a reserved slot."""
+        """Release a slot that :meth:`reserve` reserved."""
         ...
 
     async def room(self) -> None:
-        """Wait until a slot may be free."""
+        """Wait until a slot may be free; use :meth:`reserve` to get it."""
         ...
 
     async def freed(self) -> None:
