@@ -112,7 +112,7 @@ class Turn(Protocol):
         ...
 
     def leave(self) -> None:
-        """Give up the place in the queue, because the attempt will not be made."""
+        """Leave the queue, because the attempt will not be made."""
         ...
 
     def settle(self, tokens: int) -> None:
@@ -225,7 +225,8 @@ class CallFailedError(Exception):
         self.node_id = node_id
         """ID of the call's CallNode."""
         self.retry_after_seconds = retry_after_seconds
-        """Delay in seconds from the ``Retry-After`` of the last attempt; None if there was none."""
+        """Delay in seconds from the ``Retry-After`` of the last attempt; None without that
+        header."""
 
 
 class OutcomeUnknownError(Exception):
@@ -255,9 +256,9 @@ class Retries:
     ) -> Result:
         """Make attempts until one succeeds or the policy allows no more.
 
-        There is no back-off that would last beyond a time limit or deadline. ``attempt`` is called
-        with the number of the attempt, from 1. ``failed`` is called after each failure, with the
-        error and the number of attempts so far; it returns whether to retry. ``before`` is the
+        A back-off that would last beyond a time limit or deadline ends the attempts. ``attempt`` is
+        called with the number of the attempt, from 1. ``failed`` is called after each failure, with
+        the error and the number of attempts so far; it returns whether to retry. ``before`` is the
         number of attempts that earlier executions made, and the last failure. The failure is None
         if the next attempt had already started: then no back-off is due.
 

@@ -45,7 +45,7 @@ class Runtime(Protocol):
         ...
 
     async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
-        """Materialise what is linked to an input handle and return the values in edge order.
+        """Materialise all links to an input handle and return the values in edge order.
 
         Raises:
             LinkCycleError: a linked step depends on itself; the message names the cycle.
@@ -91,7 +91,7 @@ class RunContext:
     state: dict[str, Any] = field(default_factory=dict)
     """Mutable values that the run's steps share; not persisted."""
     tenant: str = ""
-    """Tenant that owns the run; empty if there are no tenants."""
+    """Tenant that owns the run; empty if the installation has no tenants."""
     chat_id: str | None = None
     limits: ValueLimits | None = None
     """Size limits for values; None if values are not stored and need not be JSON."""
@@ -129,7 +129,7 @@ class ExecutionContext:
     """The context of a node in the Python API, which works without the service."""
 
     session: Any = None
-    """Any object that the caller wants to pass to its nodes; it is passed on unchanged."""
+    """Any object that the caller passes to its nodes; it reaches them unchanged."""
     input: Any = None
     upstream: dict[str, Any] = field(default_factory=dict)
     """Results of the steps that this step depends on, by step ID."""
@@ -192,8 +192,8 @@ class ExecutionContext:
     def with_sub_budget(self, sub_budget: Budget) -> "ExecutionContext":
         """Return a context whose budget scope is a child of this context's scope.
 
-        What is spent in it also counts here and in all ancestors. The first limit that is reached,
-        in any of them, stops it.
+        Spending in it also counts here and in all ancestors. The first limit that is reached, in
+        any of them, stops it.
         """
         child = self.own_scope().child("sub_budget", sub_budget)
         return replace(self, budget=sub_budget, usage=child.usage, scope=child)
@@ -258,7 +258,7 @@ class FlowContext:
 
     @property
     def chat_id(self) -> str | None:
-        """ID of the thread that the run belongs to; None if there is none."""
+        """ID of the thread that the run belongs to; None if the run belongs to no thread."""
         return self.run.chat_id
 
     @property

@@ -186,7 +186,7 @@ class GraphRuntime:
         ]
 
     async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
-        """Materialise what is linked to an input handle and return the values in edge order."""
+        """Materialise all links to an input handle and return the values in edge order."""
         links = self.incoming_edges(node_id, channel=Channel.LINK, target_handle=target_handle)
         return [await self.materialize_output(edge.source, edge.source_handle) for edge in links]
 

@@ -1,4 +1,8 @@
-"""The interface of the journal, as the engine needs it."""
+"""The interface of the journal, as the engine needs it.
+
+The journal is the durable record of a run. A barrier is a point in an execution at which everything
+before must be durable before the execution may continue.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,7 +75,7 @@ class Journal(Protocol):
     """The durable record of one run, from which another worker can resume the run."""
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return the record of a call or step from an earlier execution; None if there is none."""
+        """Return the record of a call or step from an earlier execution, or None."""
         ...
 
     def spent_below(self, path: StepPath) -> Charge:
@@ -114,11 +118,11 @@ class NullJournal:
         self._token = token
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return None, because there is no earlier execution."""
+        """Return None, because no earlier execution exists."""
         return None
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return an empty charge, because there is no earlier execution."""
+        """Return an empty charge, because no earlier execution exists."""
         return NOTHING
 
     def note(self, node_id: str, entry: Entry) -> None:

@@ -74,13 +74,13 @@ class StepReport:
     """Amounts charged for executing the step in this execution of the run."""
     failed_before: Mapping[str, Any] | None = None
     """Journal value for the failed attempts of an earlier execution: their number and the last
-    failure. None if there were none."""
+    failure. None if no attempt failed."""
     node: str = ""
     """ID of the step's CallNode; empty until it has one."""
     attempts: int = 1
     """Number of attempts, including a fallback; only kept up to date for a failed step."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of the outputs as JSON, in bytes, by handle; empty if there are no size limits."""
+    """Sizes of the outputs as JSON, in bytes, by handle; empty without size limits."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
         """Set the function that returns the step's outputs so far."""

@@ -19,7 +19,7 @@ async def reserved(
 
     Requests are served in order of arrival. Cancelling the task ends the wait. ``wanted`` and
     ``tracked`` are passed to ``Scope.ask``. ``waits`` is called once before waiting starts, so that
-    the caller can release other resources meanwhile.
+    the caller can release other resources for that time.
 
     Raises:
         BudgetExceededError: the charge does not fit even if only the caller's own reservations are

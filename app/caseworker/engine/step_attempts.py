@@ -327,7 +327,7 @@ class Recovery:
             self._attempts.made = report.failed_before["failed_attempts"]
 
     async def outputs(self) -> Outputs:
-        """Retry the step, recover as its policy says, or raise the last failure."""
+        """Retry the step, recover according to its policy, or raise the last failure."""
         first, self._first = self._first, None
         try:
             return await self._context.calls.retries.run(

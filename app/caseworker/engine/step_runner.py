@@ -69,7 +69,7 @@ class StepRunner:
     ) -> None:
         """Execute steps below the CallNode ``parent``.
 
-        ``values`` enforces the size limits on outputs; None if there are none.
+        ``values`` enforces the size limits on outputs; None means no limits.
         """
         self._run = run
         # Attributes are cached here: looking them up per step costs a tenth of the step's time.
@@ -225,7 +225,7 @@ class StepRunner:
         return {} if self._sizes_of(path, outputs) is None else outputs
 
     def recorded(self, step_id: str) -> Recorded | None:
-        """Return the journal record of a step from an earlier execution; None if there is none."""
+        """Return the journal record of a step from an earlier execution, or None."""
         if self._journal is None:
             return None
         return self._journal.recorded(self.path_of(step_id).record_key)

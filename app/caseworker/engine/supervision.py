@@ -88,7 +88,7 @@ async def until_done(
 ) -> asyncio.CancelledError | None:
     """Wait up to ``seconds`` for tasks to end, deferring cancellations of this task.
 
-    Returns the last deferred cancellation, which the caller should raise; None if there was none.
+    Returns the last deferred cancellation, which the caller should raise, or None.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds

@@ -58,7 +58,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciding:
-    """A decision that a caller wants to make."""
+    """A caller's decision on a question, before it is stored."""
 
     approval_id: str
     verdict: Verdict
@@ -67,7 +67,7 @@ class Deciding:
     reason: str | None = None
 
     def is_same_as(self, decision: Decision | None) -> bool:
-        """Return whether ``decision`` has the same verdict and arguments, whoever made it."""
+        """Return whether ``decision`` has the same verdict and arguments, from any approver."""
         return (
             decision is not None
             and decision.verdict is self.verdict

@@ -203,7 +203,7 @@ class Definitions:
         """Check that the graph of a run only uses models in ``allowed``.
 
         Raises:
-            GraphRefusedError: the graph uses other models; each problem says where.
+            GraphRefusedError: the graph uses other models; each problem gives the place.
         """
         _, found = await self._checked(graph, GraphSize.of(graph), allowed)
         _require_no_error(at_home(found, kind), kind)

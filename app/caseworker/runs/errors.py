@@ -70,7 +70,7 @@ class QueueFullError(Exception):
 
 
 class InvalidRunError(ValueError):
-    """A request is invalid; the error names the field and says how to fix it."""
+    """A request is invalid; the error names the field and explains how to fix it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)

@@ -103,7 +103,7 @@ LISTED_INPUT_CHARS = 200
 
 
 def json_of_text(text: str) -> Sequence[Any]:
-    """Return the JSON values that a text may stand for: text, number, boolean or null."""
+    """Return the JSON values that a text may represent: text, number, boolean or null."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -161,20 +161,19 @@ class RunStore(Protocol):
     """
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
-        """Store a run durably, claimed for ``worker_id``, or queued for any worker if that is None.
+        """Store a run durably, claimed for ``worker_id``; without a worker, queued for any worker.
 
         If a cancel request is already stored for the run, it ends as cancelled instead. If the run
         resumes another run, the selected part of that run's journal and files is imported.
 
         Raises:
-            RunConflictError: the run ID, or the idempotency key together with it, belongs to
-                another request.
-            IdempotencyMismatchError: the idempotency key was used with a different body.
+            RunConflictError: the ID, or the pair of ID and key, belongs to another request.
+            IdempotencyMismatchError: the key was used with a different body.
             QueueFullError: too many runs are queued.
             QuotaExceededError: a quota of the tenant is exhausted.
-            SourceNotFoundError: the run to resume does not exist.
-            SourceNotEndedError: the run to resume has not ended.
-            InvalidRunError: the run to resume has no such node.
+            SourceNotFoundError: the run to resume from does not exist.
+            SourceNotEndedError: the run to resume from has not ended.
+            InvalidRunError: the run to resume from has no such node.
             StoreUnavailableError: the database did not answer.
         """
         ...
@@ -218,7 +217,7 @@ class RunStore(Protocol):
         ...
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
-        """Return the run created with an idempotency key, or if that is None, the run ``key``."""
+        """Return the run that has an idempotency key; without a key, return the run ``key``."""
         ...
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
@@ -339,8 +338,7 @@ class Permission:
     cancel_request: CancelRequest | None
     answered_at: float | None = field(default=None, compare=False)
     """Time on the monotonic clock from which the age of this permission counts: when it arrived, or
-    if the response was slow, when it was requested. None stands for the time at which it is
-    checked."""
+    if the response was slow, when it was requested. None means the time at which it is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

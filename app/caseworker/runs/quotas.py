@@ -96,7 +96,7 @@ class RateState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """What a tenant currently uses of its quota."""
+    """The current usage of the quantities that a tenant's quota limits."""
 
     running: int = 0
     queued: int = 0
@@ -113,12 +113,12 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantQuota:
-    """The quota of a tenant, and what the tenant uses of it."""
+    """The quota of a tenant and its current usage."""
 
     tenant: str
     quota: Quota
     is_default: bool
-    """Whether the tenant has no quota of its own, so that the configured default applies."""
+    """Whether the tenant has the default quota from the configuration."""
     use: QuotaUse = field(default_factory=QuotaUse)
     updated_at: datetime | None = None
 
@@ -177,11 +177,11 @@ class QuotaStore(Protocol):
     """Stores the quotas of tenants that have their own."""
 
     async def get(self, tenant: str) -> TenantQuota:
-        """Return the quota of a tenant (its own or the default) and what it uses of it."""
+        """Return the quota of a tenant, own or default, and its current usage."""
         ...
 
     async def find(self) -> Sequence[TenantQuota]:
-        """Return the tenants that have a quota of their own, without what they use of it."""
+        """Return the tenants that have their own quota, without their usage."""
         ...
 
     async def put(self, tenant: str, quota: Quota) -> None:

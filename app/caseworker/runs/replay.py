@@ -53,7 +53,7 @@ def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
 
 
 def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
-    """Return the data for the start event that says what was imported from another run.
+    """Return the data for the start event about the import from another run.
 
     The data is empty if the run does not resume another one.
     """

@@ -52,7 +52,7 @@ NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
 
 
 class RunKind(StrEnum):
-    """What a run executes: a case, a graph or an agent."""
+    """The kind of work that a run executes: a case, a graph or an agent."""
 
     CASE = "case"
     GRAPH = "graph"
@@ -88,7 +88,7 @@ class RunSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a caller requested, with defaults filled in; enough to execute the run again."""
+    """A caller's request with defaults filled in; enough to execute the run again."""
 
     kind: RunKind
     input: str = ""
@@ -121,7 +121,7 @@ class RunRequest:
     """Messages of the thread to which the run belongs; None if it belongs to none."""
     traceparent: str | None = None
     """Value of the request's ``traceparent`` header, which names the parent span of the run; None
-    if there was none."""
+    without the header."""
     models: tuple[str, ...] | None = None
     """Names of the models that the run may use; None allows all models."""
 
@@ -162,14 +162,14 @@ class NewRun:
         default=None, compare=False, repr=False
     )
     """Function that raises GraphRefusedError or InvalidRunError if the run uses models other than
-    the given ones. It is not stored. If it is None, the first call of another model stops the run
+    the given ones. It is not stored. Without it, the first call of another model stops the run
     instead."""
 
     async def require_models_of(self, quota: Quota) -> None:
         """Check that the run only uses models that ``quota`` allows.
 
         Raises:
-            GraphRefusedError: the graph of the run uses other models; each problem says where.
+            GraphRefusedError: the graph of the run uses other models; each problem gives the place.
             InvalidRunError: the run uses other models.
         """
         if quota.models is not None and self.require_models is not None:
@@ -248,7 +248,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """A row of the journal: a CallNode, and what is needed to replay it."""
+    """A row of the journal: a CallNode, and the data needed to replay it."""
 
     node: Mapping[str, Any]
     """The CallNode in the format of a snapshot."""

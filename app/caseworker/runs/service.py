@@ -165,7 +165,7 @@ class RunService:
     async def accepted_before(
         self, key: RunKey, idempotency_key: str | None, request_hash: str
     ) -> Accepted | None:
-        """Return the run that an identical earlier request created; None if there is none.
+        """Return the run that an identical earlier request created, or None.
 
         Use this if the request would be rejected now, because repeating it must give the same
         response.

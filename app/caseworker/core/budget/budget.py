@@ -1,4 +1,4 @@
-"""Budgets: limits on what a run may spend.
+"""Budgets: limits on the time, tokens, cost and calls of a run.
 
 Python code, HTTP bodies, graph documents, stored runs and settings all use :class:`Budget`. Some of
 its fields have a different name in JSON (:data:`JSON_NAMES`). Pydantic builds it from JSON by means
@@ -32,7 +32,8 @@ class Dimension(StrEnum):
     """Requests to model providers, retries included."""
     COST_USD = "cost_usd"
     LLM_CALLS = "llm_calls"
-    """LLM calls to any model. A reprompt counts as another call, but a retry does not."""
+    """LLM calls to any model. A reprompt (the request to correct an unusable answer) counts as
+    another call, but a retry does not."""
     LLM_CALLS_SMALL = "llm_calls_small"
     """LLM calls to models of the small tier, counted like ``llm_calls``."""
     LLM_CALLS_BIG = "llm_calls_big"
@@ -86,7 +87,7 @@ _OF_JSON: Mapping[str, str] = {in_json: field for field, in_json in JSON_NAMES.i
 
 @dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """Limits on what a run or a step may spend. Null means no limit; 0 allows nothing."""
+    """Limits on the resources of a run or a step. Null means no limit; 0 allows nothing."""
 
     max_tokens: Count | None = None
     """Maximum number of input and output tokens together."""

@@ -216,7 +216,7 @@ class Scope(Account):
     def remaining_seconds(self) -> float | None:
         """Return the seconds until the earliest time limit of this scope and its ancestors.
 
-        None means that there is no time limit. The result is negative once a limit has passed.
+        None means no time limit. The result is negative once a limit has passed.
         """
         limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
         left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
@@ -227,7 +227,7 @@ class Scope(Account):
         return self.stop(Dimension.SECONDS)
 
     def shares_to_warn_of(self) -> tuple[float, ...]:
-        """Return the warning thresholds, as fractions of a limit; empty if there is no callback."""
+        """Return the warning thresholds, as fractions of a limit; empty without a callback."""
         return WARNING_SHARES if self._warn is not None else ()
 
     def warn_of_time(self, share: float) -> None:

@@ -61,8 +61,8 @@ class ErrorPolicy:
     """
 
     on_error: OnError = "fail"
-    """What happens once all attempts have failed. ``fail`` and ``retry`` fail the step. ``skip``
-    uses ``fallback_value`` as its output. ``fallback`` executes ``fallback_node``."""
+    """Action once all attempts have failed. ``fail`` and ``retry`` fail the step. ``skip`` uses
+    ``fallback_value`` as its output. ``fallback`` executes ``fallback_node``."""
     retry_count: int = 0
     """Maximum number of retries, which is the number of attempts after the first."""
     retry_delay_ms: int = 1000

@@ -84,7 +84,7 @@ _AMOUNTS = frozenset({"limit", "used", "reserved", "requested"})
 
 
 class Stop(BaseException):
-    """The exception that ends a run early; its :class:`StopCause` says why.
+    """The exception that ends a run or a step early; its :class:`StopCause` holds the reason.
 
     Instances can be copied and pickled, so a worker process can send them to its parent.
     """
@@ -134,7 +134,7 @@ class DeadlineExceededError(Stop):
 
 
 class HandOver(Stop):
-    """This process gives up the run, so that another process can resume it."""
+    """This process releases the run before its end, so that another process can resume it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))

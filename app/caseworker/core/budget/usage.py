@@ -172,8 +172,8 @@ class ResourceUsage:
     ) -> str:
         """Describe an exceeded limit in one line, with used, reserved and requested amounts.
 
-        With ``for_answer``, the reserved amount is what an agent keeps for its final answer, and it
-        counts as part of the used amount.
+        With ``for_answer``, the reserved amount is the one that an agent keeps for its final
+        answer, and it counts as part of the used amount.
         """
         amounts = {"used": self.of(dimension), "reserved": reserved, "requested": requested}
         known = ((name, amount) for name, amount in amounts.items() if amount is not None)

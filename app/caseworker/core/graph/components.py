@@ -53,7 +53,7 @@ def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
 
 
 def cycle_in(component: Sequence[str], successors: Successors) -> tuple[str, ...] | None:
-    """Return the shortest cycle through the first step of the component; None if there is none.
+    """Return the shortest cycle through the first step of the component, or None.
 
     The first step is repeated at the end: ``("a", "b", "a")``.
     """

@@ -1,4 +1,8 @@
-"""Data classes for graphs: steps joined by edges."""
+"""Data classes for graphs: steps joined by edges.
+
+An edge leads from an output handle of a step to an input handle of another step. A handle is a
+named input or output.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -50,7 +50,7 @@ class TimeShare:
 
     kind: str
     name: str
-    """Name of the calls; ``<map>/*`` stands for all items of a map step."""
+    """Name of the calls; ``<map>/*`` means all items of a map step."""
     model: str | None
     count: int
     own_ms: int
@@ -298,7 +298,7 @@ def calls_of(children: Iterable[Node]) -> list[Node]:
 
 
 def is_attempt(node: Node) -> bool:
-    """Return whether a node stands for one attempt of its parent."""
+    """Return whether a node represents one attempt of its parent."""
     return node["kind"] == "system" and node["name"] == ATTEMPT
 
 

@@ -1,6 +1,7 @@
 """The ExecutionGraph: the tree of all calls of a run.
 
-Every LLM call, tool call and system operation is a child node of the call that made it.
+Every LLM call, tool call and system operation (such as a step) is a node of the tree, a CallNode.
+Its parent is the call that made it.
 """
 
 import threading
@@ -101,7 +102,7 @@ class ExecutionGraph:
         return graph
 
     def __reduce__(self) -> tuple[Callable[..., "ExecutionGraph"], tuple[object, ...]]:
-        """Support copying and pickling: the copy has the current state, and a clock of its own."""
+        """Support copying and pickling: the copy has the current state, and its own clock."""
         return type(self).restore, (self.chain_id, list(self.snapshot()["nodes"].values()))
 
     def now_ms(self) -> int:

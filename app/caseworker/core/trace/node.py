@@ -23,7 +23,7 @@ NEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 """Allowed status transitions of a node, by current status; terminal statuses allow none."""
 
 ATTEMPT: Final = "attempt"
-"""Name of the ``system`` nodes that stand for one attempt of their parent."""
+"""Name of the ``system`` nodes that represent one attempt of their parent."""
 
 TERMINAL: Final[frozenset[str]] = frozenset(status for status, then in NEXT.items() if not then)
 

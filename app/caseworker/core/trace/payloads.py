@@ -69,7 +69,7 @@ class Payloads:
         """Return the storable form of a model call's request; None in mode ``none``.
 
         ``messages`` have ``role``, ``content`` and optional fields such as tool calls. Parameters
-        that are None are omitted.
+        with the value None are omitted.
         """
         if self.mode == "none":
             return None

@@ -61,7 +61,7 @@ class TraceContext:
     trace_id: str
     """ID of the trace: 32 hexadecimal digits."""
     span_id: str | None = None
-    """ID of the parent span: 16 hexadecimal digits; None if there is no parent span."""
+    """ID of the parent span: 16 hexadecimal digits; None without a parent span."""
     sampled: bool = True
 
     @classmethod
@@ -101,7 +101,7 @@ class Span:
 
 
 def context_of_run(tenant: str, run_id: str, traceparent: str | None) -> TraceContext:
-    """Return the trace context that the caller sent with a run, or a new trace if there is none."""
+    """Return the trace context that the caller sent with a run, or else a new trace."""
     given = None if traceparent is None else TraceContext.parse(traceparent)
     return given or TraceContext(_digest(tenant, run_id)[:32])
 
@@ -132,8 +132,8 @@ def spans_of(
 ) -> Iterator[Span]:
     """Yield the spans of all ended nodes, parents before their children.
 
-    ``name`` is the registered graph or agent that the run executed; ``conversation`` is the ID of
-    the run's thread. Either is None if there is none.
+    ``name`` is the registered graph or agent that the run executed; None for other runs.
+    ``conversation`` is the ID of the run's thread; None if the run belongs to no thread.
     """
     run_id = snapshot["chain_id"]
     for node_id, node in snapshot["nodes"].items():

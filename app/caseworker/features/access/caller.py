@@ -82,7 +82,7 @@ ANYBODY: Final = Caller(
 """The caller of a remote request without a credential, if ``auth.anonymous`` is ``anywhere``.
 
 Such a request is accepted only while no credentials exist. The caller may decide approvals, because
-otherwise nobody could: without keys, callers cannot be told apart.
+otherwise no caller could: without keys, callers cannot be distinguished.
 """
 
 OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(Scope), operator=True)

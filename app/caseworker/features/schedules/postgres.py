@@ -146,9 +146,9 @@ class PostgresSchedules:
     async def fire(self, tenant: str, name: str) -> None:
         """Create the runs that are due, advance the schedule, and queue its next wake-up.
 
-        All of this is one transaction. If a run is rejected, for example because the queue is full,
-        its scheduled time and all later ones stay due. :meth:`rescue` then wakes the schedule
-        again.
+        A single transaction does all of this. If a run is rejected, for example because the queue
+        is full, its scheduled time and all later ones stay due. :meth:`rescue` then wakes the
+        schedule again.
         """
         async with transaction(self.engines.work) as connection:
             happened = await self._fire(connection, tenant, name)

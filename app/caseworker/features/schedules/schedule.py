@@ -67,7 +67,7 @@ class ScheduledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
-    """What a caller wants a schedule to be: name, request, timing and policies."""
+    """The definition of a schedule by a caller: name, request, timing and policies."""
 
     tenant: str
     name: str
@@ -87,9 +87,9 @@ class Schedule(NewSchedule):
     next_at: datetime | None
     """Next scheduled time; None while the schedule is paused."""
     last_at: datetime | None = None
-    """Most recent scheduled time that has passed; None if there was none."""
+    """Most recent scheduled time that has passed; None before the first one."""
     last_run_id: str | None = None
-    """ID of the most recent run that the schedule created; None if there is none."""
+    """ID of the most recent run that the schedule created; None before the first one."""
     skipped: int = 0
     """Number of scheduled runs that were skipped because the previous run had not ended."""
     last_error: str | None = None
@@ -103,7 +103,7 @@ class Schedule(NewSchedule):
         return self.run.new_run(RunKey(self.tenant, run_id), self.about(instant))
 
     def about(self, instant: datetime) -> dict[str, str]:
-        """Return the metadata that says which schedule and scheduled time a run belongs to."""
+        """Return the metadata that identifies the schedule and the scheduled time of a run."""
         at = instant.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {"schedule": self.name, "scheduled_at": at}
 

@@ -2,9 +2,9 @@
 
 All functions are pure. An expression has five fields in wall-clock time of a zone, and wall clocks
 jump at daylight-saving changes. If the clock jumps forward, all times in the gap fire once, at its
-end. If it is set back, a repeated time fires at its first occurrence only. There is one exception:
-if the hour field begins with ``*``, the expression means elapsed time. It fires at every occurrence
-of its times, twice for a repeated time, and skips times in a gap.
+end. If it is set back, a repeated time fires at its first occurrence only. Exception: if the hour
+field begins with ``*``, the expression means elapsed time. It fires at every occurrence of its
+times, twice for a repeated time, and skips times in a gap.
 
 The library parses the expression and yields wall-clock times without a zone, because with a zone it
 loses times where the jump is not a whole number of hours. This module converts wall-clock times to
@@ -49,7 +49,7 @@ class CatchUp(StrEnum):
 
 
 class InvalidCronError(ValueError):
-    """The cron expression is invalid or never matches; the message says which."""
+    """The cron expression is invalid or never matches; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ def due(timing: Timing, *, next_at: datetime, now: datetime) -> Due:
     """Return the scheduled times from ``next_at`` to ``now`` for which to start runs.
 
     Times before ``next_at`` never start runs again. A time is missed if it is more than a minute
-    ago, or if a later one is already due. The catch-up policy says which missed times still start
-    runs.
+    ago, or if a later one is already due. The catch-up policy determines which missed times still
+    start runs.
     """
     most = timing.max_catch_up if timing.catch_up is CatchUp.ALL else 1
     found: list[datetime] = []

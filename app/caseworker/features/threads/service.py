@@ -166,9 +166,9 @@ class Chats:
     async def earlier(
         self, thread: Thread, run_id: str, request_hash: str
     ) -> "Answered | Turn | None":
-        """Return what an identical earlier request created; None if there was no such request.
+        """Return the answer that an identical earlier request created; None if the request is new.
 
-        That is the answer, or if its run was never accepted, the turn to repeat.
+        If the run of that answer was never accepted, the turn to repeat is returned instead.
 
         Raises:
             IdempotencyMismatchError: a different request created the message.

@@ -63,7 +63,7 @@ class Delivery:
     """Time of the next attempt; None if there will be none."""
     last_attempt_at: datetime | None = None
     last_status_code: int | None = None
-    """HTTP status of the response to the last attempt; None if there was no response."""
+    """HTTP status of the response to the last attempt; None without a response."""
     last_error: str | None = None
     delivered_at: datetime | None = None
 

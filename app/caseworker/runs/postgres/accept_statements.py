@@ -1,4 +1,4 @@
-"""SQL that accepts runs: a batch insert for runs without conflicts, and an insert for all others.
+"""SQL that accepts runs: a batch insert for runs without conflicts, and an insert for all runs.
 
 As in :mod:`run_statements`, the statements are written for the driver and take rows as one JSON
 document.
@@ -45,7 +45,7 @@ WHERE {_MEETS_NOTHING}
 ON CONFLICT DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
-"""Insert runs without conflicts and return them; accept all others with :data:`ACCEPT_ONE`.
+"""Insert runs without conflicts and return them; use :data:`ACCEPT_ONE` for the rest.
 
 A run is not inserted if its ID exists as a run or as a cancel request stored before its run, or if
 its idempotency key exists or is locked with :data:`LOCK_KEY`. It is not inserted either if it might

@@ -22,7 +22,7 @@ from caseworker.runs.quotas import few_of_queue
 from caseworker.runs.run import NewRun, RunKey
 
 UNLIMITED = 2**62
-"""Queue length that is never reached; stands for no limit."""
+"""Queue length that is never reached; means no limit."""
 
 InsertAnswer = datetime | QueueFullError | None
 

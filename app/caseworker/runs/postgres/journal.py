@@ -135,7 +135,7 @@ class PostgresJournal:
                 group.create_task(commits.stop(grace_seconds=grace_seconds))
 
     async def insert(self, insert: RunInsert, *, timeout_seconds: float) -> datetime | None:
-        """Insert a run and return its creation time; None if it has a conflict or meets a limit.
+        """Insert a run and return its creation time; None if it has a conflict or reaches a limit.
 
         A run that would start here waits while runs in progress wait for their writes, because it
         would delay all of them. Its caller waits as well, which slows down the arrival of further
@@ -143,8 +143,8 @@ class PostgresJournal:
 
         Raises:
             QueueFullError: the run is new and the queue is full.
-            StoreUnavailableError: the database did not answer in time. If the insert was in flight,
-                the run may still be stored.
+            StoreUnavailableError: the database did not answer in time. The run may still be stored
+                if its insert was in flight.
         """
         try:
             async with asyncio.timeout(timeout_seconds):

@@ -288,7 +288,7 @@ def _rate(most: int, available: float) -> RateState:
 
 
 def usual_of(tenant: str, usual: Quota) -> Quota:
-    """Return the quota for a tenant that has none of its own.
+    """Return the default quota for a tenant.
 
     That is ``usual``, but the default tenant (used without API keys) has unlimited storage.
     """
@@ -321,7 +321,7 @@ class PostgresQuotas:
         self._usual = usual
 
     async def get(self, tenant: str) -> TenantQuota:
-        """Return the quota of a tenant and what the tenant uses of it."""
+        """Return the quota of a tenant and its current usage."""
         counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
         found: dict[str, Any] = {}
         async with transaction(self._pool) as connection:

@@ -26,7 +26,7 @@ BATCH_SECONDS = 30
 """Statement timeout of a sweep in seconds."""
 
 FOR_EVER = -1
-"""Value of ``days`` for data that a tenant keeps forever, whatever the configuration says."""
+"""Value of ``days`` for data that a tenant keeps forever, regardless of the configuration."""
 
 OF_RUNS = [
     table

@@ -202,7 +202,7 @@ def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Ru
 
 
 def cancel_request_from_row(row: Row) -> CancelRequest | None:
-    """Return the cancel request in a row of ``runs``; None if there is none."""
+    """Return the cancel request in a row of ``runs``, or None."""
     if row["cancel_requested_at"] is None:
         return None
     return CancelRequest(
@@ -224,7 +224,7 @@ def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
 
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
-    """Return the row for a new run, claimed for ``worker_id``, or queued if that is None."""
+    """Return the row for a new run, claimed for ``worker_id``; without a worker, queued."""
     row = {
         "tenant_id": new.key.tenant,
         "run_id": new.key.run_id,

@@ -90,7 +90,7 @@ class PostgresRuns:
     """Runs that this process is inserting; the event is set when the insert has finished."""
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
-        """Store a run durably, claimed for ``worker_id`` or, if that is None, queued."""
+        """Store a run durably, claimed for ``worker_id``; without a worker, queued."""
         if (other := self._inserting.get(new.key)) is not None:
             await other.wait()  # only the outcome of that insert shows which one created the run
             return await self._accept_alone(new, worker_id)
@@ -173,7 +173,7 @@ class PostgresRuns:
             await erase_in(connection, key)
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
-        """Return the run created with an idempotency key, or if that is None, the run ``key``."""
+        """Return the run that has an idempotency key; without a key, return the run ``key``."""
         if idempotency_key is None:
             return await self._one(key.tenant, of_run(runs, key))
         by_key = runs.c.idempotency_key == idempotency_key
