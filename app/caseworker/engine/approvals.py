@@ -1,12 +1,13 @@
 """Approvals: actions of a run that need a person's consent.
 
-A step or a call requests an approval with a question. Its ID is a hash of the run ID, the
-call's path and the request. So a resumed run asks the same question and finds its decision. A
-pending approval holds no reservation.
+A step or a call requests an approval by asking a question. The approval's ID is a hash of the run
+ID, the call's path and the request. A resumed run therefore asks the same question again and finds
+its decision. A pending approval holds no reservation.
 
 While other steps of the run still work, the run keeps executing, and a decision wakes the waiting
-call. Once all active work waits for approvals, the run is suspended: this process releases it as in
-a hand-over. A decision, a timeout or a cancel request then resumes it from its journal.
+call. Once all active work waits for approvals, the run is suspended: this process releases the run,
+as it does in a hand-over. A decision, a timeout or a cancel request then resumes it from its
+journal.
 """
 
 import asyncio
@@ -30,19 +31,20 @@ from caseworker.engine.supervision import set_within
 from caseworker.platform.logs.redaction import redact_text
 
 LOOK_SECONDS = (0.02, 1.0)
-"""The first and the maximum interval, in seconds, at which a run with pending approvals polls.
+"""First and maximum interval, in seconds, at which a run with pending approvals polls.
 
-It polls for missed decisions and checks whether it is idle and can be suspended."""
+It polls for decisions that it missed, and checks whether it is idle and can be suspended.
+"""
 
 TURNS = 10
-"""How many iterations of the event loop a run must be idle before it is suspended. A few pass
-between the end of one step and the start of the next."""
+"""Number of event-loop iterations that a run must be idle before it is suspended. A few iterations
+always pass between the end of one step and the start of the next."""
 
 _NAME = "approval"
 
 
 class Verdict(StrEnum):
-    """The outcome of an approval."""
+    """The outcome of an approval: approved, refused or timed out."""
 
     APPROVED = "approved"
     REFUSED = "refused"
@@ -51,21 +53,21 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The question that an approver sees."""
+    """The question that an approver has to answer."""
 
     subject: str
-    """The name of the call, or of the step that asks."""
+    """Name of the call, or of the step that asks."""
     message: str
     arguments: Any
-    """The arguments of the action, as JSON."""
+    """Arguments of the action that needs approval, as JSON."""
     schema: Mapping[str, Any] | None
-    """JSON Schema of replacement arguments; None if the approver cannot replace them."""
+    """JSON Schema for replacement arguments; None if the approver cannot replace the arguments."""
     timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question as stored, with its IDs."""
+    """A stored question, with the IDs that identify it."""
 
     approval_id: str
     node_id: str
@@ -75,44 +77,44 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision on an approval."""
+    """The answer to a question: whether the action may proceed, and with which arguments."""
 
     verdict: Verdict
     arguments: Any = None
-    """Replacement arguments; None keeps the requested ones."""
+    """Replacement arguments from the approver; None keeps the requested arguments."""
     by: str | None = None
-    """The approver; None after a timeout."""
+    """Name of the approver; None after a timeout."""
     reason: str | None = None
     at: datetime
 
     @property
     def approved(self) -> bool:
-        """True if the action may proceed."""
+        """Whether the action may proceed."""
         return self.verdict is Verdict.APPROVED
 
     @property
     def refusal(self) -> str:
-        """The error message for an action that was not approved."""
+        """Error message for an action that was refused or not decided in time."""
         if self.verdict is Verdict.TIMED_OUT:
             return "Nobody has approved it in time."
         return f"A person has refused it{f': {self.reason}' if self.reason else '.'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the decision to JSON values."""
+        """Return the decision as a JSON object."""
         return asdict(self) | {"verdict": self.verdict.value, "at": rfc3339(self.at)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Decision":
-        """Parse the output of :meth:`to_dict`."""
+        """Build a decision from the output of :meth:`to_dict`."""
         at = datetime.fromisoformat(values["at"])
         return cls(**{**values, "verdict": Verdict(values["verdict"]), "at": at})
 
 
 class ApprovalDesk(Protocol):
-    """Stores the approvals of one run, protected by the fencing token of its owner."""
+    """Stores the approvals of one run. The run's fencing token protects every write."""
 
     async def ask(self, asked: Asked) -> Decision | None:
-        """Store a question if it is new, and return its decision or None.
+        """Store a question if it is new, and return its decision; None while it is pending.
 
         Raises:
             Stop: another worker owns the run now.
@@ -120,16 +122,16 @@ class ApprovalDesk(Protocol):
         ...
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the available decisions by approval ID; pending approvals are absent."""
+        """Return the decisions by approval ID; approvals that are still pending are absent."""
         ...
 
     def listening(self) -> AbstractContextManager[asyncio.Event]:
-        """Yield an event that is set at each new decision while the block runs."""
+        """Yield an event that is set whenever a new decision may exist, until the block ends."""
         ...
 
 
 class Approvals:
-    """The approvals that one execution of a run requests."""
+    """Requests approvals for one execution of a run."""
 
     def __init__(self, desk: ApprovalDesk) -> None:
         self._desk = desk
@@ -140,7 +142,7 @@ class Approvals:
     async def decision(self, context: FlowContext, path: StepPath, question: Question) -> Decision:
         """Request an approval for the action at ``path`` and wait for the decision.
 
-        A decision that the journal holds for the same question is returned immediately.
+        If the journal holds a decision on the same question, it is returned immediately.
 
         Raises:
             Stop: the run was suspended, or ended by a limit or a cancel request.

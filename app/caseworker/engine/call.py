@@ -1,8 +1,8 @@
-"""Calls: their specification, results, failures, attempts and retries.
+"""Calls to models and tools: their specification, results, failures, attempts and retries.
 
 A call or step whose first attempt succeeds is a single node of the ExecutionGraph. When a second
-attempt starts, both attempts become children of that node; the first one is added then, with its
-real times.
+attempt starts, both attempts become children of that node. The node of the first attempt is added
+only then, with its actual times.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """The usage of one attempt; money in US dollars.
+    """The usage of one attempt; costs are in US dollars.
 
     Raises:
         ValueError: an amount is negative, or the cost is not finite.
@@ -35,21 +35,21 @@ class Spent:
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: Decimal | None = Decimal(0)
-    """None if the price is not known."""
+    """Cost in US dollars; None if the price is unknown."""
     estimated: bool = False
-    """True if the provider did not report the usage, because its response was lost."""
+    """True if the usage is an estimate, because the response with the actual usage was lost."""
 
     def __post_init__(self) -> None:
         checked_usage(self.cost_usd or 0, self.tokens_in, self.tokens_out)
 
     @property
     def tokens(self) -> int:
-        """Input and output tokens together."""
+        """Number of input and output tokens together."""
         return self.tokens_in + self.tokens_out
 
     @property
     def charge(self) -> Charge:
-        """The usage as a budget charge."""
+        """The usage as a charge to a budget."""
         tokens = self.tokens
         if not tokens and not self.cost_usd:
             return NOTHING
@@ -70,12 +70,12 @@ class SpentSum:
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: Decimal | None = Decimal(0)
-    """None if the price of an attempt is unknown."""
+    """Cost in US dollars; None if the price of any attempt is unknown."""
     estimated: dict[str, Any] = field(default_factory=dict)
-    """The estimated part, under the same keys; empty if nothing was estimated."""
+    """Estimated part of the usage, under the same keys; empty if nothing was estimated."""
 
     def add(self, spent: Spent) -> None:
-        """Add the usage of an attempt."""
+        """Add the usage of one attempt."""
         self.tokens_in += spent.tokens_in
         self.tokens_out += spent.tokens_out
         unknown = self.cost_usd is None or spent.cost_usd is None
@@ -88,7 +88,7 @@ class SpentSum:
             of_it["cost_usd"] = None if unknown else of_it.get("cost_usd", 0.0) + cost
 
     def usage(self) -> dict[str, Any]:
-        """Return the totals as keyword arguments for ending a CallNode."""
+        """Return the totals as keyword arguments for the method that ends the CallNode."""
         return {
             "cost_usd": self.cost_usd,
             "tokens_in": self.tokens_in,
@@ -97,63 +97,64 @@ class SpentSum:
 
 
 class Turn(Protocol):
-    """The rate slot of one attempt at a rate-limited model."""
+    """The queue position of one attempt at a rate-limited model; once acquired, its rate slot."""
 
     async def take(self, tokens: int) -> bool:
-        """Acquire the slot for an attempt of at most ``tokens``; False if it must wait."""
+        """Acquire the slot for an attempt of at most ``tokens``; return False if it must wait."""
         ...
 
     async def wait(self) -> None:
-        """Wait after a refused ``take`` until a retry may succeed."""
+        """Wait until it makes sense to call :meth:`take` again, after it returned False."""
         ...
 
     def step_aside(self) -> None:
-        """Yield the rate slot while this attempt waits for budget."""
+        """Let the next call in the queue proceed, while this attempt waits for budget."""
         ...
 
     def leave(self) -> None:
-        """Stop waiting; the attempt is not made."""
+        """Leave the queue, because the attempt will not be made."""
         ...
 
     def settle(self, tokens: int) -> None:
-        """Report the actual tokens of the attempt that held the slot."""
+        """Report how many tokens the attempt actually used."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSpec:
-    """The specification of one call."""
+    """Describes one call: how it is identified, charged, limited and repeated."""
 
     key: StepPath
-    """The path of the call in its run; the same in every execution of the run."""
+    """Path of the call in its run; it is the same in every execution of the run."""
     kind: Literal["llm", "tool"]
     name: str
     model: str | None = None
     request_hash: str
-    """Hash of the request; a recorded result is replayed only if its hash is equal."""
+    """Hash of the request. A recorded result is replayed only if its request had the same hash."""
     once: Charge = field(default_factory=dict)
-    """Charged once, regardless of the number of attempts."""
+    """Charge for the call as a whole, regardless of the number of attempts."""
     per_attempt: Charge = field(default_factory=dict)
-    """Charged for each attempt that was allowed to start."""
+    """Charge for each attempt that was allowed to start."""
     estimate: Spent = FREE
-    """The maximum usage of an attempt, which is reserved for it."""
+    """Maximum usage of one attempt; it is reserved before each attempt."""
     fit: Callable[[Room], Spent] | None = None
-    """Shrinks the request to the capacity of the budget, at most to its minimum size, and returns
-    the new estimate. None: ``estimate`` is fixed."""
+    """Function that shrinks the request to the free budget, but not below its minimum size, and
+    returns the new estimate. None means that the request cannot shrink."""
     lost: Callable[[], Spent] | None = None
-    """Returns the usage of an attempt that is interrupted now; None charges the full estimate."""
+    """Function that returns the usage to charge if an attempt is interrupted now. None charges the
+    full estimate."""
     external: bool = True
-    """False if the call has no effect outside this process and costs nothing."""
+    """Whether the call has an effect outside this process or costs anything."""
     turn: Callable[[], Turn] | None = None
-    """Creates the rate slot of an attempt; None: not rate-limited."""
+    """Function that creates the rate slot for an attempt; None if the call is not rate-limited."""
     repeatable: bool = True
-    """Whether a call with an unknown outcome may be repeated."""
+    """Whether the call may be repeated if its outcome is unknown."""
     retry: RetryPolicy
     timeout_seconds: float | None = None
-    """The timeout of one attempt."""
+    """Timeout of one attempt in seconds; None means no timeout."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     request: Mapping[str, Any] | None = None
-    """The request as traces may show it; None stores nothing."""
+    """Displayable form of the request, for traces; None stores no request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,9 @@ class Reply:
 
     value: Any
     spent: Spent | None = None
-    """None is charged like a lost response."""
+    """Usage of the attempt. None means unknown, which is charged like a lost response."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Added to the metadata of the call's node."""
+    """Metadata to add to the call's node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +173,13 @@ class Answered:
     """The result of a call that succeeded, now or in an earlier execution of the run."""
 
     value: Any
-    """The JSON value of the reply."""
+    """Result of the call as a JSON value."""
     node_id: str
-    """ID of its CallNode, the parent of calls that the result requests."""
+    """ID of the call's CallNode, which is the parent of the calls that the result requests."""
 
 
 class AttemptError(Exception):
-    """One attempt failed; the message is safe to show."""
+    """One attempt at a call failed; the message is safe to show."""
 
     def __init__(
         self,
@@ -195,16 +196,16 @@ class AttemptError(Exception):
         self.error_class = error_class
         self.retryable = retryable
         self.told = told
-        """The error message for a model; None uses the message."""
+        """Error message to show to a model, if it differs from the exception's own message."""
         self.raw_reply = raw_reply
-        """The start of an invalid response, as far as the payload mode allows storing it."""
+        """Start of an invalid response, as far as the payload mode allows storing it."""
         self.retry_after_seconds = retry_after_seconds
         self.spent = spent
-        """The usage of the attempt; None if unknown, which is charged like a lost response."""
+        """Usage of the attempt. None means unknown, which is charged like a lost response."""
 
 
 class CallFailedError(Exception):
-    """A call failed after all its attempts."""
+    """A call failed, and no further attempt is allowed."""
 
     def __init__(
         self,
@@ -218,17 +219,18 @@ class CallFailedError(Exception):
     ) -> None:
         super().__init__(message)
         self.told = told or message
-        """The error message for a model."""
+        """Error message to show to a model."""
         self.error_class = error_class
         self.attempts = attempts
         self.node_id = node_id
         """ID of the call's CallNode."""
         self.retry_after_seconds = retry_after_seconds
-        """The ``Retry-After`` of the last attempt, if any."""
+        """Delay in seconds from the ``Retry-After`` of the last attempt; None without that
+        header."""
 
 
 class OutcomeUnknownError(Exception):
-    """An earlier execution made this call; it may have taken effect and must not be repeated."""
+    """An earlier execution made this call. It may have taken effect, so it must not be repeated."""
 
 
 Attempt = Callable[[], Awaitable[Reply]]
@@ -236,12 +238,12 @@ Attempt = Callable[[], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Runs the attempts of all calls and steps of a run, with back-off between them."""
+    """Makes the attempts at calls and steps of a run, with back-off between them."""
 
     jitter: Callable[[], float]
-    """Draws a random number from [-1, 1]."""
+    """Function that draws a random number from [-1, 1]."""
     deadline_in: Callable[[], float | None] = lambda: None
-    """Returns the seconds until the run's deadline; None without a deadline."""
+    """Function that returns the seconds until the run's deadline; None if it has no deadline."""
 
     async def run(
         self,
@@ -254,10 +256,11 @@ class Retries:
     ) -> Result:
         """Make attempts until one succeeds or the policy allows no more.
 
-        Does not back off beyond a time limit or deadline. ``attempt`` gets its number, from 1.
-        ``failed`` gets each failure and the number of attempts so far; it returns whether to retry.
-        ``before`` is the number of attempts already made and the last failure. Its failure is None
-        if an earlier execution had already started the next attempt: then no back-off is due.
+        A back-off that would last beyond a time limit or deadline ends the attempts. ``attempt`` is
+        called with the number of the attempt, from 1. ``failed`` is called after each failure, with
+        the error and the number of attempts so far; it returns whether to retry. ``before`` is the
+        number of attempts that earlier executions made, and the last failure. The failure is None
+        if the next attempt had already started: then no back-off is due.
 
         Raises:
             Exception: the last failure.
@@ -305,7 +308,7 @@ def _seconds_asked(failure: Exception) -> float | None:
 
 
 class AttemptLog:
-    """Records the attempts of one call or step in the ExecutionGraph; use ``with`` per attempt."""
+    """Records the attempts at one call or step in the ExecutionGraph; use ``with`` per attempt."""
 
     def __init__(
         self,
@@ -317,7 +320,8 @@ class AttemptLog:
     ) -> None:
         """Record attempts below ``call_node``.
 
-        ``failures`` is the class of failures that may be retried; ``said`` formats one for display.
+        ``failures`` is the class of failures that may be retried. ``said`` returns the message of
+        such a failure for display.
         """
         self._graph = graph
         self._call_node = self._node = call_node
@@ -326,9 +330,9 @@ class AttemptLog:
         self._started_ms = 0
         self._first: dict[str, Any] | None = None
         self.made = 0
-        """The number of attempts so far, including those of earlier executions."""
+        """Number of attempts so far, including those in earlier executions."""
         self.of_fallback = False
-        """Whether the next attempt is the step's fallback."""
+        """Whether the next attempt executes the step's fallback."""
 
     def __enter__(self) -> None:
         self.made += 1
@@ -358,7 +362,7 @@ class AttemptLog:
             self._graph.mark_halt(self._node, str(error) or type(error).__name__)
 
     def first_failed(self, failure: Exception) -> None:
-        """Record a failed first attempt that lasted from the start of the call until now."""
+        """Record that the first attempt failed; it lasted from the start of the call until now."""
         self.made = 1
         self._started_ms = self._graph.node(self._call_node)["start_ts_ms"]
         self._keep_first(failure)
@@ -372,7 +376,7 @@ class AttemptLog:
         }
 
     def add_first(self) -> None:
-        """Add the node of a failed first attempt if it was not added yet."""
+        """Add the node of the first attempt, if that attempt failed and has no node yet."""
         first, self._first = self._first, None
         if first is not None:
             about = {"attempt": 1}

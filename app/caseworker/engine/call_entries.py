@@ -1,4 +1,4 @@
-"""Converts calls to journal entries and replays recorded calls."""
+"""Converts calls to values for the journal, and recorded values back to results."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from caseworker.engine.ports import IF_LOST, CallOutcome, Recorded
 
 
 def failure_entry(failure: AttemptError, attempts: int) -> dict[str, Any]:
-    """Build the journal value of a call that failed after its last attempt."""
+    """Return the journal value for a call that failed in its last attempt."""
     optional = {"told": failure.told, "raw_reply": failure.raw_reply}
     return {
         "error_class": failure.error_class,
@@ -22,7 +22,7 @@ def failure_entry(failure: AttemptError, attempts: int) -> dict[str, Any]:
 def failed_call(
     entry: Mapping[str, Any], node_id: str, *, retry_after_seconds: float | None = None
 ) -> CallFailedError:
-    """Build the failure of a call from its journal value."""
+    """Return the error for a failed call from its journal value."""
     return CallFailedError(
         entry["message"],
         error_class=entry["error_class"],
@@ -34,7 +34,7 @@ def failed_call(
 
 
 def replayed(recorded: Recorded) -> Answered:
-    """Return the recorded result of a call.
+    """Return the result of a call from its journal record.
 
     Raises:
         CallFailedError: the recorded call failed.
@@ -45,7 +45,7 @@ def replayed(recorded: Recorded) -> Answered:
 
 
 def if_lost(usage: SpentSum) -> Mapping[str, Any] | None:
-    """Build the journal value of a call in flight: the usage to charge if its worker is lost.
+    """Return the journal value for a call in flight: the usage to charge if its worker is lost.
 
     Returns None if ``usage`` is empty.
     """

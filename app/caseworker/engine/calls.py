@@ -1,23 +1,21 @@
-"""The gateway for all calls of a run.
+"""The gateway through which a run makes all its calls.
 
 A call passes these stages:
 
-1. Its **CallNode** is created.
-2. Its maximum cost is **reserved** in its budget scope and all ancestors; this may wait until other
-   reservations are settled.
-3. It acquires a **rate slot** if its model is rate-limited. It holds no reservation while it waits
-   for the slot.
-4. The journal's **barrier** makes everything before the call durable. It refuses the call if the
-   run was cancelled or another worker owns it now.
-5. It is **performed**, with retries.
-6. It is **settled** at its actual cost. If the response was lost, it is settled at an estimate that
-   is marked as such.
+1. Its **CallNode** is created. 2. Its maximum cost is **reserved** in its budget scope and all
+ancestors; this may wait until other reservations are settled. 3. It acquires a **rate slot** if its
+model is rate-limited. It holds no reservation while it waits for the slot. 4. The journal's
+**barrier** makes everything before the call durable. It refuses the call if the run was cancelled
+or another worker owns it now. 5. The call is **performed**, with retries. 6. Its reservation is
+**settled** with the actual cost. If the response was lost, it is settled with an estimate, which is
+marked as an estimate.
 
-A refused call is a halted node with a reason, so a trace shows which call a limit prevented.
+A refused call appears as a halted node with a reason, so a trace shows which call a limit
+prevented.
 
 A call that an earlier execution of the run finished is replayed: its result and its node come from
 the journal, and nothing is charged. A call that was in flight when its worker was lost is repeated
-if it is repeatable, and counts as the same logical call.
+if that is allowed; both count as one logical call.
 """
 
 import asyncio
@@ -59,13 +57,13 @@ from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.trace_context import within_span
 
 TOO_LARGE = "too_large"
-"""The error class of a call whose result exceeds a size limit."""
+"""Error class of a call whose result exceeds a size limit."""
 
 _NO_SPAN = nullcontext()
 
 
 class Calls:
-    """The call gateway of one run."""
+    """Makes all calls of one run."""
 
     def __init__(
         self,
@@ -81,8 +79,8 @@ class Calls:
         """Open the gateway.
 
         ``jitter`` draws from [-1, 1]. ``deadline_in`` returns the seconds until the run's deadline,
-        if any. ``events`` receives the start and the end of each call. ``span_of`` returns the span
-        of a call, which is propagated to the called service.
+        or None if it has none. ``events`` receives the start and the end of each call. ``span_of``
+        returns the trace context of a call's span, which is propagated to the called service.
         """
         self.graph = graph
         self.journal = journal
@@ -102,8 +100,8 @@ class Calls:
     ) -> Answered:
         """Make a call, or replay its result from the journal.
 
-        ``attempt`` makes one attempt. ``parent`` is the CallNode of the step, or of the call whose
-        result requests this one.
+        ``attempt`` makes one attempt. ``parent`` is the ID of the CallNode that made the call: a
+        step, or another call whose result requests this one.
 
         Raises:
             CallFailedError: the call failed, and its retries are exhausted or it is not retryable.
@@ -157,7 +155,7 @@ class Calls:
         return False if path.text in self._asked_in else None
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:
-        """Make the span of a CallNode current while the block runs, if spans are propagated."""
+        """Make a CallNode's span the current one while the block runs, if spans are propagated."""
         if self._span_of is None:
             return _NO_SPAN
         span = self._span_of(node_id)

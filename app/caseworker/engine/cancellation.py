@@ -1,4 +1,4 @@
-"""The cancellation token, which delivers a stop to a run."""
+"""The cancellation token, through which a run is stopped."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CancellationToken:
-    """Carries at most one stop; safe to trip from any thread.
+    """Holds the stop of a run, if any; any thread may set it.
 
     The first stop wins, with one exception: a cancel request replaces a hand-over, because another
     worker must not resume a cancelled run.
@@ -22,11 +22,11 @@ class CancellationToken:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a callback may use the token that calls it
         self.stop: Stop | None = None
-        """The stop, once :meth:`trip` has set one."""
+        """The stop of the run; None until :meth:`trip` has set one."""
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def cancel(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
-        """Trip the token with a cancel request."""
+        """Stop the run because of a cancel request."""
         self.trip(CancelledError(reason, requested_by=requested_by))
 
     def trip(self, stop: Stop) -> None:
@@ -41,11 +41,11 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """True once a stop of any kind is set."""
+        """Whether a stop of any kind is set, not only a cancel request."""
         return self.stop is not None
 
     def check(self) -> None:
-        """Raise the stop if one is set; a cancel request is a :class:`CancelledError`."""
+        """Raise the stop if one is set; for a cancel request, that is a :class:`CancelledError`."""
         if self.stop is not None:
             raise self.stop.with_traceback(None)  # else the traceback grows with every check
 
@@ -63,10 +63,11 @@ class CancellationToken:
 
     @contextmanager
     def on_trip(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Call ``callback`` when a stop is set while the block runs; immediately if one is set.
+        """Register a callback that is called when a stop is set while the block runs.
 
-        The callback runs in the thread that sets the stop, never after the block, and must not
-        block. If it raises, the error is logged and the other callbacks still run.
+        If a stop is already set, ``callback`` is called immediately. It runs in the thread that
+        sets the stop, never after the block has ended, and must not block. If it raises, the error
+        is logged and the other callbacks still run.
         """
         key = object()
         # Register and check under the lock, so that a concurrent trip is not missed or doubled.
@@ -91,8 +92,8 @@ def _call(callback: Callable[[], object]) -> None:
 def is_being_cancelled() -> bool:
     """Return whether the current task itself is being cancelled.
 
-    Otherwise an ``asyncio.CancelledError`` in it comes from an awaited task or future, and counts
-    as an ordinary failure.
+    If not, an ``asyncio.CancelledError`` in it comes from an awaited task or future, and counts as
+    an ordinary failure.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,12 +1,13 @@
-"""Concurrency limits of a run: step slots and the locks of persistent nodes.
+"""Concurrency limits of a run: step slots, and locks for persistent nodes.
 
 Every executing graph has one guaranteed slot. The outermost graph has its own; a nested graph uses
 the slot of the step that executes it, because that step only waits. So a nested graph always makes
-progress. All further slots come from one pool per run. Its size is the largest ``max_parallel`` of
-the run's graphs, capped by the process.
+progress. All further slots come from one pool per run. The size of the pool is the largest
+``max_parallel`` of the run's graphs, capped by a limit of the process.
 
-Within a graph, validation prevents two parallel steps from using the same persistent node. Across
-graphs and runs, each attempt holds the node's lock, which is acquired with a timeout.
+A persistent node keeps state between steps, so only one step may use it at a time. Within a graph,
+validation ensures that. Across graphs and runs, each attempt holds the node's lock, which is
+acquired with a timeout.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from weakref import WeakKeyDictionary
 
 DEFAULT_CEILING = 64
 MOST_CHARS_ON_LOOP = 2000
-"""The maximum length of a text that is redacted on the event loop."""
+"""Maximum length, in characters, of a text that is redacted on the event loop."""
 PAUSE = 2
-"""The pause after redacting a long text, as a multiple of the time that it took."""
+"""Pause after redacting a long text, as a multiple of the time that the redaction took."""
 
 T = TypeVar("T")
 
@@ -36,7 +37,10 @@ class RedactionThread:
         self._pauses_until = 0.0
 
     async def call(self, redact: Callable[[], T], chars: int) -> T:
-        """Call ``redact``, in a thread if ``chars`` exceeds ``MOST_CHARS_ON_LOOP``."""
+        """Return the result of ``redact``.
+
+        It runs in a thread if the text has more than ``MOST_CHARS_ON_LOOP`` characters.
+        """
         if chars <= MOST_CHARS_ON_LOOP:
             return redact()
         clock = asyncio.get_running_loop().time
@@ -50,12 +54,12 @@ class RedactionThread:
 
 
 class StepSlots:
-    """The pool of additional step slots of one run."""
+    """The pool of step slots that the graphs of one run share, beyond one slot per graph."""
 
     __slots__ = ("_ceiling", "_extra", "_taken", "_waiting")
 
     def __init__(self, ceiling: int = DEFAULT_CEILING) -> None:
-        """Open the pool; ``ceiling`` (at least 1) limits the concurrent steps of the run."""
+        """Open an empty pool; ``ceiling`` (at least 1) limits the run's concurrent steps."""
         if ceiling < 1:
             raise ValueError("A run needs at least one step slot.")
         self._ceiling = ceiling
@@ -64,11 +68,11 @@ class StepSlots:
         self._waiting: dict[Callable[[], None], None] = {}
 
     def widen(self, max_parallel: int) -> None:
-        """Grow the pool to the ``max_parallel`` of a graph, up to the ceiling."""
+        """Grow the pool to suit a graph's ``max_parallel``, up to the ceiling."""
         self._extra = max(self._extra, min(max_parallel, self._ceiling) - 1)
 
     def take(self, wake: Callable[[], None]) -> bool:
-        """Acquire a slot; if none is free, return False and call ``wake`` when one is released."""
+        """Acquire a slot; if none is free, return False and call ``wake`` once one is released."""
         if self._taken < self._extra:
             self._taken += 1
             return True
@@ -76,7 +80,7 @@ class StepSlots:
         return False
 
     def give(self) -> None:
-        """Release a slot and wake all waiters."""
+        """Release a slot, and call the ``wake`` callbacks of all waiters."""
         self._taken -= 1
         # Wake all waiters: one acquires the slot, the others register again in ``take``.
         waiting, self._waiting = self._waiting, {}
@@ -84,12 +88,12 @@ class StepSlots:
             wake()
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Unregister a waiter that has stopped waiting."""
+        """Remove a waiter that :meth:`take` registered but that no longer waits."""
         self._waiting.pop(wake, None)
 
 
 class DeadlockError(Exception):
-    """The lock of a persistent node timed out; its holder may be waiting for this step."""
+    """Acquiring a persistent node's lock timed out; its holder may be waiting for this step."""
 
 
 DEFAULT_LOCK_SECONDS = 30.0
@@ -98,7 +102,7 @@ _HELD: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset()
 
 
 class NodeLock:
-    """The lock of one persistent node, shared by all runs of an event loop."""
+    """The lock of one persistent node, shared by all runs on an event loop."""
 
     def __init__(self, node_id: str, *, timeout_seconds: float = DEFAULT_LOCK_SECONDS) -> None:
         self.node_id = node_id
@@ -111,12 +115,12 @@ class NodeLock:
 
     @property
     def locked(self) -> bool:
-        """True while the lock is held on any event loop."""
+        """Whether the lock is held, on any event loop."""
         return any(lock.locked() for lock in self._locks.values())
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Hold the lock while the block runs.
+        """Acquire the lock, and hold it while the block runs.
 
         Raises:
             DeadlockError: the lock timed out, or the current task or an enclosing one holds it.

@@ -1,4 +1,7 @@
-"""The contexts passed to steps: shared state of the run, position in it, access to the graph."""
+"""The contexts that are passed to steps.
+
+They give access to the state of the run, to the step's position in the run, and to the graph.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +26,7 @@ from caseworker.platform.logs.errors import is_ours
 
 
 class Runtime(Protocol):
-    """The graph API for a step; independent of any domain."""
+    """The graph as a step can query it."""
 
     def get_node(self, node_id: str) -> Step:
         """Return a step, or raise LookupError if the graph has no step with this ID."""
@@ -42,7 +45,7 @@ class Runtime(Protocol):
         ...
 
     async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
-        """Materialise the links of a step's input handle and return the values in edge order.
+        """Materialise all links to an input handle and return the values in edge order.
 
         Raises:
             LinkCycleError: a linked step depends on itself; the message names the cycle.
@@ -55,7 +58,7 @@ class Runtime(Protocol):
         ...
 
     def cache_get(self, key: str, default: Any = None) -> Any:
-        """Return a value from the cache that the steps of this graph execution share."""
+        """Return a value from a cache that all steps of this graph execution share."""
         ...
 
     def cache_set(self, key: str, value: Any) -> None:
@@ -64,7 +67,7 @@ class Runtime(Protocol):
 
 
 MAX_TRACEBACKS = 20
-"""The maximum number of tracebacks that one execution of a run logs."""
+"""Maximum number of tracebacks that one execution of a run logs."""
 
 DEFAULT_GRACE_SECONDS = 5.0
 
@@ -75,38 +78,42 @@ class RunContext:
 
     run_id: str
     root: str
-    """ID of the run's CallNode."""
+    """ID of the CallNode that represents the run."""
     trace: ExecutionGraph
     scope: Scope
     token: CancellationToken
     calls: Calls
     journal: Journal | None = None
-    """None if the run is not persisted: then no step is replayed and no barrier is needed."""
+    """Journal of the run; None if the run is not persisted. Then no step is replayed, and barriers
+    have no effect."""
     events: EventSink | None = None
     services: Mapping[type, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    """Mutable state shared by the run's steps; it is not persisted."""
+    """Mutable values that the run's steps share; not persisted."""
     tenant: str = ""
-    """The tenant that owns the run; empty without tenants."""
+    """Tenant that owns the run; empty if the installation has no tenants."""
     chat_id: str | None = None
     limits: ValueLimits | None = None
-    """Size limits of values; None if values are not stored and need not be JSON."""
+    """Size limits for values; None if values are not stored and need not be JSON."""
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
-    """The time that cancelled work has to end before it is abandoned."""
+    """Time in seconds that cancelled work has to end before it is abandoned."""
     begun: dict[StepPath, str] = field(default_factory=dict)
-    """CallNode IDs, by path, of steps whose start event was emitted but not their end event."""
+    """CallNode IDs of the steps whose start event was emitted but not their end event, by path."""
     over: Callable[[], None] = lambda: None
-    """Called when abandoned work has ended."""
+    """Called each time abandoned work (work that the run stopped waiting for) has ended, so that
+    its cost can still be recorded."""
     traced: list[Any] | None = None
-    """Collects the graph executions that a trace reads (``StepRecords``), if any."""
+    """List that collects the ``StepRecords`` of executed graphs for a trace; None if no trace is
+    wanted."""
     tracebacks: Iterator[int] = field(default_factory=lambda: iter(range(MAX_TRACEBACKS)))
-    """The remaining tracebacks to log; limited because redacting one takes milliseconds."""
+    """Iterator with one element per traceback that may still be logged. Tracebacks are limited,
+    because redacting one takes milliseconds."""
 
     def logged_with(self, error: Exception) -> Exception | None:
         """Return ``error`` if its traceback should be logged, else None.
 
-        Tracebacks are omitted for Caseworker's own errors, and after ``MAX_TRACEBACKS`` of them.
+        Tracebacks are omitted for Caseworker's own errors, and once ``MAX_TRACEBACKS`` were logged.
         """
         return None if is_ours(error) or next(self.tracebacks, None) is None else error
 
@@ -114,7 +121,7 @@ class RunContext:
 Service = TypeVar("Service")
 
 Outputs = Mapping[str, Any]
-"""Values by handle."""
+"""Output or input values by handle."""
 
 
 @dataclass(slots=True)
@@ -122,30 +129,34 @@ class ExecutionContext:
     """The context of a node in the Python API, which works without the service."""
 
     session: Any = None
-    """An arbitrary object of the caller, passed to its nodes unchanged."""
+    """Any object that the caller passes to its nodes; it reaches them unchanged."""
     input: Any = None
     upstream: dict[str, Any] = field(default_factory=dict)
-    """The results of the steps that this step depends on, by step ID."""
+    """Results of the steps that this step depends on, by step ID."""
     budget: Budget | None = None
     usage: ResourceUsage = field(default_factory=ResourceUsage.unstarted)
-    """The resource usage. The default starts to count seconds at the first execution."""
+    """Usage so far. The default starts to count time at the first execution."""
     cancellation: CancellationToken | None = None
     trace: ExecutionTrace | None = None
-    """Receives the details of every step, if set."""
+    """Trace that records every step; None records nothing."""
     scope: Scope | None = None
-    """The budget scope of ``budget`` and ``usage``, with its ancestors. Reserve amounts in it that
+    """Budget scope with ``budget`` and ``usage``, and its ancestors. Reserve amounts in it that
     parallel nodes must not spend twice."""
     flow: "FlowContext | None" = None
-    """The position of the step in its run; None outside a run."""
+    """Position of the step in its run; None outside a run."""
     deadline: datetime | None = None
-    """A time with a time zone at which the execution is stopped, regardless of the budget."""
+    """Time, with a time zone, at which the execution is stopped, regardless of the budget."""
 
     def __post_init__(self) -> None:
         if self.deadline is not None and self.deadline.tzinfo is None:
             raise ValueError("deadline must have a zone, such as datetime.now(UTC) has.")
 
     def check_budget(self) -> None:
-        """Raise BudgetExceededError if a limit of this context or an ancestor is exhausted."""
+        """Check that neither this context nor an ancestor has exhausted a limit.
+
+        Raises:
+            BudgetExceededError: a limit is exhausted.
+        """
         if self.scope is not None:
             self.own_scope().require_something_left()
         elif self.budget is not None:
@@ -157,7 +168,7 @@ class ExecutionContext:
     async def reserve(self, charge: Charge) -> Reservation:
         """Reserve an amount, so that parallel nodes cannot spend it; settle it with actual usage.
 
-        Waits in order of arrival if other reservations hold the needed capacity. An unsettled
+        If other reservations hold the needed capacity, this waits in order of arrival. An unsettled
         reservation is released at the end of the step that made it.
 
         Raises:
@@ -166,22 +177,23 @@ class ExecutionContext:
         return await reserved(self.own_scope(), charge)
 
     def check_cancelled(self) -> None:
-        """Raise the stop if the run is being stopped; a cancel request is a CancelledError."""
+        """Raise the stop if the run is being stopped; for a cancel request, a CancelledError."""
         if self.cancellation is not None:
             self.cancellation.check()
 
     def with_input(self, input: Any) -> "ExecutionContext":  # noqa: A002 - the public name
-        """Return a copy of the context with another input."""
+        """Return a copy of the context with a different input."""
         return replace(self, input=input)
 
     def with_upstream(self, upstream: Mapping[str, Any]) -> "ExecutionContext":
-        """Return a copy of the context with these results added to ``upstream``."""
+        """Return a copy of the context with ``upstream`` added to the results of earlier steps."""
         return replace(self, upstream={**self.upstream, **upstream})
 
     def with_sub_budget(self, sub_budget: Budget) -> "ExecutionContext":
-        """Return a context with a child scope; its spending also counts here and in all ancestors.
+        """Return a context whose budget scope is a child of this context's scope.
 
-        The first limit that is reached stops it.
+        Spending in it also counts here and in all ancestors. The first limit that is reached, in
+        any of them, stops it.
         """
         child = self.own_scope().child("sub_budget", sub_budget)
         return replace(self, budget=sub_budget, usage=child.usage, scope=child)
@@ -205,14 +217,14 @@ class ExecutionContext:
 
 
 class GraphView(Protocol):
-    """A step's view of the graph execution that it belongs to."""
+    """Gives a step access to the graph execution that it belongs to."""
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
-        """Return the outputs of the step's predecessors along flow edges, by step."""
+        """Return the outputs of the step's predecessors along flow edges, by step ID."""
         ...
 
     def runtime(self, context: "FlowContext") -> Runtime:
-        """Return the graph API for a step."""
+        """Return an object through which a step can query its graph."""
         ...
 
 
@@ -220,70 +232,76 @@ class GraphView(Protocol):
 class FlowContext:
     """The context of a step in its run.
 
-    ``services`` holds domain dependencies by type; the engine does not use them.
+    ``services`` holds objects that domain nodes depend on, by type; the engine does not use them.
     """
 
     run: RunContext
-    """The state shared by all steps of the run."""
+    """State that all steps of the run share."""
     view: GraphView
     node_id: str
-    """The ID of the step in its graph."""
+    """ID of the step in its graph."""
     path: StepPath
-    """The path of the step or of this attempt; the paths of its calls start with it."""
+    """Path of the step, or of this attempt at it; the paths of its calls start with it."""
     trace_parent: str
-    """ID of the parent CallNode for new calls: the step's, or that of the requesting call."""
+    """ID of the CallNode that is the parent of new calls: the step's, or that of a requesting
+    call."""
     scope: Scope
-    """The budget scope of the step."""
+    """Budget scope of the step."""
     keep: Callable[[Callable[[], Outputs]], None]
-    """Registers a function that returns partial outputs if the step is stopped or fails."""
+    """Registers a function that returns the step's outputs so far; the engine calls it if the step
+    is stopped or fails."""
 
     @property
     def run_id(self) -> str:
-        """The ID of the run."""
+        """ID of the run that the step belongs to."""
         return self.run.run_id
 
     @property
     def chat_id(self) -> str | None:
-        """The ID of the run's conversation, if any."""
+        """ID of the thread that the run belongs to; None if the run belongs to no thread."""
         return self.run.chat_id
 
     @property
     def token(self) -> CancellationToken:
-        """The cancellation token of the run."""
+        """Cancellation token of the run."""
         return self.run.token
 
     @property
     def calls(self) -> Calls:
-        """The call gateway of the run."""
+        """Gateway through which the step makes its calls."""
         return self.run.calls
 
     @property
     def state(self) -> dict[str, Any]:
-        """Mutable state shared by the steps of this execution of the run."""
+        """Mutable values that the steps of this execution of the run share."""
         return self.run.state
 
     @property
     def limits(self) -> ValueLimits:
-        """The size limits of the step's values."""
+        """Size limits for the step's values."""
         return self.run.limits or USUAL_LIMITS
 
     @property
     def services(self) -> Mapping[type, Any]:
-        """The dependencies of domain nodes, by type."""
+        """Objects that domain nodes depend on, by type."""
         return self.run.services
 
     @property
     def runtime(self) -> Runtime:
-        """The graph API for this step."""
+        """Object through which this step can query its graph."""
         return self.view.runtime(self)
 
     @property
     def upstream(self) -> Mapping[str, Outputs]:
-        """The outputs of this step's predecessors along flow edges, by step."""
+        """Outputs of this step's predecessors along flow edges, by step ID."""
         return self.view.upstream(self.node_id)
 
     def service(self, kind: type[Service]) -> Service:
-        """Return the service of a type, or raise LookupError if the run has none."""
+        """Return the service of a type.
+
+        Raises:
+            LookupError: the run has no service of this type.
+        """
         try:
             return self.run.services[kind]  # type: ignore[no-any-return]
         except KeyError:

@@ -1,11 +1,12 @@
-"""Executes a graph: carries out the orders of the scheduler.
+"""Executes a graph by carrying out the orders of the scheduler.
 
-The driver does not raise for failures or stops inside a graph. It returns the outcome of the graph,
-with the outputs that its steps produced until then.
+The driver does not raise failures or stops that occur inside a graph. It returns the outcome of the
+graph, with the outputs that its steps produced until then.
 
-A single ready step runs inline, in the driver's own task. If several are ready, each runs in its
-own task while slots are free. The first failure or stop cancels the other steps and waits for them.
-A step that ignores its cancellation for the grace period is abandoned and its result dropped.
+If only one step is ready, it runs in the driver's own task. If several are ready, each runs in its
+own task while slots are free. The first failure or stop cancels the other steps; the driver waits
+for them. A step that ignores its cancellation for the grace period is abandoned, and its result is
+dropped.
 """
 
 import asyncio
@@ -32,11 +33,11 @@ from caseworker.engine.step_values import StepValues, Total
 from caseworker.engine.supervision import detach, forget_failure, until_done
 
 TURN_SECONDS = 0.005
-"""How long steps that never wait may block the event loop before the driver yields."""
+"""Seconds for which steps that never wait may block the event loop before the driver yields."""
 
 
 class GraphExecution:
-    """One execution of a graph, outermost or nested."""
+    """One execution of a graph, either the outermost or a nested one."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class GraphExecution:
     ) -> None:
         """Prepare to execute a graph; ``inputs`` go to the steps without incoming flow edges.
 
-        ``around`` is the enclosing step of a nested graph; None for the outermost graph. ``total``
+        ``around`` is the step that encloses a nested graph; None for the outermost graph. ``total``
         limits the combined size of the steps' outputs. For the outermost graph, the limit on the
         run's result is used instead.
         """
@@ -86,12 +87,12 @@ class GraphExecution:
         inputs: Outputs,
         total: Total | None = None,
     ) -> "GraphExecution":
-        """Prepare to execute a nested graph within the limits and the slot of a step."""
+        """Prepare to execute a nested graph in the budget scope and the slot of a step."""
         run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
         return cls(prepared, inputs, run, context, total)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
-        """Close all steps and return the outcome of a graph that is still running or never ran."""
+        """Close all steps and return the outcome; the graph was interrupted or never started."""
         for step_id, report in self._reports.items():
             if report.status is StepStatus.RUNNING:
                 self._step_runner.cut_off(step_id)
@@ -100,16 +101,16 @@ class GraphExecution:
         return replace(self._outcome, stop=stop)
 
     def outputs(self) -> Mapping[str, Outputs]:
-        """Return the outputs of the steps so far, by step and handle."""
+        """Return the outputs produced so far, by step ID and handle."""
         return self._routing.outputs()
 
     @property
     def reports(self) -> Mapping[str, StepReport]:
-        """The state of each step."""
+        """State of each step, by step ID."""
         return self._reports
 
     async def result(self) -> Mapping[str, Outputs]:
-        """Execute the graph and return the outputs of its steps, by step and handle.
+        """Execute the graph and return the outputs of its steps, by step ID and handle.
 
         Raises:
             Exception: the failure of a step.
@@ -151,7 +152,7 @@ class GraphExecution:
         return self._outcome
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
-        """Return the outputs of a step's predecessors along flow edges, by step."""
+        """Return the outputs of a step's predecessors along flow edges, by step ID."""
         reports, found = self._reports, {}
         for edge in self._incoming.get(step_id, ()):
             outputs = reports[edge.source].outputs
@@ -160,7 +161,7 @@ class GraphExecution:
         return found
 
     def runtime(self, context: FlowContext) -> GraphRuntime:
-        """Return the graph API for a step; the materializer is created on first use."""
+        """Return an object through which a step can query its graph."""
         if self._materializer is None:
             self._materializer = Materializer(self._prepared)
         return GraphRuntime(self._materializer, context)

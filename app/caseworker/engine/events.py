@@ -1,4 +1,4 @@
-"""The events of a run. The store assigns their numbers and timestamps."""
+"""The events of a run. The store assigns their sequence numbers and timestamps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from typing import Any, Final, Protocol
 
 STEP_STARTED: Final = "step.started"
 STEP_RESUMED: Final = "step.resumed"
-"""Emitted instead of a second ``step.started`` if the step was interrupted by a worker loss."""
+"""A step is executed again after its worker was lost; replaces a second ``step.started``."""
 STEP_COMPLETED: Final = "step.completed"
 STEP_ERROR: Final = "step.error"
 STEP_CANCELLED: Final = "step.cancelled"
-"""A stop, or the failure of a sibling, interrupted the step."""
+"""A step was interrupted by a stop, or because a parallel step failed."""
 STEP_SKIPPED: Final = "step.skipped"
-"""Every path to the step was dead, so it never started."""
+"""A step will not be started, because none of the paths that lead to it was taken."""
 CALL_STARTED: Final = "call.started"
 """A call passed the gateway. A refused call emits nothing. A call that was interrupted by a worker
 loss starts again as a new node."""
@@ -21,46 +21,48 @@ CALL_ERROR: Final = "call.error"
 CALL_CANCELLED: Final = "call.cancelled"
 TURN_START: Final = "turn_start"
 THINKING: Final = "thinking"
-"""A part of a model's visible reasoning; ``offset`` is its start, in characters."""
+"""Part of a model's visible reasoning; ``offset`` is its start in the whole text, in characters."""
 CONTENT_CHUNK: Final = "content_chunk"
-"""A part of an answer. If it starts before the end of the text so far, it replaces the rest."""
+"""Part of an answer; ``offset`` is its start. If the text so far is longer, the part replaces the
+rest of it."""
 TOOL_CALL_START: Final = "tool_call_start"
 TOOL_CALL_END: Final = "tool_call_end"
 USAGE: Final = "usage"
-"""The usage of a turn's model call."""
+"""Usage of the model call in an agent's turn."""
 TURN_END: Final = "turn_end"
 AGENT_ERROR: Final = "error"
 CONVERSATION_TRIMMED: Final = "conversation.trimmed"
 CONVERSATION_SUMMARISED: Final = "conversation.summarised"
 ROUTED: Final = "router.routed"
-"""A router selected its output: ``handles`` are the handles that get its value."""
+"""A router chose its outputs: ``handles`` lists the handles that pass the value on."""
 RUN_STARTED: Final = "run.started"
 RUN_RESUMED: Final = "run.resumed"
 """A worker resumed a run that another worker had started."""
 APPROVAL_REQUESTED: Final = "approval.requested"
-"""An approval is pending; ``approval.approved``, ``.refused`` or ``.timed_out`` ends it."""
+"""An approval is pending. ``approval.approved``, ``.refused`` or ``.timed_out`` follows."""
 BUDGET_WARNING: Final = "budget.warning"
 LATE_RESULT: Final = "late_result"
-"""Abandoned work ended late; its result was dropped."""
+"""Abandoned work has ended; its result was dropped."""
 
 VERDICTS: Final = ("approved", "refused", "timed_out")
-"""The outcomes of an approval."""
+"""Outcomes of an approval, as in the event types."""
 
 STREAMED: Final = frozenset({THINKING, CONTENT_CHUNK})
-"""Parts of model output that are streamed while it is generated."""
+"""Types of events with parts of a model's output, which are emitted while it is generated."""
 
 LIFECYCLE: Final = frozenset(
     {STEP_STARTED, STEP_RESUMED, STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED, STEP_SKIPPED}
 )
-"""Events that only the engine emits: one start and one end for each executed step."""
+"""Types of step events, which only the engine emits: one start and one end per executed step."""
 
 CALLS: Final = frozenset({CALL_STARTED, CALL_COMPLETED, CALL_ERROR, CALL_CANCELLED})
-"""The start and the end of each call that was made; only the gateway emits them."""
+"""Types of events for the start and the end of each call that was made; only the gateway emits
+them."""
 
 APPROVALS: Final = frozenset({APPROVAL_REQUESTED, *map("approval.{}".format, VERDICTS)})
 
 RESERVED: Final = LIFECYCLE | CALLS | APPROVALS | {RUN_STARTED, RUN_RESUMED}
-"""Event types that a node must not emit."""
+"""Types of events that a node must not emit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +71,17 @@ class Event:
 
     type: str
     step_id: str | None = None
-    """The path of the step in the run; ``outer/inner`` for a step of a nested graph."""
+    """Path of the step in the run; ``outer/inner`` for a step of a nested graph."""
     node_id: str | None = None
     """ID of the CallNode of the step or call."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values, safe to show."""
+    """Details as JSON values that are safe to show."""
     once: str | None = None
     """Deduplication key within the run, such as ``step|turn_start|3``. The event is dropped if the
-    run already has one with this key."""
+    run already has one with this key. None means no deduplication."""
     answer_of: str | None = None
     """Key of the journaled call that contains the text streamed by the step before this event. The
-    streamed parts need not store that text again."""
+    streamed parts then need not store that text again."""
 
 
 def call_ended(
@@ -104,5 +106,5 @@ class EventSink(Protocol):
     """Receives the events of one run, in order."""
 
     def emit(self, event: Event) -> None:
-        """Enqueue an event; it is stored with the next write of the run's journal."""
+        """Queue an event; it is stored with the next write of the run's journal."""
         ...

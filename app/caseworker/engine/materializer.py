@@ -1,8 +1,8 @@
-"""Materialises linked steps.
+"""Materialises linked steps: computes the values that they provide to the steps that need them.
 
 Each output is materialised once per execution of its graph; concurrent consumers wait for it.
 Before a consumer waits, the wait-for graph is searched for a cycle. So a cycle is reported instead
-of deadlocking, even if several steps enter it concurrently.
+of causing a deadlock, even if several steps enter it concurrently.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from caseworker.engine.node import Materializing
 from caseworker.engine.prepared import PreparedGraph
 
 Output = tuple[str, str]
-"""A step ID and one of its output handles."""
+"""A step ID and the name of one of the step's output handles."""
 
 
 class LinkCycleError(Exception):
-    """A step depends on itself through its links; the message names the cycle."""
+    """A step depends on itself through links; the message names the cycle."""
 
 
 class Materializer:
-    """The links of one execution of one graph."""
+    """Materialises the links in one execution of one graph, and caches the values."""
 
     def __init__(self, prepared: PreparedGraph) -> None:
         self.prepared = prepared
@@ -49,7 +49,7 @@ class Materializer:
     ) -> Any:
         """Return an output of a linked step; materialise it on first use.
 
-        ``way`` is the chain of outputs, outermost first, that are being materialised for this one.
+        ``way`` lists the outputs whose materialisation led here, outermost first.
 
         Raises:
             LinkCycleError: the output depends on itself.
@@ -152,7 +152,7 @@ class _Linked:
 
 @dataclass(frozen=True, slots=True)
 class GraphRuntime:
-    """Implements ``Runtime`` for one executed or materialised step."""
+    """Lets a step query its graph; implements ``Runtime``."""
 
     _materializer: Materializer
     _context: FlowContext
@@ -186,7 +186,7 @@ class GraphRuntime:
         ]
 
     async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
-        """Materialise the links of an input handle and return the values in edge order."""
+        """Materialise all links to an input handle and return the values in edge order."""
         links = self.incoming_edges(node_id, channel=Channel.LINK, target_handle=target_handle)
         return [await self.materialize_output(edge.source, edge.source_handle) for edge in links]
 

@@ -1,4 +1,4 @@
-"""The node interface: what a step executes, and its results and events."""
+"""The interface of nodes, which implement step types, and the results and events they return."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from caseworker.engine.context import FlowContext
 class ExecutionResult:
     """The result of a step: JSON values by output handle.
 
-    Not frozen, because a frozen dataclass costs three times as much to construct.
+    Not frozen, because a frozen dataclass takes three times as long to construct.
     """
 
     outputs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Validate early, so that the traceback shows the node that is at fault.
+        """Validate the outputs here, so that the traceback shows the node that is at fault.
 
         Raises:
             TypeError: the outputs are not a mapping.
@@ -30,41 +30,42 @@ class ExecutionResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """Progress that a node reports while it runs.
+    """A progress report that a node emits while it runs.
 
-    Only the engine emits lifecycle events, such as ``step.started``.
+    Lifecycle events, such as ``step.started``, are emitted by the engine only.
     """
 
     type: str
-    """A dotted name chosen by the node, such as ``text.delta``."""
+    """Event type: a dotted name that the node chooses, such as ``text.delta``."""
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
 Execution = (
     ExecutionResult | Awaitable[ExecutionResult] | AsyncIterator[NodeEvent | ExecutionResult]
 )
-"""A result, an awaitable result, or a stream of events that ends with a result."""
+"""Return type of ``Node.execute``: a result, an awaitable result, or a stream of events that ends
+with a result."""
 
 
 class Node(Protocol):
-    """Implements one step type: executes its steps."""
+    """Implements one step type."""
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
-        """Execute a step synchronously, as a coroutine or as an async generator.
+        """Execute a step; may be a plain function, a coroutine or an async generator.
 
         ``data`` is the step's configuration; ``inputs`` are the values of its input handles. Any
-        Exception fails the step; a stop is a BaseException and must not be caught.
+        Exception fails the step. A stop is a BaseException and must not be caught.
         """
         ...
 
 
 @runtime_checkable
 class Materializing(Protocol):
-    """A node that can be linked: it provides a dependency of other steps."""
+    """A node whose steps can be linked: they provide a value that other steps depend on."""
 
     async def materialize(self, data: Any, output_handle: str, context: FlowContext) -> Any:
-        """Return the value for the consumer of a link; the engine treats it as opaque.
+        """Return the value for the step that the link leads to; the engine passes it on unchanged.
 
-        ``context.runtime`` resolves the links of the step itself.
+        ``context.runtime`` resolves links that lead to this step itself.
         """
         ...

@@ -1,4 +1,8 @@
-"""The journal interface that the engine needs."""
+"""The interface of the journal, as the engine needs it.
+
+The journal is the durable record of a run. A barrier is a point in an execution at which everything
+before must be durable before the execution may continue.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,73 +14,76 @@ from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import StepPath
 
 HASH_CHARS = 32
-"""Hexadecimal digits kept of a request hash: 128 bits, enough to compare it with one other hash."""
+"""Number of hexadecimal digits kept of a request hash. 128 bits are enough to compare two
+hashes."""
 
 IF_LOST = "if_lost"
-"""Key in the value of a call in flight: the usage, as in a CallNode, if its worker is lost."""
+"""Key in the journal value of a call in flight. It holds the usage to charge if the worker is
+lost."""
 
 
 class CallOutcome(StrEnum):
-    """The outcome of a recorded call or step."""
+    """The outcome of a call or step in the journal."""
 
     RESULT = "result"
     FAILURE = "failure"
     UNKNOWN = "unknown"
-    """It was allowed to start, but its worker was lost before it ended."""
+    """The call or step was allowed to start, but its worker was lost before it ended."""
     NOT_MADE = "not_made"
-    """A limit or a stop refused it before it started."""
+    """A limit or a stop refused the call or step before it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The journal record of a call or step from an earlier execution."""
+    """The journal's record of a call or step from an earlier execution."""
 
     node_id: str
     outcome: CallOutcome
     request_hash: str
     value: Any = None
-    """The JSON value of the result or of the failure."""
+    """Result or failure as a JSON value."""
     taken_over: bool = False
-    """True if the record was imported from another run. It is used even if the request hash
+    """Whether the record was imported from another run. It is then used even if the request hash
     differs, and it is not charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The journal entry of a call or step, stored together with its CallNode."""
+    """The journal's entry for a call or step; it is stored together with its CallNode."""
 
     call_key: str
     request_hash: str
     charge: Charge
-    """The cost; while in flight, including the amount reserved for it."""
+    """Cost so far; while the call is in flight, it includes the amount reserved for it."""
     outcome: CallOutcome | None = None
-    """None while in flight."""
+    """Outcome; None while the call or step is in flight."""
     value: Any = None
-    """The JSON value of the result or failure; for a call in flight, its usage if it is lost."""
+    """Result or failure as a JSON value; for a call in flight, the usage to charge if it is
+    lost."""
 
 
 def step_entry(
     path: StepPath, charge: Charge, outcome: CallOutcome | None = None, value: object = None
 ) -> Entry:
-    """Build the journal entry of a step."""
+    """Return the journal entry for a step."""
     return Entry(
         call_key=path.record_key, request_hash="", charge=charge, outcome=outcome, value=value
     )
 
 
 class Journal(Protocol):
-    """The durable record of one run, from which another worker can resume it."""
+    """The durable record of one run, from which another worker can resume the run."""
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return the record of a call or step from an earlier execution, if any."""
+        """Return the record of a call or step from an earlier execution, or None."""
         ...
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return the charges of earlier executions for calls and steps inside a step."""
+        """Return what earlier executions charged for the calls and steps inside a step."""
         ...
 
     def note(self, node_id: str, entry: Entry) -> None:
-        """Buffer an entry; it is durable after the next external barrier.
+        """Buffer an entry; it is durable after the next barrier with ``external=True``.
 
         Raises:
             ValueError: the value cannot be stored.
@@ -84,18 +91,19 @@ class Journal(Protocol):
         ...
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
-        """Buffer the request of a call as traces may show it; it is stored with the call's node."""
+        """Buffer the displayable request of a call; it is stored with the call's node."""
         ...
 
     def touch(self) -> None:
-        """Signal that the run's ExecutionGraph has changed and should be stored soon."""
+        """Schedule a write, because the run's ExecutionGraph has changed."""
         ...
 
     async def barrier(self, *, external: bool) -> None:
         """Check that this worker still owns the run and that no cancel request is pending.
 
-        For an external call, all earlier entries are durable afterwards, and the check is fresh. A
-        call that stays inside the process may rely on a check that is at most 100 ms old.
+        Before an external call, set ``external``: all earlier entries are then durable afterwards,
+        and the check is fresh. A call that stays inside the process may rely on a check that is at
+        most 100 ms old.
 
         Raises:
             Stop: the run was cancelled, or another worker owns it now.
@@ -110,11 +118,11 @@ class NullJournal:
         self._token = token
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return None, because there is no earlier execution."""
+        """Return None, because no earlier execution exists."""
         return None
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return an empty charge, because there is no earlier execution."""
+        """Return an empty charge, because no earlier execution exists."""
         return NOTHING
 
     def note(self, node_id: str, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""Prepared graphs: validated, with bound nodes, and reusable for any number of executions."""
+"""Prepared graphs: validated, with their nodes configured, and executable any number of times."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ from caseworker.engine.step_path import StepPath
 
 @dataclass(frozen=True, slots=True)
 class BoundNode:
-    """A node with its configuration."""
+    """A node together with its configuration for one step."""
 
     node: Node
     data: Any = None
-    """The parsed and validated configuration, in the type that the node expects."""
+    """Parsed and validated configuration, in the type that the node expects."""
     lock: NodeLock | None = None
-    """The lock of a persistent node, held during each attempt; None for other nodes."""
+    """Lock of a persistent node, held during each attempt; None for other nodes."""
     node_id: str | None = None
-    """The node's name in traces; None uses the step ID."""
+    """Name of the node in traces; None uses the step ID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +35,17 @@ class PreparedStep:
     step: Step
     work: BoundNode
     policy: ErrorPolicy | None = None
-    """None: the first failure fails the step."""
+    """Error policy of the step; None means that the first failure fails the step."""
     fallback: BoundNode | None = None
-    """The node to execute if the policy's ``on_error`` is ``fallback``."""
+    """Node to execute if the policy's ``on_error`` is ``fallback``; otherwise None."""
     sub_budget: Budget | None = None
     path: StepPath = field(init=False)
-    """The path of the step if its graph is the outermost one."""
+    """Path of the step, if its graph is the outermost one."""
     metadata: Metadata = field(init=False)
-    """The metadata of the step's CallNodes."""
+    """Metadata for the step's CallNodes."""
     direct: bool = field(init=False)
-    """True if the node can be called directly: no lock, no sub-budget and no timeout."""
+    """Whether the engine can call the node directly: it has no lock, no sub-budget and no
+    timeout."""
 
     def __post_init__(self) -> None:
         timeout_ms = None if self.policy is None else self.policy.timeout_ms
@@ -60,7 +61,11 @@ class PreparedGraph:
     __slots__ = ("graph", "shared_handles", "steps", "topology")
 
     def __init__(self, graph: Graph, steps: Mapping[str, PreparedStep]) -> None:
-        """Compute the topology of ``graph``; raise GraphError if the graph is inconsistent."""
+        """Compute the topology of ``graph``.
+
+        Raises:
+            GraphError: the graph is inconsistent.
+        """
         self.graph = graph
         self.topology = Topology(graph)
         self.steps = steps
@@ -69,7 +74,7 @@ class PreparedGraph:
             for step_id, edges in self.topology.incoming.items()
             if (shared := _shared(edges))
         }
-        """By step, the input handles with several incoming edges."""
+        """Input handles that have several incoming edges, by step ID."""
 
 
 def _shared(edges: Sequence[Edge]) -> frozenset[str]:

@@ -1,6 +1,7 @@
-"""The state of a graph's steps, the routing of their values, and the outcome of the graph.
+"""The states of a graph's steps, the routing of values between them, and the graph's outcome.
 
-Traces read ``StepRecords`` later. These hold no reference to the run, so they do not keep it alive.
+Traces read ``StepRecords`` later. These hold no reference to the run, so they do not keep it in
+memory.
 """
 
 import math
@@ -24,67 +25,69 @@ from caseworker.platform.logs.errors import message_of_error
 
 
 class StepBrokenError(Exception):
-    """A step's node violated the node interface, such as by returning no result."""
+    """The node of a step violated the node interface, for example by returning no result."""
 
 
 class RecordedFailureError(Exception):
-    """A failure of a step that an earlier execution of the run journaled."""
+    """A failure of a step in an earlier execution of the run, restored from the journal."""
 
     def __init__(self, message: str, *, error_class: str) -> None:
         super().__init__(message)
         self.error_class = error_class
-        """The class name of the original error."""
+        """Class name of the original error."""
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any]) -> "RecordedFailureError":
-        """Build the failure from its journal value."""
+        """Return the error for a failure's journal value."""
         return cls(recorded["message"], error_class=recorded["error_class"])
 
 
 class StepTimeoutError(TimeoutError):
-    """One attempt of a step took longer than its policy allows."""
+    """One attempt at a step took longer than its error policy allows."""
 
     @classmethod
     def after(cls, timeout_ms: int) -> "StepTimeoutError":
-        """Build the failure of an attempt with this timeout."""
+        """Return the error for an attempt with this timeout, in milliseconds."""
         return cls(f"No result within {timeout_ms} ms.")
 
 
 @dataclass(slots=True)
 class StepReport:
-    """The state of one step of a graph execution."""
+    """The state of one step in the execution of a graph."""
 
     status: StepStatus = StepStatus.NOT_STARTED
     outputs: Outputs = field(default_factory=dict)
-    """The outputs; partial ones if the step failed or was interrupted."""
+    """Outputs by handle; incomplete if the step failed or was interrupted."""
     error: Exception | None = None
-    """The failure of the step, or the failure that its policy recovered from."""
+    """Error with which the step failed or from which its policy recovered; None if there was
+    none."""
     recovered_by: str | None = None
-    """``skip`` or ``fallback``, if the step's policy recovered from a failure."""
+    """``skip`` or ``fallback``, if the step's policy recovered from a failure; otherwise None."""
     source: Callable[[], Outputs] | None = None
-    """Returns the partial outputs of a running step."""
+    """Function that returns the outputs so far of a running step; None if its node provides
+    none."""
     started_ns: int = 0
-    """Start on the monotonic clock, in nanoseconds."""
+    """Start time on the monotonic clock, in nanoseconds."""
     ended_ns: int = 0
-    """End on the monotonic clock, in nanoseconds; 0 until the step has ended."""
+    """End time on the monotonic clock, in nanoseconds; 0 until the step has ended."""
     charge: Charge = field(default_factory=dict)
-    """The charge for executing the step in this execution of the run."""
+    """Amounts charged for executing the step in this execution of the run."""
     failed_before: Mapping[str, Any] | None = None
-    """The journal value of the failed attempts of an earlier execution: their number and the last
-    failure."""
+    """Journal value for the failed attempts of an earlier execution: their number and the last
+    failure. None if no attempt failed."""
     node: str = ""
-    """ID of the step's CallNode, once it has one."""
+    """ID of the step's CallNode; empty until it has one."""
     attempts: int = 1
-    """If the step failed: the number of attempts, including a fallback."""
+    """Number of attempts, including a fallback; only kept up to date for a failed step."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """The sizes of the outputs as JSON in bytes, by handle; empty without size limits."""
+    """Sizes of the outputs as JSON, in bytes, by handle; empty without size limits."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
-        """Set the function that returns the step's partial outputs."""
+        """Set the function that returns the step's outputs so far."""
         self.source = source
 
     def complete(self, outputs: Outputs, at_ns: int) -> None:
-        """Mark a running step as completed; a terminal status does not change."""
+        """Set a running step to ``completed``; a step with a terminal status stays unchanged."""
         if self.status is RUNNING:
             self.status = COMPLETED
             self.outputs = outputs
@@ -96,7 +99,7 @@ class StepReport:
     ) -> bool:
         """Change the status and return True; return False if the transition is not allowed.
 
-        So a late result of abandoned work cannot change a terminal status.
+        A late result of abandoned work therefore cannot change a terminal status.
         """
         if status not in NEXT[self.status]:
             return False
@@ -106,10 +109,10 @@ class StepReport:
         return True
 
     def recall(self, recorded: Recorded, ended_by: Stop | None = None) -> bool:
-        """Restore the end of the step from its journal record; return False if it had not ended.
+        """Restore the step's end from its journal record; return False if the step had not ended.
 
-        A step that had started without ending is marked as interrupted by ``ended_by``, the stop of
-        the run, if given.
+        A step that had started but not ended is marked as interrupted by ``ended_by``, if that is
+        given. ``ended_by`` is the stop that ended the run.
         """
         if recorded.outcome is CallOutcome.RESULT:
             return self.become(StepStatus.COMPLETED, recorded.value)
@@ -126,7 +129,7 @@ class StepReport:
         return self.become(ended, outputs, error)
 
     def so_far(self) -> Outputs:
-        """Return the outputs, or the partial outputs of a running step."""
+        """Return the outputs; while the step is running, those that it has produced so far."""
         if self.source is None or self.status is not StepStatus.RUNNING:
             return self.outputs
         try:
@@ -137,7 +140,7 @@ class StepReport:
 
 @dataclass(slots=True)
 class GraphOutcome:
-    """The outcome of a graph: the state of its steps, and its failure or stop, if any."""
+    """The outcome of a graph: the states of its steps, and its failure or stop, if any."""
 
     steps: dict[str, StepReport]
     error: Exception | None = None
@@ -164,44 +167,44 @@ class GraphOutcome:
 
 
 def cut_off_status(stop: BaseException | None) -> StepStatus:
-    """Return the status of an interrupted step: halted by a limit, otherwise cancelled."""
+    """Return the status for an interrupted step: halted by a limit, otherwise cancelled."""
     limit = isinstance(stop, Stop) and stop.is_limit
     return StepStatus.HALTED if limit else StepStatus.CANCELLED
 
 
 def stop_in(recorded: Recorded) -> Stop | None:
-    """Return the stop that interrupted a recorded step and its run, or None."""
+    """Return the stop that interrupted a step and its run, from the journal; None if none did."""
     if recorded.outcome is not CallOutcome.UNKNOWN or "stop" not in (recorded.value or ()):
         return None
     return Stop(StopCause.from_dict(recorded.value["stop"]))
 
 
 def failure_in(recorded: Recorded) -> Exception | None:
-    """Return the failure of a recorded step, or None; a recovered failure does not count."""
+    """Return the failure of a step from the journal; None if it did not fail or recovered."""
     if recorded.outcome is not CallOutcome.FAILURE or "recovered_by" in recorded.value:
         return None
     return RecordedFailureError.of(recorded.value)
 
 
 def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
-    """Build the journal value of a failure."""
+    """Return the journal value for a failure; ``more`` adds further fields."""
     return {"error_class": class_of(error), "message": message_of_error(error), **more}
 
 
 def class_of(error: Exception) -> str:
-    """Return the class name of a failure; for a recorded one, that of the original error."""
+    """Return the class name of an error; for a recorded failure, that of the original error."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
 
 
 def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:
-    """Emit the end event of a step, if its start was emitted and its end was not."""
+    """Emit the end event of a step, if its start event was emitted but no end event yet."""
     node = run.begun.pop(path, None)
     if node is not None and run.events is not None:
         run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data))
 
 
 def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
-    """Emit ``step.cancelled``, except in a hand-over, where another process resumes the step."""
+    """Emit ``step.cancelled``, but not in a hand-over, because another process resumes the step."""
     if isinstance(run.token.stop, HandOver):
         run.begun.pop(path, None)
     else:
@@ -209,14 +212,14 @@ def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
 
 
 def detach_inside(run: RunContext, area: Area) -> None:
-    """Close the nodes and emit the end of all steps in an area of abandoned work."""
+    """Close the nodes of all steps inside abandoned work, and emit their end events."""
     for path in [begun for begun in run.begun if begun in area]:
         run.trace.mark_halt(run.begun[path], ABANDONED)
         emit_cut_off(run, path, ABANDONED)
 
 
 class Routing:
-    """The state of a graph's steps, and the routing of values between them."""
+    """Keeps the states of a graph's steps, and passes values between them."""
 
     __slots__ = ("_incoming", "_inputs", "_max_bytes", "_prepared", "reports", "within")
 
@@ -227,10 +230,10 @@ class Routing:
         within: StepPath | None,
         max_bytes: float = math.inf,
     ) -> None:
-        """Route ``inputs`` to the steps without incoming flow edges.
+        """Start with ``inputs`` for the steps without incoming flow edges.
 
         ``within`` is the path of the enclosing step; None for the outermost graph. ``max_bytes``
-        limits each joined input list.
+        limits the size of each list that joins the values of several edges.
         """
         self._prepared = prepared
         self._inputs = inputs
@@ -238,7 +241,7 @@ class Routing:
         self._max_bytes = max_bytes
         self._incoming = prepared.topology.incoming
         self.reports = {step_id: StepReport() for step_id in prepared.topology.active}
-        """The reports by step ID, in the order of the graph."""
+        """Step states by step ID, in the order of the graph."""
 
     def path_of(self, step_id: str) -> StepPath:
         """Return the path of a step of the graph."""
@@ -275,7 +278,7 @@ class Routing:
         return inputs
 
     def outputs(self) -> Mapping[str, Outputs]:
-        """Return the outputs of the steps so far, by step and handle."""
+        """Return the outputs produced so far, by step ID and handle."""
         so_far = {step_id: report.so_far() for step_id, report in self.reports.items()}
         return {step_id: values for step_id, values in so_far.items() if values}
 
@@ -288,7 +291,7 @@ class Routing:
         ]
 
     def record(self, step_id: str) -> StepRecord:
-        """Return the record of a step that has ended."""
+        """Return the trace record of a step that has ended."""
         step, report = self._prepared.steps[step_id], self.reports[step_id]
         return StepRecord(
             self.path_of(step_id).text,
@@ -305,10 +308,10 @@ class Routing:
 
 
 class StepRecords(Sequence[StepRecord]):
-    """The ended steps of an outermost graph and its nested graphs, as records of a trace.
+    """The trace records of an outermost graph's ended steps, including steps of nested graphs.
 
-    The records are built when they are read. During execution only the step reports are updated,
-    which costs a small fraction of a step.
+    The records are built when they are read. During execution only the states of the steps are
+    updated, which takes a small fraction of a step's time.
     """
 
     __slots__ = ("executions",)
@@ -317,7 +320,7 @@ class StepRecords(Sequence[StepRecord]):
         self.executions: list[Routing] = []
 
     def release(self) -> None:
-        """Stop sharing the list with the run, because the reference cycle would keep both alive."""
+        """Stop sharing the list with the run, because a reference cycle would keep both alive."""
         shared, self.executions = self.executions, self.executions.copy()
         shared.clear()
 

@@ -1,4 +1,4 @@
-"""Reserves in a budget scope, and waits asynchronously while the capacity is held elsewhere."""
+"""Reserves amounts in a budget scope, waiting asynchronously until the capacity is free."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,8 +17,9 @@ async def reserved(
 ) -> Reservation:
     """Reserve ``charge`` in a scope and all its ancestors, waiting until the capacity is free.
 
-    Requests are served in order of arrival; cancelling the task ends the wait. ``wanted`` and
-    ``tracked`` are passed to ``Scope.ask``. ``waits`` is called before the request waits.
+    Requests are served in order of arrival. Cancelling the task ends the wait. ``wanted`` and
+    ``tracked`` are passed to ``Scope.ask``. ``waits`` is called once before waiting starts, so that
+    the caller can release other resources for that time.
 
     Raises:
         BudgetExceededError: the charge does not fit even if only the caller's own reservations are

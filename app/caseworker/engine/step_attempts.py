@@ -50,7 +50,8 @@ def outputs_of(
 ) -> Coroutine[Any, Any, Outputs]:
     """Return a coroutine that executes the step and returns its outputs by handle.
 
-    It raises the last failure if the policy does not recover, or the stop of the step.
+    The coroutine raises the last failure if the error policy does not recover from it, or the stop
+    that ended the step.
     """
     if step.policy is None:
         return _once(step.work, inputs, context)
@@ -94,7 +95,7 @@ async def _once(
 def begin(
     work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
 ) -> Execution:
-    """Call a node's ``execute``; a synchronous node returns its result here.
+    """Call the ``execute`` of a node. For a synchronous node, that returns the result.
 
     Raises:
         StepTimeoutError: a synchronous node took too long; it could not be interrupted.
@@ -112,7 +113,7 @@ def begin(
 
 
 async def end_of(execution: Execution, context: FlowContext) -> Outputs:
-    """Await the coroutine or the event stream of a node and return its outputs.
+    """Wait for a node's coroutine or event stream to end, and return its outputs.
 
     Raises:
         StepBrokenError: the node returned no ExecutionResult, or violated the node interface.
@@ -326,7 +327,7 @@ class Recovery:
             self._attempts.made = report.failed_before["failed_attempts"]
 
     async def outputs(self) -> Outputs:
-        """Retry, then recover as the policy defines, or raise the last failure."""
+        """Retry the step, recover according to its policy, or raise the last failure."""
         first, self._first = self._first, None
         try:
             return await self._context.calls.retries.run(

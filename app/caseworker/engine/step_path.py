@@ -1,8 +1,9 @@
 """Paths of steps, attempts and calls in their run.
 
 A path starts at a step of the outermost graph. It continues with steps of nested graphs, calls,
-attempts, fallbacks, and steps that are materialised for it. Its text is the step ID in events and
-traces, and the key of a call in the journal. Only this module knows the separators of that text.
+attempts, fallbacks, and steps that are materialised for it. The text of a path serves as the step
+ID in events and traces, and as the key of a call in the journal. Only this module knows the
+separators in that text.
 """
 
 from dataclasses import dataclass
@@ -20,15 +21,16 @@ _STEP_RECORD: Final = "step:"
 
 @dataclass(frozen=True, slots=True)
 class StepPath:
-    """The path of a step, an attempt or a call; the same in every execution of the run."""
+    """The path of a step, an attempt or a call; it is the same in every execution of the run."""
 
     text: str
-    """``outer/inner`` for a nested graph, ``step~2`` for the second attempt of a step,
-    ``step~fallback`` for its fallback, ``step>other`` for a step materialised for it."""
+    """Text of the path: ``outer/inner`` for a step of a nested graph, ``step~2`` for the second
+    attempt at a step, ``step~fallback`` for its fallback, ``step>other`` for a step materialised
+    for it."""
 
     @classmethod
     def of_record(cls, call_key: str) -> "StepPath":
-        """Return the path for a journal key."""
+        """Return the path for a key of the journal."""
         return cls(call_key.removeprefix(_STEP_RECORD))
 
     def __str__(self) -> str:
@@ -36,24 +38,24 @@ class StepPath:
 
     @property
     def record_key(self) -> str:
-        """The journal key of the step with this path."""
+        """Journal key of the step with this path."""
         return _STEP_RECORD + self.text
 
     @property
     def step_id(self) -> str:
-        """The last segment of the path: the ID of the step in its own graph."""
+        """ID of the step in its own graph: the last segment of the path."""
         return self.text.rpartition(_INSIDE)[2]
 
     def step(self, step_id: str) -> "StepPath":
-        """Return the path of a step in the nested graph of this step."""
+        """Return the path of a step in the nested graph that this step executes."""
         return StepPath(f"{self.text}{_INSIDE}{step_id}")
 
     def call(self, *names: object) -> "StepPath":
-        """Return the path of a call in this step; ``names`` together identify the call."""
+        """Return the path of a call made by this step; ``names`` together identify the call."""
         return StepPath(_INSIDE.join((self.text, *map(str, names))))
 
     def lineage(self) -> "list[StepPath]":
-        """Return the paths of the enclosing steps, outermost first, then this path."""
+        """Return the paths of the enclosing steps, outermost first, followed by this path."""
         parts = self.text.split(_INSIDE)
         return [StepPath(_INSIDE.join(parts[: end + 1])) for end in range(len(parts))]
 
@@ -83,17 +85,17 @@ class StepPath:
         return StepPath(f"{self.text}{_LINK}{step_id}")
 
     def inside(self) -> "Area":
-        """Return the area of all paths inside this step, in any attempt."""
+        """Return an area that contains all paths inside this step, in any attempt."""
         return Area(self, _JOINTS)
 
     def inside_attempt(self) -> "Area":
-        """Return the area of all paths inside this attempt of a step."""
+        """Return an area that contains all paths inside this attempt at a step."""
         return Area(self, _OF_ONE_ATTEMPT)
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The set of paths inside a step or inside one of its attempts, without the path itself."""
+    """A set of paths: everything inside a step, or inside one attempt at it, but not itself."""
 
     path: StepPath
     _joints: frozenset[str]
@@ -104,7 +106,7 @@ class Area:
 
 
 def check_step_id(step_id: object) -> None:
-    """Validate a step ID.
+    """Check that a step ID is valid.
 
     Raises:
         TypeError: it is not a string.

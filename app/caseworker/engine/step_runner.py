@@ -1,7 +1,8 @@
-"""Executes one step: replay or start it, charge it, run its node, and journal and trace its end.
+"""Executes one step: starts or replays it, charges it, runs its node, and records its end.
 
-A step that an earlier execution of the run finished is replayed: its outcome comes from the
-journal. A step that was interrupted is executed again and counts as the same step.
+The end is recorded in the journal and in the trace. A step that an earlier execution of the run
+finished is replayed: its outcome comes from the journal. A step that was interrupted is executed
+again and counts as the same step.
 """
 
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ log = structlog.get_logger(__name__)
 ONE_STEP: Charge = CheckedCharge({Dimension.STEPS: 1})
 
 CANCELLED = "The task that executes it was cancelled."
-"""The stop reason of a step that ended without a known stop or failure."""
+"""Stop reason for a step that ended without a known stop or failure."""
 
 
 class StepRunner:
@@ -66,7 +67,10 @@ class StepRunner:
         routing: Routing,
         values: StepValues | None,
     ) -> None:
-        """Execute steps below the CallNode ``parent``; ``values`` limits their output sizes."""
+        """Execute steps below the CallNode ``parent``.
+
+        ``values`` enforces the size limits on outputs; None means no limits.
+        """
         self._run = run
         # Attributes are cached here: looking them up per step costs a tenth of the step's time.
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
@@ -77,7 +81,7 @@ class StepRunner:
         self._scope = scope
         self._tracked = scope.line.tracked
         self.holder = Holder()
-        """The holder of reservations made by the step that runs inline."""
+        """Identifies the step that runs in the driver's task as the one that makes reservations."""
         self._routing = routing
         self._values = values
         self.within, self.path_of = routing.within, routing.path_of
@@ -221,7 +225,7 @@ class StepRunner:
         return {} if self._sizes_of(path, outputs) is None else outputs
 
     def recorded(self, step_id: str) -> Recorded | None:
-        """Return the journal record of a step from an earlier execution, if any."""
+        """Return the journal record of a step from an earlier execution, or None."""
         if self._journal is None:
             return None
         return self._journal.recorded(self.path_of(step_id).record_key)
@@ -357,20 +361,20 @@ class StepRunner:
         emit_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
-        """Emit that a step was skipped, because all paths to it are dead."""
+        """Emit the event that a step was skipped."""
         if self._events is not None:
             path = self.path_of(step_id).text
             once = f"{path}|{STEP_SKIPPED}"
             self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
-        """Emit that an abandoned step returned a result, which is dropped."""
+        """Emit the event that an abandoned step returned a result, which was dropped."""
         if self._events is not None:
             path, node = self.path_of(step_id), report.node or None
             self._events.emit(Event(type=LATE_RESULT, step_id=path.text, node_id=node))
 
     def over(self, step_id: str) -> None:
-        """Remove the detached area of a cancelled step whose task has ended."""
+        """Allow new steps and calls again inside a cancelled step whose task has ended."""
         self._detached.end(self.path_of(step_id).inside())
 
 

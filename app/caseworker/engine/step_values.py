@@ -1,8 +1,8 @@
 """Enforces the run's size limits on the outputs of steps.
 
 A value is serialised once, when its step ends, and its size is stored with it. Code that combines
-values (an input handle with several edges, the results of a map, the result of a run) adds up the
-known sizes before it builds the combined value.
+values (an input handle with several edges, the results of a map step, the result of a run) adds up
+the known sizes before it builds the combined value.
 """
 
 from collections.abc import Mapping
@@ -25,30 +25,30 @@ RESULT_KEY: Final = "limits.max_result_kb"
 
 @dataclass(slots=True)
 class Total:
-    """A limit on the combined size of the outputs of one graph, with the bytes left."""
+    """A limit on the combined size of the outputs of one graph, which counts down."""
 
     left_bytes: int
     max_bytes: int
     key: str
     subject: str
-    """The subject of the error message, such as "The result of the run"."""
+    """Start of the error message, such as "The result of the run"."""
 
     @classmethod
     def of_run(cls, limits: ValueLimits) -> "Total":
-        """Return the limit on a run's result."""
+        """Return the limit for the result of a run."""
         most = limits.max_result_bytes
         return cls(most, most, RESULT_KEY, "The result of the run")
 
     @classmethod
     def of_items(cls, limits: ValueLimits | None) -> "Total | None":
-        """Return the limit on the list of results of a map, which counts as one value."""
+        """Return the limit for the result list of a map step, which counts as one value."""
         if limits is None:
             return None
         most = limits.max_value_bytes
         return cls(most, most, VALUE_KEY, "The list of results")
 
     def take(self, step_id: str, size: int) -> None:
-        """Count ``size`` bytes of a step's outputs.
+        """Subtract the size, in bytes, of a step's outputs.
 
         Raises:
             ValueTooLargeError: fewer bytes are left.
@@ -60,7 +60,7 @@ class Total:
 
 
 class StepValues:
-    """Serialises the outputs of the steps of one graph execution within the limits."""
+    """Serialises the outputs of the steps in one graph execution, and checks their sizes."""
 
     __slots__ = ("_limits", "_total")
 
@@ -110,10 +110,10 @@ def sizes_of(frozen: Mapping[str, FrozenJson]) -> dict[str, int]:
 
 
 def require_joined(step_id: str, handle: str, size: int, max_bytes: float) -> None:
-    """Check the total size of an input list before it is built.
+    """Check the size of a list of input values before it is built.
 
     Raises:
-        ValueTooLargeError: the size exceeds the limit of one value.
+        ValueTooLargeError: the size exceeds the limit for one value.
     """
     if size > max_bytes:
         error = too_large(int(max_bytes), VALUE_KEY)

@@ -1,4 +1,4 @@
-"""Interrupts work in flight on a stop, a time limit or a deadline, and abandons stuck work."""
+"""Cancels work in flight on a stop, a time limit or a deadline, and abandons work that hangs."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -19,33 +19,34 @@ _log = structlog.get_logger(__name__)
 
 
 class DetachedWork:
-    """The areas of a run whose work was cancelled but may still run; it must start nothing new."""
+    """The areas of a run whose work was cancelled but may still run; nothing may start there."""
 
     __slots__ = ("areas",)
 
     def __init__(self) -> None:
         self.areas: tuple[Area, ...] = ()
-        """The detached areas; usually empty."""
+        """Areas whose work was cancelled; usually empty."""
 
     def begin(self, area: Area) -> None:
-        """Detach all work in an area."""
+        """Prevent new steps and calls in an area, because its work is being cancelled."""
         self.areas += (area,)
 
     def end(self, area: Area) -> None:
-        """Remove an area whose work has ended; call it once per :meth:`begin`."""
+        """Remove an area whose work has ended; call this once per :meth:`begin`."""
         left = list(self.areas)
         left.remove(area)
         self.areas = tuple(left)
 
     def covers_inside(self, path: StepPath) -> bool:
-        """Return whether all work inside a path is detached."""
+        """Return whether all work inside a path was cancelled."""
         return any(path == area.path or path in area for area in self.areas)
 
     def check(self, path: StepPath) -> None:
-        """Refuse a new step or call inside a detached area.
+        """Check that a new step or call may start.
 
         Raises:
-            asyncio.CancelledError: the path is inside: its task ignored an earlier cancellation.
+            asyncio.CancelledError: the path is in an area whose work was cancelled; the task
+                ignored that cancellation.
         """
         if any(path in area for area in self.areas):
             raise asyncio.CancelledError("The work around it was cut off.")
@@ -62,7 +63,7 @@ class DetachedError(Exception):
 async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) -> Result:
     """Finish ``write`` even if this task is cancelled, then re-raise the cancellation.
 
-    After the first cancel, waits up to ``grace_seconds`` and ignores further cancels.
+    After the first cancellation, this waits up to ``grace_seconds`` and ignores further ones.
 
     Raises:
         asyncio.CancelledError: this task was cancelled while it waited.
@@ -85,9 +86,9 @@ def forget_failure(task: "asyncio.Task[Any]") -> None:
 async def until_done(
     tasks: Iterable["asyncio.Task[Any]"], seconds: float
 ) -> asyncio.CancelledError | None:
-    """Wait up to ``seconds`` for tasks, deferring cancels of this task.
+    """Wait up to ``seconds`` for tasks to end, deferring cancellations of this task.
 
-    Returns the last deferred cancel, for the caller to re-raise, or None.
+    Returns the last deferred cancellation, which the caller should raise, or None.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
@@ -110,10 +111,10 @@ async def set_within(event: asyncio.Event, seconds: float) -> None:
 
 
 class Supervisor:
-    """Runs work that a stop ends even if the work ignores its cancellation."""
+    """Runs work so that a stop ends the wait for it, even if the work ignores its cancellation."""
 
     def __init__(self, *, grace_seconds: float) -> None:
-        """Supervise work that has ``grace_seconds`` to end after it was cancelled."""
+        """Give cancelled work ``grace_seconds`` to end before it is abandoned."""
         self.grace_seconds = grace_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -124,10 +125,10 @@ class Supervisor:
         *,
         late: Callable[[Result], None],
     ) -> Result:
-        """Run ``work`` in its own task and cancel it when the token is tripped.
+        """Run ``work`` in its own task, and cancel it when the token is tripped.
 
-        Work that ignores its cancellation for the grace period is abandoned. ``late`` gets the
-        result if it returns one later.
+        Work that ignores its cancellation for the grace period is abandoned. If it returns a result
+        later, ``late`` is called with the result.
 
         Raises:
             DetachedError: the work did not end within the grace period after a stop.
@@ -173,7 +174,7 @@ def detach(
     *,
     over: Callable[[], None] = lambda: None,
 ) -> None:
-    """When cancelled work ends, call ``late`` with its result, if any, and then ``over``."""
+    """When a cancelled task ends, call ``late`` with its result, if any, and then ``over``."""
 
     def tell(ended: "asyncio.Task[Result]") -> None:
         if not ended.cancelled() and ended.exception() is None:
@@ -192,9 +193,9 @@ def seconds_of(
 ) -> Iterator[None]:
     """Enforce the time limit of a scope while the block runs.
 
-    Trips the token when the limit passes, immediately if it already has, and emits warnings at
-    shares of the limit. ``matter`` returns whether the block's work still counts; if not, the token
-    is not tripped.
+    The token is tripped when the limit passes, or immediately if it already has. Warnings are
+    emitted at the warning thresholds. ``matter`` is called when the limit passes; if the block's
+    work no longer counts, it returns False, and the token is not tripped.
     """
     limit = scope.budget.max_time_seconds
     if limit is None:

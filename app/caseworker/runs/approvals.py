@@ -1,4 +1,4 @@
-"""Approvals of runs: the pending questions and the one decision that each gets.
+"""Approvals of runs: the pending questions, and the one decision that each gets.
 
 A question is a row that its run stores under its fencing token. It is decided once: the row records
 the decision, its author and its time, and later decisions are refused. A decision, the timeout and
@@ -31,32 +31,34 @@ from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
 from caseworker.tools.ports import ToolSpec
 
 ASK_GRACE_SECONDS = 2.0
-"""How long a statement may take after its run is stopped; it is never interrupted."""
+"""Seconds that an SQL statement may take after its run was stopped; statements are not
+interrupted."""
 
 MAX_PROBLEMS = 20
-"""Maximum number of problems reported for changed arguments."""
+"""Maximum number of problems to report if replacement arguments are invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A question as stored."""
+    """A stored question, with its decision if it has one."""
 
     key: RunKey
     approval_id: str
     node_id: str
-    """The CallNode that asked first."""
+    """ID of the CallNode that first asked the question."""
     call_key: str
     question: Question
     requested_at: datetime
     expires_at: datetime
     decision: Decision | None
     open: bool
-    """Whether it can be decided: undecided, not timed out, and its run has not ended."""
+    """Whether it can still be decided: it has no decision, has not timed out, and its run has not
+    ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciding:
-    """A requested decision."""
+    """A caller's decision on a question, before it is stored."""
 
     approval_id: str
     verdict: Verdict
@@ -65,7 +67,7 @@ class Deciding:
     reason: str | None = None
 
     def is_same_as(self, decision: Decision | None) -> bool:
-        """Return whether ``decision`` has the same verdict and arguments, by any author."""
+        """Return whether ``decision`` has the same verdict and arguments, from any approver."""
         return (
             decision is not None
             and decision.verdict is self.verdict
@@ -75,7 +77,7 @@ class Deciding:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPage:
-    """Open questions, oldest first."""
+    """A page of open questions, oldest first."""
 
     approvals: Sequence[Approval]
     next_cursor: str | None
@@ -85,23 +87,27 @@ class ApprovalStore(Protocol):
     """Stores the questions of all runs; every method is one transaction."""
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
-        """Store a question unless it exists and return it; return None if the run is lost."""
+        """Store a question, unless it is already stored, and return it.
+
+        Returns None if this process no longer owns the run.
+        """
         ...
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions made so far; questions past their limit are timed out now."""
+        """Return the decisions by approval ID; questions past their time limit time out first."""
         ...
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
-        """Decide a question and enqueue its run if that waits; return None if it is unknown.
+        """Decide a question, and enqueue its run if the run is waiting.
 
-        An earlier decision is returned unchanged. A decision that is too late, because of the time
-        limit, a cancel request or the end of the run, changes nothing.
+        Returns None if the question does not exist. An earlier decision is returned unchanged. A
+        decision that is too late, because of the time limit, a cancel request or the end of the
+        run, changes nothing.
         """
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Yield a notification of decisions for a run that stays in memory; some may be missed."""
+        """Yield an event that is set when a question of the run is decided; it may miss some."""
         ...
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
@@ -109,11 +115,11 @@ class ApprovalStore(Protocol):
         ...
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
-        """Return the questions of a run, oldest first; None if the run does not exist."""
+        """Return the questions that a run asked, oldest first; None if the run does not exist."""
         ...
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return open questions, oldest first.
+        """Return a page of open questions of a tenant, oldest first.
 
         Raises:
             InvalidRunError: the cursor is invalid.
@@ -123,14 +129,14 @@ class ApprovalStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunDesk:
-    """Asks the questions of one execution of a run; retries while the database is unavailable."""
+    """Stores the questions of one execution of a run; retries while the database is unavailable."""
 
     store: ApprovalStore
     run: Run
     token: CancellationToken
 
     async def ask(self, asked: Asked) -> Decision | None:
-        """Store a question unless it exists; return its decision, if any.
+        """Store a question, unless it is already stored; return its decision, or None.
 
         Raises:
             LostRunError: another worker owns the run now.
@@ -142,24 +148,24 @@ class RunDesk:
         return approval.decision
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions made so far."""
+        """Return the available decisions by approval ID."""
         ids = tuple(approval_ids)
         looking = when_there(partial(self.store.decisions, self.run.key, ids))
         return await shielded(looking, grace_seconds=ASK_GRACE_SECONDS)
 
     def listening(self) -> AbstractContextManager[Notification]:
-        """Yield a notification of decisions for this run."""
+        """Yield an event that is set when a question of this run is decided."""
         return self.store.listening(self.run.key)
 
 
 class RunApprovals:
-    """Approval operations for callers: list and decide."""
+    """Approval operations for callers: list questions and decide them."""
 
     def __init__(self, store: ApprovalStore) -> None:
         self._store = store
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval:
-        """Decide a question once; repeating the same decision changes nothing.
+        """Decide a question; making the same decision again changes nothing.
 
         Raises:
             ApprovalNotFoundError: the question or its run does not exist.
@@ -181,7 +187,7 @@ class RunApprovals:
         return decided
 
     async def of_run(self, key: RunKey) -> Sequence[Approval]:
-        """Return the questions of a run, oldest first.
+        """Return the questions that a run asked, oldest first.
 
         Raises:
             RunNotFoundError: the run does not exist.
@@ -192,12 +198,12 @@ class RunApprovals:
         return found
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return open questions, oldest first."""
+        """Return a page of open questions of a tenant, oldest first."""
         return await self._store.waiting(tenant, limit=limit, cursor=cursor)
 
 
 def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
-    """Validate arguments that replace those of the pending call.
+    """Validate the arguments that are to replace those of a pending call.
 
     Raises:
         InvalidArgumentsError: they violate the schema; each problem names its field.

@@ -1,7 +1,7 @@
 """Rebuilds the prompt of a call in a long conversation from the stored calls.
 
 Each call stores only the messages that it adds, and the number of messages before them. A message
-that holds the reply or result of a call stores a reference to that call.
+with the reply or result of another call stores a reference to that call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +12,12 @@ from caseworker.nodes.agent.references import REPLY_OF, key_in_message, whole_me
 from caseworker.runs.run import CallRecord
 
 AFTER = "after"
-"""Request key that describes the preceding messages: ``call_key`` is the first call of the
-conversation, ``messages`` is the number of preceding messages."""
+"""Key in a stored request that describes the preceding messages: ``call_key`` is the first call of
+the conversation, ``messages`` is the number of preceding messages."""
 
 
 def beginning_of(request: Any) -> str | None:
-    """Return the key of the first call of a conversation; None if the request is complete."""
+    """Return the key of the conversation's first call; None if ``request`` is complete."""
     after = request.get(AFTER) if isinstance(request, Mapping) else None
     return None if after is None else after["call_key"]
 
@@ -25,10 +25,10 @@ def beginning_of(request: Any) -> str | None:
 def whole_request(
     record: CallRecord, stored: Sequence[CallRecord], shown: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Return the request of a call, including the messages before its own.
+    """Return the complete request of a call, including the messages before its own.
 
-    ``stored`` holds the calls of the conversation and the calls that they reference, in order;
-    messages of missing calls are counted in ``messages_left_out``. ``shown`` redacts a result for
+    ``stored`` holds the calls of the conversation and the calls that they reference, in order.
+    Messages of missing calls are counted in ``messages_left_out``. ``shown`` redacts a result for
     display.
     """
     own: Mapping[str, Any] = record.request or {}

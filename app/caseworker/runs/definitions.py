@@ -38,17 +38,19 @@ from caseworker.runs.run import DefinitionRef
 
 MANY_STEPS = 200
 LARGE_BYTES = 8192
-"""Graphs with more steps or bytes are validated in a thread, to keep the event loop responsive."""
+"""Size in bytes, or number of steps, above which a graph is validated in a thread, to keep the
+event loop responsive."""
 
 COMPILED_BYTES = 512 * 1024
-"""Cache size of prepared graphs, in bytes of JSON; prepared graphs take about ten times as much."""
+"""Size of the cache of prepared graphs, in bytes of JSON. In memory, they take about ten times as
+much."""
 
 AGENT_STEP = "agent"
 _AGENT_PLACE = f"steps.0.data.{AGENT_STEP}."
 
 
 def graph_of(kind: DefinitionKind, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the graph that executes a definition; an agent becomes a graph with one step."""
+    """Return the graph to execute for a definition; an agent becomes a graph with one step."""
     if kind is DefinitionKind.GRAPH:
         return content
     step = {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: content}}
@@ -56,7 +58,7 @@ def graph_of(kind: DefinitionKind, content: Mapping[str, Any]) -> Mapping[str, A
 
 
 class Definitions:
-    """Registers, returns and prepares graphs and agents."""
+    """Registers graphs and agents, returns them, and prepares them for execution."""
 
     def __init__(self, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits) -> None:
         self._store = store
@@ -79,7 +81,9 @@ class Definitions:
         return runnable
 
     async def named(self, tenant: str, ref: DefinitionRef) -> tuple[DefinitionRef, RunnableGraph]:
-        """Load, validate and prepare a registered graph or agent; also return its exact version.
+        """Load, validate and prepare a registered graph or agent.
+
+        Returns a reference to the exact version, and the prepared graph.
 
         Raises:
             GraphRefusedError: the definition does not exist or is invalid.
@@ -97,7 +101,7 @@ class Definitions:
         return head.ref, runnable
 
     async def problems(self, tenant: str, graph: Mapping[str, Any]) -> Sequence[Problem]:
-        """Return all problems of a graph, errors and warnings."""
+        """Return all problems of a graph: errors and warnings."""
         try:
             return (await self._examined(tenant, DefinitionKind.GRAPH, graph))[1]
         except GraphRefusedError as refused:
@@ -110,7 +114,7 @@ class Definitions:
         content: Mapping[str, Any],
         description: str | None = None,
     ) -> Registered:
-        """Store a definition as the next version of a name; identical content adds no version.
+        """Store a definition as the next version under its name; identical content adds no version.
 
         Raises:
             GraphRefusedError: the definition is invalid, or would contain itself.
@@ -139,7 +143,7 @@ class Definitions:
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the versions under the name of ``ref``, newest first.
+        """Return a page of the versions under the name of ``ref``, newest first.
 
         Raises:
             DefinitionNotFoundError: no definition has this name.
@@ -196,7 +200,7 @@ class Definitions:
     async def require_models(
         self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
     ) -> None:
-        """Reject a run's graph that uses models outside ``allowed``.
+        """Check that the graph of a run only uses models in ``allowed``.
 
         Raises:
             GraphRefusedError: the graph uses other models; each problem gives the place.
@@ -205,7 +209,7 @@ class Definitions:
         _require_no_error(at_home(found, kind), kind)
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
-        """Store an agent as the next version of its own name.
+        """Store an agent as the next version under the name that it contains.
 
         Raises:
             GraphRefusedError: the agent is invalid, or would contain itself.
@@ -247,7 +251,7 @@ def problems_alone(
 ) -> Sequence[Problem]:
     """Return all problems of a graph that can be found without the registry.
 
-    Each referenced definition yields a warning.
+    Each reference to a registered definition yields a warning, because it cannot be resolved.
     """
     if beyond := GraphSize.of(graph).beyond(limits):
         return beyond
@@ -287,7 +291,10 @@ def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None
 
 
 def at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
-    """Translate problem places in the executed graph to places in the definition."""
+    """Return the problems with their places relative to the definition instead of the graph.
+
+    An agent is executed as a step of a graph, so the places of its problems have a prefix there.
+    """
     if kind is DefinitionKind.GRAPH:
         return problems
     return [replace(one, place=one.place.removeprefix(_AGENT_PLACE)) for one in problems]

@@ -1,4 +1,4 @@
-"""Errors of run operations; none of them depends on HTTP."""
+"""Errors that run operations raise; they are independent of HTTP."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,11 @@ class RunNotEndedError(Exception):
 
 
 class SourceNotFoundError(RunNotFoundError):
-    """The run to resume from does not exist or belongs to another tenant."""
+    """The run to resume does not exist or belongs to another tenant."""
 
 
 class SourceNotEndedError(Exception):
-    """The run to resume from has not ended."""
+    """The run to resume has not ended."""
 
 
 class CallNotFoundError(LookupError):
@@ -33,11 +33,11 @@ class ApprovalNotFoundError(LookupError):
 
 
 class ApprovalDecidedError(Exception):
-    """Another decision, the timeout or the end of the run came first."""
+    """The approval was already decided or timed out, or its run has ended."""
 
 
 class InvalidArgumentsError(ValueError):
-    """Arguments violate their schema; each problem is a pair of field and advice."""
+    """Arguments violate their schema; each problem is a field and a text on how to fix it."""
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         super().__init__(f"{len(problems)} problems")
@@ -49,28 +49,28 @@ class ArtifactNotFoundError(LookupError):
 
 
 class RunConflictError(Exception):
-    """The run id, or the pair of run id and idempotency key, belongs to another request."""
+    """The run ID, or the idempotency key together with the run ID, belongs to another request."""
 
 
 class IdempotencyMismatchError(Exception):
-    """The idempotency key was already used with a different body."""
+    """The idempotency key was already used for a request with a different body."""
 
 
 class TooManyPendingCancelsError(Exception):
-    """Too many cancel requests are pending for runs that do not exist."""
+    """Too many cancel requests are stored for runs that do not exist."""
 
 
 class QueueFullError(Exception):
-    """The queue has reached its limit."""
+    """The queue is full: it already holds the maximum number of runs."""
 
     def __init__(self, rate: RateState | None = None) -> None:
         super().__init__()
         self.rate = rate
-        """State of the tenant's rate limit, if there is one."""
+        """State of the tenant's rate limit; None if it has none."""
 
 
 class InvalidRunError(ValueError):
-    """A request is invalid; names the field and the remedy."""
+    """A request is invalid; the error names the field and explains how to fix it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -78,10 +78,10 @@ class InvalidRunError(ValueError):
 
 
 class GraphRefusedError(ValueError):
-    """A graph or an agent cannot be executed; carries all its problems.
+    """A graph or an agent cannot be executed; the error holds all its problems.
 
-    Places of problems are relative to it, such as ``steps.2.type``, or ``name`` if it was
-    referenced by name.
+    The places of problems are relative to the graph or agent, such as ``steps.2.type``. If the
+    caller referenced a definition that does not exist, the place is ``name`` or ``version``.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class DefinitionNotFoundError(LookupError):
 
 
 class DefinitionInUseError(Exception):
-    """The definition to delete is contained in other definitions."""
+    """Other definitions contain the definition that was to be deleted."""
 
     def __init__(self, ref: DefinitionRef, users: Sequence[DefinitionRef]) -> None:
         super().__init__(f"{len(users)} definitions contain it")
@@ -110,8 +110,8 @@ class DefinitionInUseError(Exception):
 
 
 class ContainedDefinitionGoneError(Exception):
-    """A definition that a new one contains was deleted during validation."""
+    """While a definition was being validated, one that it contains was deleted."""
 
 
 class DefinitionsTooLargeError(Exception):
-    """The requested definitions together exceed the size limit."""
+    """The definitions to load exceed the size limit together."""

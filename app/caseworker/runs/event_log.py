@@ -1,11 +1,12 @@
 """Buffers the events of one run until they are stored.
 
-An event gets its final number and time when it is emitted. Numbers run from 1 to n without gaps,
-across all executions of a run. Every write carries all unconfirmed events, including those of a
-write still in flight. So whichever write succeeds or fails, the store never holds an event without
-its predecessors. Stored events do not change, with one exception: when an answer is journaled, its
-streamed parts are rewritten with the key of the call instead of the text. Events that a worker lost
-before storing them never existed: the next owner continues from the last stored number.
+An event gets its final sequence number and time when it is emitted. Sequence numbers run from 1 to
+n without gaps, across all executions of a run. Every write contains all events that are not
+confirmed as stored, including those of a write still in flight. So whichever write succeeds or
+fails, the store never holds an event without its predecessors. Stored events do not change, with
+one exception: when an answer is journaled, its streamed parts are rewritten, with the key of the
+call instead of the text. Events that a worker lost before storing them do not count: the next owner
+continues from the last stored sequence number.
 """
 
 import re
@@ -27,18 +28,18 @@ _TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", r
 def run_ended(
     status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
 ) -> Event:
-    """Return the final event of a run."""
+    """Return the event that reports the end of a run."""
     return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
 
 
 def late_result(usage: Mapping[str, Any], last_seq: int) -> tuple[EventRecord, ...]:
-    """Return the event that reports a cost change after the end of a run."""
+    """Return the event that reports that the cost of a run changed after its end."""
     event = Event(type=LATE_RESULT, data={"usage": dict(usage)})
     return EventLog(last_seq=last_seq).followed_by(event)
 
 
 class EventLog:
-    """The events of one execution that are not confirmed as stored."""
+    """The events of one execution that are not yet confirmed as stored."""
 
     def __init__(
         self,
@@ -49,18 +50,18 @@ class EventLog:
         limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Continue numbering after ``last_seq``, the last stored event.
+        """Continue after the last stored event, which has the sequence number ``last_seq``.
 
-        ``stored_once`` holds keys of stored events that must not be repeated. ``streamed`` maps
-        step and event type to partly stored answers of earlier owners; an answer that ends or
-        restarts is removed. ``now`` returns Unix time.
+        ``stored_once`` holds the deduplication keys of events that must not be stored again.
+        ``streamed`` maps step ID and event type to answers of which earlier owners stored only a
+        part. When such an answer ends or restarts, its entry is removed. ``now`` returns Unix time.
         """
         self._last_seq = last_seq
         self._stored_once = stored_once
         self._streamed = {} if streamed is None else streamed
         self._limits = limits
         self.size_bytes = 0
-        """Data size of all events so far."""
+        """Total data size, in bytes, of all events so far."""
         self._now = now
         self._fresh: list[_Fresh] = []
         self._numbered: list[EventRecord] = []
@@ -70,16 +71,16 @@ class EventLog:
         """Stored parts to rewrite because their texts are journaled now."""
 
     def __bool__(self) -> bool:
-        """Return whether any event may not be stored yet."""
+        """Return whether there are events that may not be stored yet."""
         return bool(self._fresh or self._numbered or self._shortened)
 
     @property
     def streams(self) -> bool:
-        """Whether the last event is part of an answer and not yet sent to the store."""
+        """Whether the last event is a part of an answer that was not yet sent to the store."""
         return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
 
     def add(self, event: Event) -> None:
-        """Append an event.
+        """Append an event to the buffer.
 
         Raises:
             ValueTooLargeError: its data exceeds a limit.
@@ -137,7 +138,7 @@ class EventLog:
         return frozen.value()
 
     def unconfirmed(self) -> tuple[EventRecord, ...]:
-        """Number new events; return all events that may not be stored yet, in order."""
+        """Return all events that may not be stored yet, in order, with their sequence numbers."""
         for each in self._fresh:
             self._last_seq += 1
             each.record = _record(self._last_seq, each.event, each.data, each.at)
@@ -146,7 +147,7 @@ class EventLog:
         return (*self._shortened, *self._numbered)
 
     def confirm(self, stored: Sequence[EventRecord]) -> None:
-        """Drop events that are stored now; keep parts that changed since they were sent."""
+        """Drop events that are stored now, except parts of answers that have changed since."""
         if self._shortened:
             known = set(map(id, stored))
             self._shortened = [each for each in self._shortened if id(each) not in known]
@@ -157,9 +158,9 @@ class EventLog:
             del self._numbered[:beyond]
 
     def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
-        """Return the unconfirmed events followed by ``event``, which is not buffered.
+        """Return the unconfirmed events followed by ``event``, which is not added to the buffer.
 
-        If the store rejects the end of a run, its event never happened.
+        So if the store rejects the end of a run, the event for that end leaves no trace.
         """
         pending = self.unconfirmed()
         return (*pending, _record(self._last_seq + 1, event, event.data, self._now()))

@@ -1,4 +1,4 @@
-"""One execution of a run: combines its graph, limits and journal."""
+"""One execution of a run: its graph, its limits and its journal."""
 
 import asyncio
 import random
@@ -36,16 +36,20 @@ class ActiveRun:
     token: CancellationToken
     ended: asyncio.Event
     prepared: PreparedGraph | None = None
-    """The prepared graph, if it was prepared on acceptance."""
+    """Graph of the run, if it was already prepared when the run was accepted; otherwise None."""
     delivered_at: datetime | None = None
     finished: bool = False
-    """True once this process has stored the end of the run."""
+    """Whether this process has stored the end of the run."""
     scope: Scope | None = None  # once it is executed
     final: Run | None = None
-    """The run as this process ended it; None if the final state must be read from the store."""
+    """Final state of the run as this process stored it. None if it must be read from the store."""
 
     def end(self, finish: FinishRun, finished_at: datetime) -> Run:
-        """Return the ended run; it is final unless cancelled (the store has the details)."""
+        """Return the run as ended by ``finish``.
+
+        The result is also kept as ``final``, unless the run was cancelled, because only the store
+        has the details of a cancellation.
+        """
         ended = as_ended(self.run, finish, finished_at)
         if finish.status is not RunStatus.CANCELLED:
             self.final = ended
@@ -53,7 +57,7 @@ class ActiveRun:
 
 
 class Execution:
-    """The objects of one execution of a run, created on each start or recovery."""
+    """Holds the objects needed for one execution of a run; created at each start or recovery."""
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class Execution:
         limits: ValueLimits = USUAL_LIMITS,
         span_of: SpanOf | None = None,
     ) -> None:
-        """``span_of`` returns the spans to propagate to called services; None propagates none."""
+        """``span_of`` returns the span contexts to propagate to called services; None for none."""
         self.run = run
         self._span_of = span_of
         self.token = token
@@ -99,12 +103,12 @@ class Execution:
 
     @property
     def ended(self) -> bool:
-        """True once :meth:`finish` was called; later costs are recorded as late."""
+        """Whether :meth:`finish` was called; costs from then on are recorded as late costs."""
         return self._ended
 
     @property
     def active_seconds(self) -> float:
-        """Execution time in seconds, earlier executions included."""
+        """Execution time so far in seconds, including earlier executions."""
         return self.scope.usage.time_elapsed_seconds
 
     def deadline_in(self) -> float | None:
@@ -120,7 +124,10 @@ class Execution:
         grace_seconds: float,
         over: Callable[[], None] = lambda: None,
     ) -> RunContext:
-        """Return the shared context of steps; ``over`` is called when abandoned work ends."""
+        """Return the context that the run's steps share.
+
+        ``over`` is called each time abandoned work has ended.
+        """
         seed = f"{self.run.key.run_id}/{self.run.fence}"
         return RunContext(
             run_id=self.run.key.run_id,
@@ -149,7 +156,10 @@ class Execution:
         )
 
     def finish(self, outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
-        """End the graph and return the update that stores the outcome; a later call wins."""
+        """Close the ExecutionGraph and return the update that stores the outcome.
+
+        Another call replaces the outcome: the graph is reopened and closed again.
+        """
         if self._ended:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
@@ -172,7 +182,7 @@ class Execution:
         )
 
     def late(self) -> LateResult:
-        """Return the costs incurred since the run was finished."""
+        """Return the costs that arose after the run was finished."""
         return LateResult(
             key=self.run.key,
             fence=self.run.fence,
@@ -181,7 +191,7 @@ class Execution:
         )
 
     def abandon(self, reason: str) -> tuple[Sequence[CallRecord], Sequence[EventRecord]]:
-        """Close open nodes but not the run; return calls and events not stored yet."""
+        """Close all open nodes except the root; return the calls and events not stored yet."""
         self.graph.close_open(reason)
         return self.journal.close(), self.journal.unstored_events()
 

@@ -1,8 +1,9 @@
 """Executes runs in this process: each in its own task, each under its own fencing token.
 
-A run arrives here claimed. It is executed as one graph, stopped through its cancellation token, and
-finished by one guarded update. A run that the process cannot finish is released to the queue. If
-the release fails too, another process recovers the run after this one's heartbeat is stale.
+A run is already claimed when it is passed to the executor. It is executed as one graph, stopped
+through its cancellation token, and finished by one guarded update. A run that the process cannot
+finish is released to the queue. If the release fails too, another process recovers the run once the
+heartbeats of this one have been missing for long enough.
 """
 
 import asyncio
@@ -55,13 +56,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLimits:
-    """Limits of run execution in this process."""
+    """Limits on the execution of runs in this process."""
 
     max_runs: int
     max_attempts: int
-    """How many workers a run may lose in a row without progress before it fails as lost."""
+    """Maximum number of workers in a row that a run may lose without making progress. Then it fails
+    as lost."""
     max_parallel_steps: int
-    """Maximum number of concurrent steps of one run, regardless of the width of its graphs."""
+    """Maximum number of concurrent steps of one run, whatever its graphs allow."""
     values: ValueLimits = USUAL_LIMITS
 
 
@@ -83,10 +85,11 @@ class RunExecutor:
         observers: RunObservers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Omit ``artifacts`` to store no files, and ``approvals`` to disable approvals."""
+        """``artifacts`` stores files, ``approvals`` questions; None disables the feature."""
         self.worker_id = worker_id
         self.broken: dict[RunKey, int] = {}
-        """Fencing tokens of runs that crashed here; the heartbeat releases them."""
+        """Fencing tokens of runs whose execution crashed here, by run; the heartbeat releases
+        them."""
         self._store = store
         self._journals = journals
         self._graphs = RunGraphs(catalog)
@@ -98,7 +101,7 @@ class RunExecutor:
         self._observers = observers or RunObservers()
         self._clock = clock
         self.changes = 0
-        """Counter, incremented whenever a run starts or ends here."""
+        """Counter that increases whenever a run starts or ends here."""
         self._active: dict[RunKey, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.slots = RunSlots(limits.max_runs, self._active.keys())
@@ -115,35 +118,35 @@ class RunExecutor:
 
     @property
     def free_slots(self) -> int:
-        """Number of runs that can be started now."""
+        """Number of further runs that can be started now."""
         return self.slots.free if self._open else 0
 
     def reserve(self, tenant: str | None = None) -> bool:
-        """Reserve a slot for a run about to be claimed; return False if none is free."""
+        """Reserve a slot for a run that is about to be claimed; return False if none is free."""
         return self._open and self.slots.reserve(tenant)
 
     def unreserve(self, tenant: str | None = None) -> None:
-        """Release a reserved slot."""
+        """Release a slot that :meth:`reserve` reserved."""
         self.slots.unreserve(tenant)
 
     async def room(self) -> None:
-        """Wait until a slot may be free."""
+        """Wait until a slot may be free; use :meth:`reserve` to get it."""
         while self.free_slots <= 0:
             await self.slots.change()
 
     async def freed(self) -> None:
-        """Wait until a run ends that may have blocked other runs of its tenant."""
+        """Wait until a run ends that may have kept other runs of its tenant waiting."""
         await self._freed.wait()
         self._freed.clear()
 
     def start(
         self, run: Run, *, permitted_at: float, prepared: PreparedGraph | None = None
     ) -> None:
-        """Execute a run claimed for this process; repeating the call changes nothing.
+        """Execute a run that was claimed for this process; repeating the call changes nothing.
 
-        ``permitted_at`` is the send time of the claiming statement, on the monotonic clock.
-        ``prepared`` is the run's graph, if available. If this process lost the run and reclaimed
-        it, the new execution starts after the lost one has ended.
+        ``permitted_at`` is the time, on the monotonic clock, at which the claiming statement was
+        sent. ``prepared`` is the run's graph, if it is available. If this process lost the run and
+        claimed it again, the new execution starts after the lost one has ended.
         """
         if (lost := self._active.get(run.key)) is not None:
             if lost.run.fence >= run.fence:
@@ -158,7 +161,7 @@ class RunExecutor:
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
     def cancel(self, key: RunKey, request: CancelRequest) -> bool:
-        """Cancel a run executed here; return False if it is not."""
+        """Cancel a run that is executed here; return False if it is not executed here."""
         if (active := self._active.get(key)) is None:
             return False
         active.delivered_at = active.delivered_at or _now()
@@ -166,23 +169,23 @@ class RunExecutor:
         return True
 
     def lose(self, key: RunKey) -> None:
-        """Stop a run that this process no longer owns."""
+        """Stop the execution of a run that this process no longer owns."""
         if (active := self._active.get(key)) is not None:
             active.token.trip(LostRunError())
 
     def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return the usage so far of a run executed here; None if it is not."""
+        """Return the usage so far of a run that is executed here; None if it is not."""
         active = self._active.get(key)
         return active.scope.to_dict() if active and active.scope else None
 
     def stop_taking(self) -> None:
-        """Stop accepting runs; running ones continue."""
+        """Stop accepting runs; those in progress continue."""
         self._open = False
 
     async def ended(self, key: RunKey) -> Run | None:
-        """Wait for the end of a run executed here.
+        """Wait until a run that is executed here has ended, and return it.
 
-        Return None if it is not executed here, or if only the store has its final state.
+        Returns None if it is not executed here, or if only the store has its final state.
         """
         if (active := self._active.get(key)) is None:
             return None

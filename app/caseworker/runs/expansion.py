@@ -1,8 +1,8 @@
-"""Expands references to registered graphs and agents inside a graph.
+"""Replaces references to registered graphs and agents inside a graph by their content.
 
 A few small graphs that reference one another can expand to an arbitrarily large one, so sizes are
 computed before anything is built. Definitions are loaded level by level, up to the byte limit. Each
-one is expanded once, however often it is referenced, and its size is added at each place. The
+definition is expanded once, however often it is referenced, but its size counts at each place. The
 result shares its parts, so even a graph that exceeds the limits is never built in full.
 """
 
@@ -28,13 +28,13 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 
 
 def canonical(graph: Mapping[str, Any]) -> bytes:
-    """Serialize a graph as canonical JSON: equal graphs give equal bytes."""
+    """Serialize a graph as canonical JSON: equal graphs result in equal bytes."""
     return _CANONICAL.encode(graph).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """The measures that the limits of graphs apply to."""
+    """The size of a graph, in all the quantities that have limits."""
 
     size_bytes: int
     steps: int
@@ -43,7 +43,7 @@ class GraphSize:
 
     @classmethod
     def of(cls, graph: Mapping[str, Any]) -> Self:
-        """Measure a graph; a referenced definition counts only as its reference."""
+        """Return the size of a graph; a referenced definition counts only as a reference."""
         steps = edges = depth = 0
         level: list[Mapping[str, Any]] = [graph]
         while level:
@@ -54,7 +54,7 @@ class GraphSize:
         return cls(len(canonical(graph)), steps, edges, depth)
 
     def with_inside(self, inner: Self, *, level: int) -> Self:
-        """Return the size after inserting ``inner`` below ``level`` graphs."""
+        """Return the size with a graph of size ``inner`` inserted below ``level`` nested graphs."""
         return type(self)(
             self.size_bytes + inner.size_bytes,
             self.steps + inner.steps,
@@ -63,7 +63,7 @@ class GraphSize:
         )
 
     def beyond(self, limits: GraphLimits) -> tuple[Problem, ...]:
-        """Return a problem for each exceeded limit."""
+        """Return one problem for each limit that the size exceeds."""
         compared = (
             (self.size_bytes, limits.max_bytes, "have at most {} bytes as JSON", "max_graph_bytes"),
             (self.steps, limits.max_steps, "have at most {} steps", "max_graph_steps"),
@@ -79,7 +79,7 @@ class GraphSize:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A graph or agent with all references resolved, except missing ones."""
+    """A graph or agent whose references were resolved, except those that do not exist."""
 
     graph: Graph
     size: GraphSize
@@ -87,14 +87,14 @@ class Expanded:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A reference to a definition that does not exist."""
+    """A reference to a definition that does not exist, with its place in the graph."""
 
     path: Path
     ref: DefinitionRef
 
 
 class Expansion:
-    """Expands one graph; loads the definitions it needs within the limits."""
+    """Expands one graph: loads the definitions that it references, within the limits."""
 
     def __init__(
         self, tenant: str, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits
@@ -107,19 +107,21 @@ class Expansion:
         """Maps each reference to the exact version and its content; None if it does not exist."""
         self._expanded: dict[DefinitionRef, Expanded] = {}
         self.missing: list[Missing] = []
-        """References to missing definitions; they stay unresolved in the result."""
+        """References to definitions that do not exist; the result still contains them."""
 
     @property
     def named_others(self) -> bool:
-        """Whether the expanded content referenced any definition."""
+        """Whether the expanded content contained references to definitions."""
         return bool(self._found)
 
     def put(self, ref: DefinitionRef, graph: Graph) -> None:
-        """Register a definition that is not stored yet under a reference."""
+        """Use ``graph`` for references to ``ref``, although the definition is not stored yet."""
         self._found[ref] = ref, graph
 
     async def expand(self, graph: Graph, *, itself: DefinitionRef | None = None) -> Expanded:
-        """Return the graph with all references resolved; ``itself`` is its own reference.
+        """Return the graph with all references resolved.
+
+        ``itself`` is the reference to the graph, if it has one, to detect that it contains itself.
 
         Raises:
             GraphRefusedError: the graph is too large, or contains itself.
@@ -194,7 +196,7 @@ class Expansion:
 
 
 def place_of(path: Iterable[str | int]) -> str:
-    """Format a path for problem reports."""
+    """Return a path in a graph as text, for problem reports."""
     return ".".join(str(part) for part in path)
 
 

@@ -1,4 +1,4 @@
-"""Releases runs that this process cannot continue, so other processes can claim them."""
+"""Releases runs that this process cannot continue, so that other processes can claim them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,40 +11,42 @@ from caseworker.runs.run import RunKey
 Answer = TypeVar("Answer")
 
 GIVE_UP_SECONDS = 5.0
-"""How long a stopping process waits for one more run to end or be released, in addition to the
-grace period of a step."""
+"""Seconds that a stopping process waits, beyond the grace period of a step, for one more run to end
+or to be released."""
 
 CLAIM_SECONDS = 12.0
-"""How long a stopping process waits for the answer to a claim in flight."""
+"""Seconds that a stopping process waits for the response to a claim in flight."""
 
 RELEASES_AT_ONCE = 4
-"""Concurrent releases; others queue here instead of holding a connection."""
+"""Maximum number of concurrent releases. Further releases wait without holding a connection."""
 
 AGAIN_SECONDS = (0.1, 2.0)
-"""Back-off while the store is unavailable: first, maximum."""
+"""First and maximum back-off, in seconds, while the store is unavailable."""
 
 PAUSE_SECONDS = (5.0, 60.0)
-"""Pause before a declined run can be claimed again: first, maximum."""
+"""First and maximum pause, in seconds, before a declined run can be claimed again."""
 
 DECLINED_AT_MOST = 8
-"""How often this process declines one run, within about five minutes, before it fails the run."""
+"""Number of times that this process declines the same run before it fails the run. With the pauses,
+that takes about five minutes."""
 
 REMEMBERED = 1000
-"""Maximum number of runs whose declines are counted."""
+"""Maximum number of declined runs for which the number of times is kept."""
 
 
 class Declined:
     """Counts how often this process has declined each run that it cannot execute.
 
-    During a rolling update, the new release accepts runs with steps, functions or tools that
-    processes of the old release lack. Those decline such runs with growing pauses.
+    During a rolling update, processes of the new release accept runs with steps, functions or tools
+    that processes of the old release lack. The old processes decline such runs, with growing
+    pauses.
     """
 
     def __init__(self) -> None:
         self._times: dict[RunKey, int] = {}
 
     def pause_before(self, key: RunKey) -> float | None:
-        """Return the pause before the run may be claimed again; None after too many declines."""
+        """Return the seconds until a run may be claimed again; None after too many declines."""
         times = self._times.pop(key, 0) + 1
         if times > DECLINED_AT_MOST:
             return None
@@ -56,7 +58,7 @@ class Declined:
 
 
 async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Call a store; retry with back-off while it is unavailable."""
+    """Return the result of ``ask``, retrying with back-off while the store is unavailable."""
     pause, longest = AGAIN_SECONDS
     while True:
         try:
@@ -67,5 +69,5 @@ async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
 
 
 def shutting_down() -> HandOver:
-    """Return the stop that hands runs over when the process shuts down."""
+    """Return the stop with which a process that shuts down releases its runs."""
     return HandOver("The process is shutting down.")

@@ -1,22 +1,23 @@
-"""Selects the part of an ended run's journal that another run imports to resume from there.
+"""Selects the part of an ended run's journal that another run imports in order to resume it.
 
-The selection covers the whole journal, or everything that had ended when a given node ended. Of it,
+The selection covers the whole journal, or everything that had ended when a given node ended. Nodes
+within it are treated as follows:
 
-- successful nodes are imported as they are, with everything inside them;
-- so are failures that the run survived, because a later node in the same step was imported: replay
-  must fail again to get there;
-- a tool call whose effect is unknown stays unknown: a tool that must not be called twice is not
-  called again;
-- nodes that were open, or that failed or stopped around imported nodes, are resumed;
-- an incomplete reply, or one that made its step or agent fail, is left out if nothing started in
-  there afterwards: replayed, it would only end the new run in the same way;
-- all other nodes are executed again when the graph reaches them.
+- Successful nodes are imported unchanged, with everything inside them.
+- So are failures that the run survived, because a later node in the same step was imported: to get
+  there, replay must fail again.
+- A tool call whose effect is unknown stays unknown, so a tool that must not be called twice is not
+  called again.
+- Nodes that were open, or that failed or stopped around imported nodes, are resumed.
+- A reply that is incomplete, or that made its step or agent fail, is left out if nothing started in
+  that step or agent afterwards. Replaying it would only end the new run in the same way.
+- All other nodes are executed again when the graph reaches them.
 
 A tool call requested by an LLM call is not inside that call, which had ended before. It counts as a
 call of the step or agent around both.
 
-Times are in milliseconds; of two nodes that ended in the same one, the older counts as the first. A
-node's dependencies are older and ended before it, so they are imported as well.
+Times are in milliseconds. If two nodes ended in the same millisecond, the older node counts as the
+first. A node's dependencies are older and ended before it, so they are imported as well.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -34,7 +35,7 @@ _NO_NODE = "The run has no node with this ID. GET /runs/{run_id}/trace lists all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """The fields of a journal row that the selection uses."""
+    """The fields of a journal row that the selection needs."""
 
     seq: int
     node_id: str
@@ -47,36 +48,39 @@ class NodeLine:
     start_ts_ms: int
     end_ts_ms: int
     taken_over: bool
-    """Whether the run itself imported the node."""
+    """Whether the ended run had itself imported the node from another run."""
     error_class: str | None = None
     incomplete: bool = False
-    """Whether the node is an incomplete reply of a model."""
+    """Whether the node is an LLM call with an incomplete reply."""
 
     @property
     def end(self) -> tuple[int, int]:
-        """Sort key for the order of ends."""
+        """Key by which nodes are sorted in the order in which they ended."""
         return self.end_ts_ms, self.seq
 
     @property
     def is_attempt(self) -> bool:
-        """Whether this is an attempt of a call or step, which has no journal entry of its own."""
+        """Whether the node is an attempt at a call or step; attempts have no journal entry."""
         return self.call_key is None and self.name == ATTEMPT and self.kind == "system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """The sequence numbers of the journal rows to import."""
+    """The sequence numbers of the journal rows to import, by how they are imported."""
 
     known: Sequence[int]
-    """Imported with their outcome and value."""
+    """Rows to import with their outcome and value."""
     unknown: Sequence[int]
-    """Imported without an outcome, because it is unknown or superseded."""
+    """Rows to import without an outcome, because it is unknown or must not be replayed."""
     open: Sequence[int]
-    """Resumed by the new run; includes the root."""
+    """Rows of nodes that the new run resumes, including the root."""
 
 
 def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
-    """Select the rows to import from the journal of an ended run, given in node order.
+    """Select the rows to import from the journal of an ended run.
+
+    ``lines`` are in node order. ``until`` is the ID of the last node to import; None imports
+    everything that can be imported.
 
     Raises:
         InvalidRunError: the node ``until`` does not exist.

@@ -1,4 +1,4 @@
-"""Registered graphs and agents: their versions, and the ports for storing and validating them.
+"""Registered graphs and agents: their versions, and the interfaces for storing and validating them.
 
 A definition is a graph or an agent under a name; graphs and agents have separate namespaces. Every
 change creates a new version. Versions never change, and version numbers are never reused. A
@@ -19,19 +19,22 @@ from caseworker.runs.run import DefinitionRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLimits:
-    """Size limits of a graph, including everything it contains."""
+    """Limits on the size of a graph, including everything that it contains."""
 
     max_bytes: int
-    """Size of the graph as JSON."""
+    """Maximum size of the graph as JSON, in bytes."""
     max_steps: int
     max_edges: int
     max_depth: int
-    """Nesting depth, counting the outermost graph."""
+    """Maximum nesting depth; the outermost graph has depth 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionVersion:
-    """One version of a definition; ``sha256`` and ``size_bytes`` refer to its canonical JSON."""
+    """Describes one version of a definition without its content.
+
+    ``sha256`` and ``size_bytes`` refer to the canonical JSON of the content.
+    """
 
     kind: DefinitionKind
     name: str
@@ -57,17 +60,17 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class RunnableGraph:
-    """A validated graph with all references resolved."""
+    """A validated graph whose references have all been resolved."""
 
     graph: Mapping[str, Any]
-    """The form that is stored with a run."""
+    """The graph with its references resolved, as it is stored with a run."""
     prepared: PreparedGraph | None
-    """Prepared for execution in this process; if None, the executor prepares it."""
+    """The graph prepared for execution; None if the executor has to prepare it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDefinition:
-    """A validated graph or agent to register."""
+    """A validated graph or agent that is about to be registered."""
 
     tenant: str
     kind: DefinitionKind
@@ -77,42 +80,43 @@ class NewDefinition:
     sha256: str
     size_bytes: int
     uses: tuple[DefinitionRef, ...]
-    """The definitions that it references directly."""
+    """References to the definitions that it contains directly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The result of a registration."""
+    """The response to a registration: the version, and whether it is new."""
 
     head: DefinitionVersion
     created: bool
-    """False if the newest version is identical."""
+    """Whether a new version was created; False if the newest version is identical."""
     warnings: Sequence[Problem] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPage:
-    """A page of definition versions of one kind."""
+    """A page of definition versions, either of graphs or of agents."""
 
     heads: Sequence[DefinitionVersion]
     next_cursor: str | None
 
 
 class GraphChecks(Protocol):
-    """Validates graphs. Both methods are pure and thread-safe."""
+    """Validates graphs. The methods have no side effects and are thread-safe."""
 
     def examine(
         self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
     ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
-        """Validate a graph; return it prepared, unless it has errors, and all problems.
+        """Validate a graph. Return the prepared graph (None if there are errors) and all problems.
 
         Problems are errors and warnings, each with its place. The keys ``name`` and ``version`` of
-        a graph are ignored. ``allowed`` restricts the models; None allows all configured models.
+        a graph are ignored. ``allowed`` lists the models that may be used; None allows all
+        configured models.
         """
         ...
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
-        """Return the definitions referenced in a graph, at any depth of inline definitions.
+        """Return the references to registered definitions in a graph, at any nesting depth.
 
         Invalid graphs are accepted; :meth:`examine` reports their problems.
         """
@@ -120,9 +124,9 @@ class GraphChecks(Protocol):
 
 
 class DefinitionStore(Protocol):
-    """Stores definitions. Every method is one transaction; tenants are isolated.
+    """Stores definitions. Every method is one transaction and sees one tenant's data only.
 
-    An invalid cursor raises ``InvalidRunError``.
+    Methods raise ``InvalidRunError`` if a cursor is invalid.
     """
 
     async def add(self, new: NewDefinition) -> Registered:
@@ -143,32 +147,32 @@ class DefinitionStore(Protocol):
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return the wanted definitions that exist.
+        """Return those of the wanted definitions that exist, by reference.
 
         Raises:
-            DefinitionsTooLargeError: together they exceed ``max_bytes``, each counted once;
-                nothing was read.
+            DefinitionsTooLargeError: together they exceed ``max_bytes``, each counted once. Nothing
+                was read.
         """
         ...
 
     async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return the wanted references that exist."""
+        """Return those of the wanted references that refer to an existing definition."""
         ...
 
     async def find(
         self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the newest version of each name, ordered by name."""
+        """Return a page with the newest version of each definition, ordered by name."""
         ...
 
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the versions under the name of ``ref``, newest first; empty if there are none."""
+        """Return a page of the versions under the name of ``ref``, newest first; may be empty."""
         ...
 
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:
-        """Delete one version, or all versions of the name if no version is given.
+        """Delete one version, or all versions under the name if ``ref`` gives no version.
 
         Accepted runs are unaffected.
 

@@ -1,4 +1,4 @@
-"""Background work of a process: supervised loops and the heartbeat."""
+"""Background work of a process: loops that are restarted on failure, and the heartbeat."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Set
@@ -16,27 +16,27 @@ from caseworker.runs.run import RunKey
 log = structlog.get_logger(__name__)
 
 BEAT_GRACE_SECONDS = 5.0
-"""How long a heartbeat may take during shutdown; statements are never interrupted."""
+"""Seconds that a heartbeat may take during shutdown; SQL statements are not interrupted."""
 
 RESTART_SECONDS = (0.1, 5.0)
-"""Back-off before a loop is restarted: first, maximum."""
+"""First and maximum back-off, in seconds, before a loop is restarted."""
 
 STOP_AGAIN_SECONDS = 1.0
-"""How long to wait for a cancelled loop before cancelling it again."""
+"""Seconds to wait for a cancelled loop to end before it is cancelled again."""
 
 WORKING_SECONDS = 1.0
-"""How much longer than its previous run a loop that failed twice must run to count as working. A
-loop that cannot connect runs for as long as it waits for the connection."""
+"""Seconds by which a loop that failed twice must outlast its previous run to count as working. A
+loop that cannot connect always runs for as long as it waits for the connection."""
 
 CONNECT_SECONDS = 10.0
-"""Connection timeout: a loop that ran longer was connected."""
+"""Connection timeout in seconds. A loop that ran longer must have been connected."""
 
 STEADY_SECONDS = 30.0
-"""How long a loop must run before its back-off is reset."""
+"""Seconds that a loop must run before its back-off is reset."""
 
 
 class Loops:
-    """Runs loops and restarts them whenever they fail or return."""
+    """Runs endless loops as tasks, and restarts them if they fail or return."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -48,15 +48,15 @@ class Loops:
         self._tasks[name] = asyncio.create_task(self._forever(name, loop), name=name)
 
     def failing(self) -> list[str]:
-        """Return the names of loops that keep ending soon after each start."""
+        """Return the names of loops that repeatedly ended soon after they were started."""
         now = asyncio.get_running_loop().time()
         return sorted(name for name, up_at in self._up_at.items() if now < up_at)
 
     async def stop(self) -> None:
         """Stop all loops.
 
-        Cancellation is repeated until they have ended: a loop that is just failing may replace the
-        cancellation with its own error, as a task group does when its tasks have failed.
+        Cancellation is repeated until they have ended. A loop that fails at that moment may replace
+        the cancellation by its own error, as a task group does when its tasks have failed.
         """
         left = set(self._tasks.values())
         while left:
@@ -100,13 +100,14 @@ async def _once(name: str, loop: Callable[[], Awaitable[None]]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Heartbeat:
-    """Sends heartbeats, and reconciles local runs with the runs that the database assigns.
+    """Sends heartbeats, and compares the local runs with those that the database assigns.
 
-    A lost notification delays a cancel by at most one heartbeat. A run that the database assigns to
-    this process but that is not executed here is released to the queue. This happens if a claim was
-    committed but its answer was lost; the attempt counts only if the run crashed here. A run that
-    is executed here although another worker owns it is stopped. Both states must persist for an
-    interval, because a heartbeat may see a run that is just starting or ending.
+    If a notification about a cancel request was lost, the next heartbeat delivers the request. A
+    run that the database assigns to this process but that is not executed here is released to the
+    queue. This happens if a claim was committed but its response was lost; the attempt counts only
+    if the run crashed here. A run that is executed here although another worker owns it is stopped.
+    Both states must persist for an interval, because a heartbeat may see a run that is just
+    starting or ending.
     """
 
     workers: WorkerStore
@@ -114,14 +115,14 @@ class Heartbeat:
     executor: RunExecutor
     interval_seconds: float
     drain_seconds: float
-    """How long runs may continue once the process must drain."""
+    """Seconds that runs may continue after this process was asked to drain."""
     _draining: asyncio.Task[None] | None = None
     _beaten_at: float = field(init=False)
     _orphans: "_SeenFor" = field(init=False)
     _strays: "_SeenFor" = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start without any observations."""
+        """Start with no earlier heartbeat to compare with."""
         self._beaten_at = asyncio.get_running_loop().time()
         self._orphans, self._strays = (_SeenFor(0.9 * self.interval_seconds) for _ in range(2))
 
@@ -132,11 +133,11 @@ class Heartbeat:
 
     @property
     def draining(self) -> bool:
-        """Whether an operator has asked this process to accept no more runs."""
+        """Whether an operator has asked this process to accept no more runs and to finish."""
         return self._draining is not None
 
     async def run(self) -> None:
-        """Send heartbeats until cancelled; if one fails, retry at the next interval."""
+        """Send heartbeats at intervals until cancelled; a failure does not end this."""
         away = False
         while True:
             try:
@@ -149,7 +150,7 @@ class Heartbeat:
             await asyncio.sleep(self.interval_seconds)
 
     async def beat(self) -> None:
-        """Send one heartbeat and reconcile the runs.
+        """Send one heartbeat, and compare the local runs with those in the database.
 
         Raises:
             StoreUnavailableError: the database does not answer.
@@ -170,7 +171,7 @@ class Heartbeat:
             del self.executor.broken[key]
 
     async def leave(self) -> None:
-        """Record that this process ends; if that fails, its missing heartbeat shows it."""
+        """Record that this process ends. If that fails, its missing heartbeat shows it."""
         try:
             await self.workers.leave(self.executor.worker_id)
         except StoreUnavailableError:

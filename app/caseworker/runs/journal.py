@@ -1,13 +1,13 @@
 """The journal of one run during its execution: buffers changes and stores them.
 
 Changes and events are stored at three points: at a barrier (before an external call), shortly after
-they happen (so the trace can be followed from any replica), and at the end of the run. Each write
-carries only changes, so a long run costs no more per call than a short one. Changes whose write
-failed or was not confirmed are included in the next write.
+they happen (so that the trace can be followed on any replica), and at the end of the run. Each
+write contains only changes, so a long run costs no more per call than a short one. Changes whose
+write failed or was not confirmed are included in the next write.
 
 One write is in flight at a time; concurrent callers share the next one. So nothing is stored before
-its causes, regardless of parallel steps. Changes recorded without an ``await`` in between are
-stored together.
+its causes, even if steps run in parallel. Changes that are recorded without an ``await`` in between
+are stored together.
 """
 
 import asyncio
@@ -41,28 +41,31 @@ from caseworker.runs.run import CallRecord, EventRecord, Run
 log = structlog.get_logger(__name__)
 
 PERMISSION_SECONDS = 0.1
-"""Maximum age of the database's permission when a call starts, counted from its arrival.
+"""Maximum age, in seconds, of the database's permission when a call starts.
 
-The permission shows that no cancel request was stored before the database answered; a later cancel
-request can be missed for this long. A busy event loop or a delayed answer makes a permission older.
+The permission is the response to a journal write: the run is still owned and has no cancel request.
+A cancel request that is stored later can be missed for this long. A busy event loop or a delayed
+response makes a permission older.
 """
 
 ASKS = 2
-"""Attempts of a barrier to get a fresh permission. After the last one the call proceeds: retrying
-would delay a busy process, or a slow database, even more."""
+"""Number of attempts that a barrier makes to get a fresh permission. After the last one the call
+proceeds, because retrying would delay a busy process, or a slow database, even more."""
 
 SOON_SECONDS = 0.05
-"""How long changes are collected before they are stored without a barrier."""
+"""Seconds for which changes are collected before they are stored, if no barrier stores them
+first."""
 AT_ONCE_SECONDS = 0.002
-"""The same delay for parts of a streamed answer, which a client may be reading."""
+"""Seconds for which parts of a streamed answer are collected; short, because a client may be
+reading."""
 
 
 ROW_BYTES = 500
-"""Approximate overhead of a journal row, without its values."""
+"""Approximate size of a journal row in bytes, without its values."""
 
 
 class RunTooLargeError(Stop):
-    """The run has reached its storage limit."""
+    """The data stored for the run would exceed the storage limit per run."""
 
     def __init__(self, stored_bytes: int, max_bytes: int) -> None:
         reason = (
@@ -73,21 +76,21 @@ class RunTooLargeError(Stop):
 
 
 class LostRunError(HandOver):
-    """Another worker owns the run, or it has ended; nothing more may be written."""
+    """Another worker owns the run, or the run has ended, so nothing more may be written."""
 
     def __init__(self) -> None:
         super().__init__("The run belongs to another worker now.")
 
 
 def lost_run(token: CancellationToken) -> LostRunError:
-    """Stop the execution of a lost run; return the error for the caller to raise."""
+    """Stop the execution of a run that this process lost, and return the error to raise."""
     lost = LostRunError()
     token.trip(lost)
     return lost
 
 
 class RunJournal:
-    """Implements the engine's journal and event sink for one execution of one run."""
+    """The engine's journal and event sink for one execution of one run."""
 
     def __init__(
         self,
@@ -137,7 +140,7 @@ class RunJournal:
         self._closed = False
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return the journal entry of a call or step from an earlier execution."""
+        """Return the journal entry of a call or step from an earlier execution, or None."""
         return self._recorded.get(call_key)
 
     def spent_below(self, path: StepPath) -> Charge:
@@ -147,7 +150,7 @@ class RunJournal:
         return self._spent.get(path.text, NOTHING)
 
     def note(self, node_id: str, entry: Entry) -> None:
-        """Record the journal entry of a CallNode.
+        """Buffer the journal entry of a CallNode.
 
         Raises:
             ValueTooLargeError: the value exceeds a limit.
@@ -160,7 +163,7 @@ class RunJournal:
         self.touch()
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
-        """Buffer the request of a call until it is stored; it is stored only once."""
+        """Buffer the request of a call. It is stored with the next write and then dropped."""
         self._requests[node_id] = request
         self._stored_bytes += least_bytes(request)
 
@@ -178,7 +181,7 @@ class RunJournal:
             raise ValueTooLargeError(f"The result {error}.") from None
 
     def emit(self, event: Event) -> None:
-        """Buffer an event; events after the end of the run are dropped.
+        """Buffer an event. Events after the end of the run are dropped.
 
         Raises:
             ValueError: its data is not JSON, or its type is reserved or malformed.
@@ -192,12 +195,12 @@ class RunJournal:
         self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
 
     def touch(self, seconds: float = SOON_SECONDS) -> None:
-        """Schedule a write of the pending changes."""
+        """Schedule a write of the pending changes, at most ``seconds`` from now."""
         if self._soon is None and self._writing is None and not self._closed:
             self._soon = asyncio.get_running_loop().call_later(seconds, self._write_soon)
 
     async def barrier(self, *, external: bool) -> None:
-        """Require a fresh permission; before an external call, also store all changes.
+        """Check that the run may continue; before an external call, also store all changes.
 
         Raises:
             CancelledError: the run has a cancel request.
@@ -218,9 +221,9 @@ class RunJournal:
         return self._clock() - self._permitted_at <= PERMISSION_SECONDS
 
     def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
-        """Stop background writes; return the changes that may not be stored yet.
+        """Stop writing in the background; return the changes that may not be stored yet.
 
-        ``graph`` replaces the current graph, and is written completely.
+        ``graph`` replaces the current graph; all its nodes then count as changed.
         """
         if graph is not None and graph is not self._graph:
             self._graph, self._revision = graph, 0
@@ -233,7 +236,7 @@ class RunJournal:
         return self._changes()
 
     def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
-        """Return the events that may not be stored yet, followed by the end event, if given."""
+        """Return the events that may not be stored yet, followed by ``end`` if it is given."""
         return self._events.unconfirmed() if end is None else self._events.followed_by(end)
 
     async def _store_changes(self) -> None:

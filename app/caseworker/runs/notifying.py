@@ -1,6 +1,7 @@
-"""Notifies listeners in this process when a run has new events.
+"""Wakes listeners in this process when a run has new events.
 
-Another component listens for changes made by other processes and calls :meth:`RunNotifier.notify`.
+Changes that other processes make are detected elsewhere, which then calls
+:meth:`RunNotifier.notify`.
 """
 
 import asyncio
@@ -10,21 +11,21 @@ from contextlib import contextmanager
 from caseworker.runs.run import RunKey
 
 Notification = asyncio.Event
-"""Set when a run has news; the listener clears it before reading the store."""
+"""Event that is set when a run has changed. The listener clears it before reading the store."""
 
 
 class RunNotifier:
-    """Wakes all listeners of a run in this process; runs without listeners cost nothing."""
+    """Wakes the listeners of a run in this process. A run without listeners takes no resources."""
 
     def __init__(self) -> None:
         self._listeners: dict[RunKey, set[Notification]] = {}
         self._listened = asyncio.Event()
         self.changes = 0
-        """Counter, incremented when a run gets its first listener or loses its last one."""
+        """Counter that increases whenever a run gets its first listener or loses its last one."""
 
     @property
     def listened_to(self) -> Set[RunKey]:
-        """The runs that have listeners."""
+        """Keys of the runs that have listeners."""
         return self._listeners.keys()
 
     async def listened(self) -> None:
@@ -38,7 +39,7 @@ class RunNotifier:
 
     @contextmanager
     def listening(self, key: RunKey) -> Iterator[Notification]:
-        """Yield a notification that :meth:`notify` sets until the block ends."""
+        """Yield an event that :meth:`notify` sets, until the block ends."""
         notification = Notification()
         others = self._listeners.setdefault(key, set())
         self.changes += not others

@@ -1,7 +1,7 @@
-"""Observers of runs: metrics and spans.
+"""Observers of runs, such as metrics and traces.
 
-An observer is notified after a change is stored. It gets values, must not keep the data of a run,
-and decides nothing. If it fails, the error is logged and the run continues.
+An observer is notified after a change was stored. It must not keep a run's data and cannot
+influence the run. If it fails, the error is logged and the run continues.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,58 +16,59 @@ log = structlog.get_logger(__name__)
 
 
 def log_context(run: Run) -> dict[str, str]:
-    """Return the log fields of a run; ``trace_id`` is the trace ID of its spans."""
+    """Return the fields that identify a run in logs; ``trace_id`` is the ID of its trace."""
     tenant, run_id = run.key.tenant, run.key.run_id
     context = context_of_run(tenant, run_id, run.request.traceparent)
     return {"tenant": tenant, "run_id": run_id, "trace_id": context.trace_id}
 
 
 class RunObserver(Protocol):
-    """Receives notifications about runs on the event loop; must return quickly."""
+    """Is notified about runs on the event loop; its methods must return quickly."""
 
     def accepted(self, run: Run) -> None:
-        """Handle a new run, after it was stored."""
+        """Handle that a run was accepted and stored."""
         ...
 
     def begun(self, run: Run) -> None:
-        """Handle the start of an execution here; ``run.attempts`` is its number."""
+        """Handle that an execution starts here; ``run.attempts`` is its number, from 1."""
         ...
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Handle the end of a run, with its final state in ``run``.
+        """Handle that a run has ended; ``run`` is its final state.
 
-        ``graph`` is the snapshot of its ExecutionGraph; None if the run ended before it was stored.
+        ``graph`` is the snapshot of its ExecutionGraph; None if the run ended before it had one.
         """
         ...
 
 
 class RunObservers:
-    """Notifies several observers in order."""
+    """Notifies several observers in order, and logs the life cycle of runs."""
 
     def __init__(
         self,
         observers: Sequence[RunObserver] = (),
         span_of: Callable[[Run], SpanOf | None] = lambda run: None,
     ) -> None:
-        """Notify ``observers``; ``span_of`` returns the spans of a run, by default None."""
+        """Notify ``observers``; ``span_of`` becomes the attribute of the same name."""
         self._observers = tuple(observers)
         self.span_of = span_of
-        """Returns the spans to propagate to services that a run calls; None propagates none."""
+        """Function that returns a run's span contexts, to propagate to the services that it calls.
+        It returns None if none are propagated."""
 
     def accepted(self, run: Run) -> None:
-        """Notify observers; log a queued run with the context of its request."""
+        """Notify the observers; log a queued run with the context of its request."""
         if run.status is RunStatus.QUEUED:
             log.info("run.queued", tenant=run.key.tenant, run_id=run.key.run_id)
         self._tell("accepted", run)
 
     def begun(self, run: Run) -> None:
-        """Notify observers; log a recovered run."""
+        """Notify the observers; log a run that is resumed after a recovery."""
         if run.attempts > 1:
             log.warning("run.taken_over", attempt=run.attempts, worker_id=run.worker_id)
         self._tell("begun", run)
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Notify observers; write the one log line that every run gets."""
+        """Notify the observers; write the log line that every run gets at its end."""
         usage = run.usage or {}
         log.info(
             "run.finished",

@@ -1,4 +1,4 @@
-"""Outcomes of runs as callers see them, and the end of runs that no process executes."""
+"""Outcomes of runs as callers see them, and the end of runs that are not executed by a process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The final status of a run with its result or cause."""
+    """The final status of a run, with its result or with the reason why it has none."""
 
     status: RunStatus
     finish_reason: str | None = None
@@ -30,7 +30,7 @@ class RunOutcome:
 
 
 def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
-    """Convert the outcome of a run's graph to the outcome of the run."""
+    """Return the outcome of a run for the outcome of its graph."""
     result = result_of(run, outcome)
     if outcome.stop is not None:
         return stopped(run, outcome.stop, result, at=at)
@@ -41,7 +41,7 @@ def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
 
 
 def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> RunOutcome:
-    """Return the outcome of a run that a stop ended."""
+    """Return the outcome of a run that was stopped."""
     cause = replace(stop.cause, at=at)
     finish_reason = None
     match cause.kind:
@@ -65,9 +65,9 @@ def failed(
     at: datetime,
     step_id: str | None = None,
 ) -> RunOutcome:
-    """Return the outcome of a run that an error ended; a case keeps its own finish reason.
+    """Return the outcome of a run that ended with an error; a case has its own finish reason.
 
-    ``step_id`` is the step that failed, if any.
+    ``step_id`` is the step that failed, or None.
     """
     finish_reason = None if result is None else result.get("finish_reason")
     return RunOutcome(
@@ -94,7 +94,7 @@ def _failed_step(outcome: GraphOutcome) -> str | None:
 
 
 def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
-    """Close all open nodes, the root last."""
+    """Close all open nodes of the graph according to the outcome, the root last."""
     stop = outcome.stop
     reason = (stop.reason or stop.kind.value) if stop else outcome.status.value
     graph.close_open(reason)
@@ -110,7 +110,7 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
 def cancelled_while_queued(
     run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
 ) -> FinishRun:
-    """Return the end of a run that is cancelled while no process executes it."""
+    """Return the update that ends a run which is cancelled while no process executes it."""
     stop, at = cancel_request.stop, cancel_request.requested_at
     end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
     return replace(end, delivered_at=at)
@@ -119,9 +119,10 @@ def cancelled_while_queued(
 def stopped_while_queued(
     run: Run, stop: Stop, earlier: Sequence[CallRecord], *, at: datetime, last_seq: int
 ) -> FinishRun:
-    """Return the end of a run that is stopped while no process executes it.
+    """Return the update that ends a run which is stopped while no process executes it.
 
-    ``earlier`` is the journal of previous executions; ``last_seq`` is their last event.
+    ``earlier`` is the journal of previous executions; ``last_seq`` is the sequence number of their
+    last event.
     """
     graph, root = graph_of(run, earlier)
     outcome = stopped(run, stop, _result_so_far(run, earlier, stop), at=at)
@@ -150,7 +151,7 @@ def stopped_while_queued(
 
 
 def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
-    """Return the usage of a run that is queued or executed by another process."""
+    """Return the usage so far of a run that is not executed by this process."""
     usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
     usage.add(spent.charge)
     return usage.to_dict()

@@ -1,4 +1,4 @@
-"""Requests and replies of a run's calls, for display in a trace."""
+"""The requests and replies of a run's calls, in a displayable form for traces."""
 
 import asyncio
 import re
@@ -26,31 +26,31 @@ _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPayload:
-    """One CallNode of a run with its payload."""
+    """One CallNode of a run, with its request and reply."""
 
     run: Run
     record: CallRecord
     payload: Payload
     attempts: tuple[Mapping[str, Any], ...]
-    """The nodes of its attempts, in order; empty if the first one succeeded."""
+    """Nodes of the attempts at the call, in order; empty if the first attempt succeeded."""
     root: Mapping[str, Any]
-    """The root node of the run's ExecutionGraph."""
+    """Root node of the run's ExecutionGraph."""
     waits: bool = False
-    """Whether the call waits for an approval."""
+    """Whether the call is waiting for an approval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The displayable inputs of a run; None if hidden or absent."""
+    """The inputs of a run in displayable form; a field is None if it is hidden or absent."""
 
     input: Any = None
-    """The question of a case, or the value on the ``default`` handle."""
+    """Question of a case, or the value on the ``default`` handle."""
     inputs: Mapping[str, Any] | None = None
-    """The values on all other handles."""
+    """Values on all other handles, by handle."""
 
 
 class PayloadReading:
-    """Returns requests and replies, redacted as configured."""
+    """Reads requests and replies from the store, and redacts them as configured."""
 
     def __init__(
         self,
@@ -59,18 +59,18 @@ class PayloadReading:
         *,
         max_shown_bytes: int,
     ) -> None:
-        """Read from ``store``; limit the payloads of one trace to ``max_shown_bytes`` in total."""
+        """Read from ``store``; ``max_shown_bytes`` limits the total size of a trace's payloads."""
         self._store = store
         self._payloads = payloads
         self._max_shown_bytes = max_shown_bytes
 
     @property
     def mode(self) -> str:
-        """Display mode: ``redacted``, ``none`` or ``full``."""
+        """How payloads are shown: ``redacted``, ``none`` or ``full``."""
         return self._payloads.mode
 
     async def given(self, run: Run) -> Given:
-        """Return the inputs of a run."""
+        """Return the displayable inputs of a run."""
         others = dict(run.request.inputs)
         asked = others.pop(DEFAULT_HANDLE, None) or run.request.input or None
         show = self._payloads.shown
@@ -83,7 +83,7 @@ class PayloadReading:
         return await asyncio.to_thread(redacted)  # redacting a long text would block the event loop
 
     async def beginnings(self, runs: Sequence[Run]) -> Sequence[Given]:
-        """Return the beginning of the input of each run on a page."""
+        """Return the start of the input of each run, for a page that lists runs."""
 
         def redacted() -> list[Given]:
             asked = (run.request.input for run in runs)
@@ -93,7 +93,7 @@ class PayloadReading:
         return await asyncio.to_thread(redacted)
 
     async def call(self, key: RunKey, node_id: str) -> CallPayload:
-        """Return one call of a run with its payload.
+        """Return one call of a run, with its request and reply.
 
         Raises:
             RunNotFoundError: the run does not exist.
@@ -129,9 +129,10 @@ class PayloadReading:
         return record.node_id in waiting_nodes(snapshot)
 
     async def of_run(self, key: RunKey) -> Mapping[str, Payload]:
-        """Return the payloads of a run's first calls by node, up to the size limit.
+        """Return the payloads of a run's first calls, by node ID, up to the size limit.
 
-        A call of a conversation has only its own messages and the number of preceding ones.
+        The request of a call in a conversation contains only the messages that the call added, and
+        the number of messages before them.
         """
         if self._payloads.mode == "none":
             return {}

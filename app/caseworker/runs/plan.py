@@ -1,4 +1,4 @@
-"""The executable graph of a run, its inputs and its result."""
+"""The graph that a run executes, its inputs and its result."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class RunGraphs:
         """Prepared graphs of cases without expected tools or gold answer, by mode."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
-        """Return the prepared graph of a run; graphs of callers are prepared in a thread."""
+        """Return the prepared graph of a run; a graph sent by a caller is prepared in a thread."""
         if run.request.kind is not RunKind.CASE:
             return await asyncio.to_thread(self.graph_for, run)
         return self.graph_for(run)
@@ -61,20 +61,20 @@ class RunGraphs:
 
 
 def inputs_of(request: RunRequest) -> Outputs:
-    """Return the inputs of the first steps of a run's graph."""
+    """Return the inputs for the first steps of a run's graph, by handle."""
     return {DEFAULT_HANDLE: request.input} if request.kind is RunKind.CASE else request.inputs
 
 
 def facts_of(run: Run) -> RunFacts:
-    """Return the facts about a run that its steps can use."""
+    """Return the facts about a run that its steps may use."""
     request = run.request
     return RunFacts(now=run.created_at, timezone=request.timezone, seed=request.seed)
 
 
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
-    """Return the final or partial result of a run.
+    """Return the result of a run from the outputs of its graph; it may be partial.
 
-    An interrupted answer gets the text that earlier executions streamed.
+    If an answer was interrupted, the text that earlier executions streamed is included.
     """
     for (step_id, _), (turn, text) in run.streamed.items():
         report, ended = outcome.steps.get(step_id or ""), outcome.stop or outcome.error

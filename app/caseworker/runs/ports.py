@@ -1,4 +1,4 @@
-"""Ports for storing and dispatching runs."""
+"""Interfaces for storing runs, journals and heartbeats."""
 
 import json
 import math
@@ -26,80 +26,84 @@ from caseworker.runs.run import (
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The result of accepting a request."""
+    """The response to a request to accept a run."""
 
     run: Run
     created: bool
-    """False if the same request was accepted before."""
+    """Whether this request created the run; False if the same request already had."""
     rate: RateState | None = None
-    """State of the tenant's rate limit, if there is one."""
+    """State of the tenant's rate limit; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelStatus:
-    """The result of a cancel request."""
+    """The response to a cancel request."""
 
     run_id: str
     run: Run | None
-    """None while the run does not exist; the request is then pending."""
+    """The run; None while it does not exist. The cancel request is then pending."""
     cancel_request: CancelRequest | None
-    """The first request, which is the effective one; None if the run ended without any."""
+    """The first cancel request, which is the effective one; None if the run ended without any."""
     already_finished: bool = False
-    """True if the run had already ended, so nothing changed."""
+    """Whether the run had already ended, so that the request changed nothing."""
     calls: Sequence[CallRecord] = ()
-    """The LLM and tool calls that had started when the request was stored."""
+    """LLM and tool calls that had started when the cancel request was stored."""
     snapshot: Mapping[str, Any] | None = None
-    """The ExecutionGraph of a run that the request ended because no process executed it."""
+    """ExecutionGraph of the run, if the request ended it at once because no process executed it;
+    otherwise None."""
 
     @property
     def status(self) -> RunStatus | None:
-        """The status of the run; None while the run does not exist."""
+        """Status of the run; None while the run does not exist."""
         return self.run.status if self.run else None
 
     @property
     def settled_at(self) -> datetime | None:
-        """When the run ended; None while it has not."""
+        """Time at which the run ended; None while it has not ended."""
         return self.run.finished_at if self.run else None
 
 
 @dataclass(frozen=True, slots=True)
 class CancelledRuns:
-    """The result of a request to cancel all runs that match a filter."""
+    """The response to a request to cancel all runs that match a filter."""
 
     ended: int
-    """Number of runs that no process executed; they ended immediately."""
+    """Number of runs that ended at once, because no process executed them."""
     requested: int
-    """Number of running runs whose workers were notified."""
+    """Number of runs that a process executes and whose worker was notified."""
     more: bool
-    """True if more runs match; repeating the request cancels the next ones."""
+    """Whether more runs match; repeating the request cancels the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Criteria for listing runs."""
+    """Criteria that select the runs of a list."""
 
     status: RunStatus | None = None
     kind: RunKind | None = None
     agent: str | None = None
-    """Name of a registered agent that the runs execute, or that answers in their thread."""
+    """Name of a registered agent that the runs execute, or that answers in their thread; None
+    selects all runs."""
     thread_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Required values by key; numbers, booleans and null match their JSON notation."""
+    """Required metadata values by key. Numbers, booleans and null are compared as they are written
+    in JSON."""
     created_after: datetime | None = None
     created_before: datetime | None = None
     limit: int = 50
     cursor: str | None = None
-    """Cursor from the previous page."""
+    """Cursor from the previous page; None starts with the newest run."""
     max_bytes: int | None = None
-    """Maximum JSON size of a page; a run that would start beyond it goes to the next page."""
+    """Maximum size of a page as JSON, in bytes. A run that would start beyond it goes to the next
+    page. None means no limit."""
 
 
 LISTED_INPUT_CHARS = 200
-"""Number of characters of the input that a summary shows."""
+"""Maximum number of characters of the input that lists of runs show."""
 
 
 def json_of_text(text: str) -> Sequence[Any]:
-    """Return the JSON values that a text can mean: the text itself, a number, a boolean, null."""
+    """Return the JSON values that a text may represent: text, number, boolean or null."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -111,55 +115,56 @@ def json_of_text(text: str) -> Sequence[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Runs, newest first."""
+    """A page of runs, newest first."""
 
     runs: Sequence[Run]
-    """Runs without graphs and inputs; ``request.input`` is the beginning of the input text."""
+    """Runs without graphs and inputs; ``request.input`` is the start of the input as text."""
     next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateResult:
-    """The cost that a run incurred after it was finished."""
+    """The cost that a run caused after it was finished."""
 
     key: RunKey
     fence: int
-    """Fencing token of the owner that finished the run; no other owner may add costs."""
+    """Fencing token of the owner that finished the run; only that owner may add costs."""
     calls: tuple[CallRecord, ...]
     usage: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events of a run, in order without gaps, and whether the run had ended at that time."""
+    """A page of a run's events, in order and without gaps."""
 
     events: Sequence[EventRecord]
     finished: bool
-    """If True, a page with fewer events than the limit is the last one."""
+    """Whether the run had ended when the page was read. A page with fewer events than the limit is
+    then the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentSoFar:
-    """The usage of an unfinished run according to its journal."""
+    """The usage of a run that has not ended, from its journal."""
 
     charge: Charge
-    """Charges so far; calls in flight count at their estimate."""
+    """Charges so far; calls in flight count with their estimate."""
     seconds: float
-    """Execution time in seconds, on the database's clock."""
+    """Execution time so far in seconds, on the database's clock."""
 
 
 class RunStore(Protocol):
-    """Stores runs; one row per run serializes all decisions about it.
+    """Stores runs. Each run has one row, and all decisions about it are made by updating that row.
 
-    POST and DELETE both write that row, so an early cancel request and a late run cannot miss each
-    other. Every method is one transaction.
+    Accepting and cancelling a run both write its row, so an early cancel request and a late run
+    cannot miss each other. Every method is one transaction.
     """
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
-        """Store a run durably, claimed for ``worker_id`` or queued for any worker.
+        """Store a run durably, claimed for ``worker_id``; without a worker, queued for any worker.
 
-        With a pending cancel the run is finished as cancelled instead. If it resumes another run,
-        the selected part of that run's journal and files is imported.
+        If a cancel request is already stored for the run, it ends as cancelled instead. If the run
+        resumes another run, the selected part of that run's journal and files is imported.
 
         Raises:
             RunConflictError: the ID, or the pair of ID and key, belongs to another request.
@@ -174,28 +179,32 @@ class RunStore(Protocol):
         ...
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
-        """Store a cancel request and notify the workers; finish a queued run at once.
+        """Store a cancel request and notify the workers; end a run at once if it is not executed.
 
         Raises:
-            TooManyPendingCancelsError: too many requests are pending for runs that do not exist.
+            TooManyPendingCancelsError: too many cancel requests are stored for runs that do not
+                exist.
         """
         ...
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
-        """Return the oldest ``limit`` matching runs without an end or a cancel request."""
+        """Return the oldest runs that match and that have neither ended nor a cancel request.
+
+        At most ``wanted.limit`` keys are returned.
+        """
         ...
 
     async def cancel_matching(
         self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
     ) -> CancelStatus | None:
-        """Cancel a run as :meth:`cancel` does if :meth:`stoppable` would still return it.
+        """Cancel a run like :meth:`cancel`, but only if :meth:`stoppable` would still return it.
 
-        Otherwise return None and change nothing.
+        Otherwise change nothing and return None.
         """
         ...
 
     async def get(self, key: RunKey) -> Run | None:
-        """Return a run; None if it does not exist, even if a cancel is pending."""
+        """Return a run; None if it does not exist, even if a cancel request is stored for it."""
         ...
 
     async def erase(self, key: RunKey) -> None:
@@ -208,11 +217,11 @@ class RunStore(Protocol):
         ...
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
-        """Return the run of an idempotency key, or without a key the run of an ID."""
+        """Return the run that has an idempotency key; without a key, return the run ``key``."""
         ...
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs without results; graphs and inputs may be omitted.
+        """Return a page of runs without results; graphs and inputs may be left out as well.
 
         Raises:
             InvalidRunError: the cursor is invalid.
@@ -222,15 +231,14 @@ class RunStore(Protocol):
     async def claim(
         self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
     ) -> Run | None:
-        """Claim the next queued run, or the run of ``key``; return None if none is claimable.
+        """Claim the run of ``key``, or the next queued run; return None if none can be claimed.
 
-        Runs of the tenants in ``excluding`` are skipped.
+        The next run is chosen so that tenants alternate; tenants in ``excluding`` are skipped.
+        Within a tenant, runs are ordered by priority (highest first), then by age (oldest first). A
+        run is skipped while its tenant or its concurrency key has reached its limit of active runs.
 
-        Tenants alternate. Within a tenant, runs are ordered by priority (highest first), then by
-        age (oldest first). A run is skipped while its tenant or its concurrency key is at its limit
-        of active runs.
-
-        ``last_seq`` of the returned run is final for earlier owners: they cannot store more events.
+        The claim ends the rights of earlier owners: they can store no more events. So ``last_seq``
+        of the returned run is final for them.
         """
         ...
 
@@ -247,9 +255,10 @@ class RunStore(Protocol):
     ) -> None:
         """Release a claimed run to the queue; ``counted`` is whether the attempt counts.
 
-        The run can be claimed again after ``pause_seconds``. With ``waits_for`` (approval IDs) it
-        becomes ``waiting`` without an owner, until one of them is decided or times out, its
-        deadline passes or it is cancelled. If that has already happened it is queued at once.
+        The run can be claimed again after ``pause_seconds``. ``waits_for`` holds IDs of approvals.
+        If it is not empty, the run becomes ``waiting``, without an owner, until one of the
+        approvals is decided or times out, the deadline of the run passes, or the run is cancelled.
+        If that has already happened, the run is queued at once.
 
         Raises:
             StoreUnavailableError: the database did not answer; the release may have succeeded.
@@ -257,21 +266,25 @@ class RunStore(Protocol):
         ...
 
     async def late(self, result: LateResult) -> None:
-        """Record costs that arrived after the end; status and result do not change.
+        """Record costs that arose after the end of a run; its status and result do not change.
 
-        Requires the fencing token of the finishing owner. Also stores a ``late_result`` event.
+        The fencing token must be that of the owner that finished the run. This also stores a
+        ``late_result`` event.
         """
         ...
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
-        """Return up to ``limit`` events after number ``after``; None if the run does not exist."""
+        """Return up to ``limit`` events after the sequence number ``after``.
+
+        Returns None if the run does not exist.
+        """
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification that is set when a run has new events.
+        """Return an event object that is set when the run has new events.
 
-        Set immediately for events stored by this process. Notifications from other processes can
-        be lost while the store is unavailable.
+        It is set at once for events that this process stores. Notifications from other processes
+        can be lost while the store is unavailable.
         """
         ...
 
@@ -280,33 +293,34 @@ class RunStore(Protocol):
         ...
 
     async def spent(self, key: RunKey) -> SpentSoFar:
-        """Return the charges in the journal of a run; zero if it has none."""
+        """Return the usage of a run according to its journal; zero if the journal is empty."""
         ...
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
-        """Return one call of a run with its request, its attempts and the run's root.
+        """Return the records of one call, with its request and its attempts, and of the run's root.
 
-        Records are in the order of their CallNodes; the call is missing if it does not exist.
+        The records are in the order of their CallNodes. If the call does not exist, only the root's
+        is returned.
         """
         ...
 
     async def payloads(
         self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
     ) -> Sequence[CallRecord]:
-        """Return the first calls and steps of a run with their requests and replies.
+        """Return the first calls and steps of a run, with their requests and replies.
 
-        ``call_keys`` selects records; None selects all. Records are omitted once requests and
-        replies together would exceed ``max_bytes``.
+        ``call_keys`` selects records; None selects all. Once requests and replies together would
+        exceed ``max_bytes``, further records are left out.
         """
         ...
 
     async def conversation(
         self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
     ) -> Sequence[CallRecord]:
-        """Return the calls of a conversation and the calls that they reference.
+        """Return the calls of a conversation, and the calls that they reference, in order.
 
-        ``call_key`` is the first call. Records are in order, up to ``until``; the oldest are
-        omitted if the total exceeds ``max_bytes``.
+        ``call_key`` is the first call and ``until`` the last. The oldest records are left out if
+        the total size would exceed ``max_bytes``.
         """
         ...
 
@@ -317,45 +331,45 @@ class RunStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """The answer to a journal write."""
+    """Whether a run may continue, according to the response to a journal write."""
 
     owned: bool
-    """False if another worker owns the run, or it has ended."""
+    """Whether the writer still owns the run; False if another worker does or the run has ended."""
     cancel_request: CancelRequest | None
     answered_at: float | None = field(default=None, compare=False)
-    """Time on the monotonic clock from which the permission ages: its arrival, or the time of the
-    request if the answer was slow. None means the time at which it is checked."""
+    """Time on the monotonic clock from which the age of this permission counts: when it arrived, or
+    if the response was slow, when it was requested. None means the time at which it is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalWrite:
-    """Journal changes of one run to store."""
+    """The journal changes of one run that are to be stored together."""
 
     key: RunKey
     fence: int
     calls: tuple[CallRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
-    """Events that may not be stored yet; stored ones are left unchanged."""
+    """Events that may not be stored yet; those that are stored already do not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """The result of storing the end of a run."""
+    """The response to an update that ends a run."""
 
     done: bool
     finished_at: datetime | None = None
-    """When the run ended, on the store's clock; None if it did not."""
+    """Time at which the run ended, on the database's clock; None if it did not end."""
     cancel_request: CancelRequest | None = None
-    """A cancel request that won the race: finish the run again, as cancelled."""
+    """Cancel request that was stored before the end. The run must then be finished as cancelled."""
     frees_place: bool = False
-    """Whether this end may unblock another run of the tenant."""
+    """Whether this end may allow another run of the tenant to start."""
 
 
 class JournalStore(Protocol):
-    """Stores journals; writes of all runs of a process share commits."""
+    """Stores journals. The writes of all runs of a process share commits."""
 
     async def write(self, write: JournalWrite) -> Permission:
-        """Store journal changes if the run is still owned; durable on return.
+        """Store journal changes if the writer still owns the run; durable on return.
 
         Retries while the database is unavailable.
 
@@ -365,29 +379,29 @@ class JournalStore(Protocol):
         ...
 
     async def finish(self, finish: FinishRun) -> FinishResult:
-        """Finish a run with one guarded update.
+        """Store the end of a run.
 
-        Nothing is written if another worker owns the run, or if it has a cancel request and the
-        status is not ``cancelled``. Retries while the database is unavailable.
+        Nothing is written if another worker owns the run, or if the run has a cancel request and
+        the new status is not ``cancelled``. Retries while the database is unavailable.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The runs that the database assigns to a worker, and their cancel requests."""
+    """The response to a heartbeat: the runs that the worker owns, with their cancel requests."""
 
     cancelled: Mapping[RunKey, CancelRequest]
     owned: frozenset[RunKey]
     draining: bool = False
-    """True once an operator has asked the worker to accept no more runs."""
+    """Whether an operator has asked the worker to accept no more runs."""
 
 
 class WorkerStore(Protocol):
     """Stores heartbeats of the processes that execute runs."""
 
     async def beat(self, worker_id: str) -> Beat:
-        """Record a heartbeat; return the runs that the worker owns."""
+        """Record a heartbeat, and return the runs that the database assigns to the worker."""
         ...
 
     async def leave(self, worker_id: str) -> None:

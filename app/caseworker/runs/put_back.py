@@ -1,4 +1,4 @@
-"""Resolves references to calls in results and events that are returned to callers.
+"""Replaces references to calls in results and events before callers receive them.
 
 Results and events of agents reference calls instead of repeating their texts; see
 :mod:`caseworker.nodes.agent.references`.
@@ -21,11 +21,11 @@ from caseworker.runs.ports import RunStore
 from caseworker.runs.run import EventRecord, Run, RunKey
 
 EVERYTHING = 1 << 40
-"""No size limit: results and pages were limited when they were created."""
+"""A size limit that is never reached: results and pages were limited when they were created."""
 
 
 async def whole_run(store: RunStore, run: Run) -> Run:
-    """Return the run with call references in its result resolved."""
+    """Return the run with the call references in its result replaced by the texts."""
     named = {
         key
         for each in conversations_of(run.result)
@@ -46,7 +46,7 @@ async def whole_run(store: RunStore, run: Run) -> Run:
 async def whole_events(
     store: RunStore, key: RunKey, events: Sequence[EventRecord]
 ) -> Sequence[EventRecord]:
-    """Return events with call references resolved."""
+    """Return the events with call references replaced by the texts."""
     named = [key_in_event(event.type, event.data) for event in events]
     wanted = {each for each in named if each is not None}
     if not wanted:

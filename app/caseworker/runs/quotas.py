@@ -1,8 +1,8 @@
-"""Quotas of tenants: limits of concurrent runs, rate, cost and storage.
+"""Tenant quotas: limits on concurrent runs, rate, cost and storage.
 
 A quota is enforced by the transaction that accepts or claims a run, so it holds for any number of
-processes. A run reserves its own cost limit until it ends; then its actual cost replaces the
-reservation.
+processes. When a run is accepted, its cost limit is reserved. When it ends, its actual cost
+replaces the reservation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,65 +13,68 @@ from typing import Final, NamedTuple, Protocol
 
 
 def few_of_queue(places: int) -> int:
-    """Return how many queued runs a tenant may have while a queue of ``places`` is full."""
+    """Return how many queued runs any tenant may have, even if a queue of ``places`` is full."""
     return places // 10 or 1
 
 
 STORED: Final = ("stored_bytes", "definitions", "threads")
-"""The storage dimensions, as :class:`QuotaUse` names them."""
+"""Names of the storage dimensions, as in :class:`QuotaUse`."""
 
 WARN_PERCENT: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queueing:
-    """Scheduling of a run relative to other runs of its tenant."""
+    """How a run is scheduled relative to other runs of its tenant."""
 
     priority: int = 0
-    """Queued runs with a higher priority start first."""
+    """Priority in the queue: of a tenant's queued runs, those with a higher priority start
+    first."""
     concurrency_key: str | None = None
-    """At most ``concurrency_limit`` runs with the same key are active."""
+    """Key that groups runs: at most ``concurrency_limit`` runs with the same key are active. None
+    means no such limit."""
     concurrency_limit: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """The limits of a tenant; None is unlimited, 0 allows nothing."""
+    """The limits of a tenant; for each, None means unlimited and 0 allows nothing."""
 
     max_running: int | None = None
-    """Maximum number of active runs; further ones stay queued."""
+    """Maximum number of active runs; further runs stay queued."""
     max_queued: int | None = None
     max_runs_per_minute: int | None = None
-    """Also the burst size; the allowance refills steadily."""
+    """Maximum number of accepted runs per minute. As many may be sent at once; after that, the
+    allowance refills steadily."""
     max_cost_usd_per_day: Decimal | None = None
-    """Limit for the runs accepted on one day, in UTC."""
+    """Maximum cost in US dollars of all runs accepted on the same day (UTC)."""
     max_cost_usd_per_month: Decimal | None = None
     max_stored_bytes: int | None = None
-    """Limit of stored data, as :class:`QuotaUse` counts it."""
+    """Maximum size of stored data in bytes; see :class:`QuotaUse` for what counts."""
     max_definitions: int | None = None
-    """Maximum number of versions of graphs and agents."""
+    """Maximum number of stored versions of graphs and agents together."""
     max_threads: int | None = None
     models: tuple[str, ...] | None = None
-    """Names of the only allowed models; None allows all."""
+    """Names of the models that runs may use; None allows all models."""
 
     @property
     def limits_cost(self) -> bool:
-        """Whether runs must reserve their cost limit."""
+        """Whether the cost limit of each run has to be reserved."""
         return self.max_cost_usd_per_day is not None or self.max_cost_usd_per_month is not None
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether no limit is set."""
+        """Whether no limit is set at all."""
         return self == UNLIMITED
 
     @property
     def without_storage(self) -> "Quota":
-        """The same quota with unlimited storage."""
+        """Quota with the same limits except that storage is unlimited."""
         return replace(self, max_stored_bytes=None, max_definitions=None, max_threads=None)
 
     @property
     def storage(self) -> Mapping[str, int | None]:
-        """The limits of the dimensions in :data:`STORED`."""
+        """Storage limits by the names in :data:`STORED`; None is unlimited."""
         return {name: getattr(self, f"max_{name}") for name in STORED}
 
 
@@ -80,19 +83,20 @@ UNLIMITED: Final = Quota()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateState:
-    """The state of a tenant's rate limit."""
+    """The state of a tenant's rate limit, as sent in response headers."""
 
     limit: int
-    """Runs per minute."""
+    """Maximum number of runs per minute."""
     remaining: int
-    """Number of runs that may be sent immediately."""
+    """Number of runs that may be sent at once now."""
     reset_seconds: int
-    """Seconds until one more run may be sent, or until the full allowance is restored."""
+    """Seconds until another run may be sent, or if one may be sent now, until the allowance is
+    full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """The current usage of a tenant."""
+    """The current usage of the quantities that a tenant's quota limits."""
 
     running: int = 0
     queued: int = 0
@@ -101,25 +105,26 @@ class QuotaUse:
     cost_usd_this_month: Decimal = Decimal(0)
     reserved_usd_this_month: Decimal = Decimal(0)
     stored_bytes: int = 0
-    """Size of runs, files, definitions, threads, messages and schedules, without indexes."""
+    """Size in bytes of stored runs, files, definitions, threads, messages and schedules, without
+    indexes."""
     definitions: int = 0
     threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantQuota:
-    """The quota of a tenant and its usage."""
+    """The quota of a tenant and its current usage."""
 
     tenant: str
     quota: Quota
     is_default: bool
-    """Whether it is the default from the configuration."""
+    """Whether the tenant has the default quota from the configuration."""
     use: QuotaUse = field(default_factory=QuotaUse)
     updated_at: datetime | None = None
 
     @property
     def nearly_full(self) -> Sequence[str]:
-        """The storage dimensions that are used to at least :data:`WARN_PERCENT` percent."""
+        """Names of the storage limits of which at least :data:`WARN_PERCENT` percent are used."""
         return [
             name
             for name, limit in self.quota.storage.items()
@@ -128,7 +133,7 @@ class TenantQuota:
 
 
 class NearlyFull(NamedTuple):
-    """A storage limit that a tenant uses to at least :data:`WARN_PERCENT` percent."""
+    """A storage limit of a tenant of which at least :data:`WARN_PERCENT` percent are used."""
 
     tenant: str
     dimension: str
@@ -137,7 +142,7 @@ class NearlyFull(NamedTuple):
 
 
 class QuotaExceededError(Exception):
-    """A quota of the tenant is exhausted."""
+    """A request would exceed a quota of the tenant."""
 
     def __init__(
         self,
@@ -163,30 +168,30 @@ class QuotaExceededError(Exception):
 
     @property
     def amounts(self) -> Mapping[str, Decimal | int]:
-        """The amounts used, reserved and requested, and the limit."""
+        """Used, reserved and requested amounts, and the limit, by name."""
         names = ("used", "reserved", "requested", "limit")
         return {name: getattr(self, name) for name in names}
 
 
 class QuotaStore(Protocol):
-    """Stores individual quotas of tenants."""
+    """Stores the quotas of tenants that have their own."""
 
     async def get(self, tenant: str) -> TenantQuota:
-        """Return the quota of a tenant, individual or default, and its usage."""
+        """Return the quota of a tenant, own or default, and its current usage."""
         ...
 
     async def find(self) -> Sequence[TenantQuota]:
-        """Return the tenants with an individual quota, without their usage."""
+        """Return the tenants that have their own quota, without their usage."""
         ...
 
     async def put(self, tenant: str, quota: Quota) -> None:
-        """Set an individual quota; it applies to the next run on every replica."""
+        """Set a tenant's own quota, which applies to the next run on every replica."""
         ...
 
     async def delete(self, tenant: str) -> bool:
-        """Restore the default quota; return False if the tenant had no individual one."""
+        """Delete a tenant's own quota, so that the default applies; False if it had none."""
         ...
 
     async def nearly_full(self) -> Sequence[NearlyFull]:
-        """Return nearly full storage limits of all tenants (:attr:`TenantQuota.nearly_full`)."""
+        """Return the storage limits of all tenants that are nearly reached, with the usage."""
         ...

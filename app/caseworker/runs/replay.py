@@ -1,7 +1,7 @@
-"""Restores the state of earlier executions of a run for the next one.
+"""Restores what earlier executions of a run left behind, for the next execution.
 
 The ExecutionGraph is rebuilt from the journal. Nodes that were open when the worker was lost are
-closed. All earlier costs are counted again; a lost call counts at its estimate.
+closed. All earlier costs are counted again; a lost call counts with its estimate.
 """
 
 from collections import defaultdict
@@ -20,7 +20,10 @@ from caseworker.runs.run import CallRecord, Run
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:
-    """Return the run's ExecutionGraph and its root: new, or restored from the journal."""
+    """Return the ExecutionGraph of a run and the ID of its root.
+
+    The graph is new, or restored from ``earlier``, the journal of previous executions.
+    """
     if not earlier:
         graph = ExecutionGraph(run.key.run_id)
         root = graph.create_root(run.kind.value, {"run_id": run.key.run_id})
@@ -51,7 +54,10 @@ def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
 
 
 def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
-    """Return the data of the start event about the run that is resumed."""
+    """Return the data for the start event about the import from another run.
+
+    The data is empty if the run does not resume another one.
+    """
     source = run.request.source
     if source is None:
         return {}
@@ -76,14 +82,14 @@ def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
 
 
 def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
-    """Return the graph with its root running again, after the store rejected the end."""
+    """Return the graph with its root running again; used if the store rejected the end."""
     nodes = [dict(node) for node in graph.snapshot()["nodes"].values()]
     nodes[0] |= {"status": "running", "end_ts_ms": None, "stop_reason": None, "error_class": None}
     return ExecutionGraph.restore(graph.chain_id, nodes)
 
 
 def spent_before(earlier: Iterable[CallRecord]) -> Charge:
-    """Return the sum of all charges in the journal."""
+    """Return the total of all charges in the journal."""
     return sum_of(charge_of(record.charge) for record in earlier)
 
 
@@ -99,7 +105,7 @@ def spent_by_path(earlier: Sequence[CallRecord]) -> Mapping[str, Charge]:
 
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
-    """Deserialize a charge written by :func:`stored_charge`."""
+    """Convert a stored charge, as written by :func:`stored_charge`, back to amounts."""
     charge: dict[Dimension, Any] = {
         Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
         for name, amount in stored.items()
@@ -110,11 +116,11 @@ def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
 
 
 def stored_charge(charge: Charge) -> dict[str, object]:
-    """Serialize a charge, with money as text.
+    """Convert a charge to its stored form, with costs as text.
 
-    The previous release does not know ``llm_calls``, so the value is derived from the calls per
-    tier. An entry counts at most one logical call. A call of a model without a tier is stored as
-    zero calls of the small tier.
+    The previous release does not know ``llm_calls``, so that value is not stored but derived from
+    the calls per tier. This works because an entry counts at most one logical call. A call of a
+    model without a tier is stored as zero calls of the small tier.
     """
     kept = {name: amount for name, amount in charge.items() if name is not Dimension.LLM_CALLS}
     if charge.get(Dimension.LLM_CALLS) and not any(tier in charge for tier in _TIERS):
@@ -129,7 +135,7 @@ _TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
 
 
 def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:
-    """Return the journal entries of earlier executions by node, for rewriting a node."""
+    """Return the journal entries of earlier executions by node ID, for writing them again."""
     return {
         record.node_id: Entry(
             call_key=record.call_key,
@@ -144,7 +150,7 @@ def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:
 
 
 def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
-    """Return the last attempt of each call and step that earlier executions started."""
+    """Return the last recorded attempt at each call and step, by its key."""
     return {
         record.call_key: Recorded(
             node_id=record.node_id,

@@ -1,7 +1,8 @@
-"""Retention: how long data of runs and threads is kept, and its deletion.
+"""Retention: how long the data of runs and threads is kept, and its deletion.
 
-By default everything is kept forever. One process at a time sweeps, in small batches. It pauses as
-long as each batch took, to leave database capacity to callers.
+By default everything is kept forever. One process at a time deletes expired data (a sweep), in
+small batches. After each batch it pauses for as long as the batch took, to leave database capacity
+to callers.
 """
 
 import asyncio
@@ -19,44 +20,45 @@ from caseworker.runs.quotas import QuotaStore
 log = structlog.get_logger(__name__)
 
 LEAST_PAUSE_SECONDS = 0.05
-"""Minimum pause between two batches."""
+"""Minimum pause, in seconds, between two batches."""
 
 LOOKS_A_SWEEP = 10
-"""How often each process checks for a due sweep, per sweep interval."""
+"""Number of times per sweep interval that each process checks whether a sweep is due."""
 
 
 class Record(StrEnum):
-    """A category of data with its own retention time, counted from the end of its run."""
+    """A category of data with a retention period, which starts at the end of the run."""
 
     RUNS = "runs"
-    """Runs with all their data."""
+    """Runs with all their data, including requests, events, snapshots and artifacts."""
     REQUESTS = "requests"
-    """Requests of calls: prompts and arguments."""
+    """Requests of calls: the prompts sent to models and the arguments passed to tools."""
     EVENTS = "events"
     SNAPSHOTS = "snapshots"
-    """Stored traces of runs; they can be rebuilt from the calls."""
+    """Traces that earlier releases stored for runs; traces can be rebuilt from the calls."""
     ARTIFACTS = "artifacts"
     THREADS = "threads"
-    """Threads with their messages, counted from the last message; their runs count as runs."""
+    """Threads and their messages. The retention period starts at the last message. Runs in a thread
+    follow the retention period for runs."""
 
 
 Days = Mapping[Record, int | None]
-"""Retention time of each category in days; None keeps it forever."""
+"""Retention period of each category in days; None keeps the data forever."""
 
 
 class RetentionStore(Protocol):
-    """Finds and deletes expired data. Every method is one transaction."""
+    """Finds and deletes data whose retention period is over. Every method is one transaction."""
 
     async def begin_sweep(self, interval_seconds: float) -> bool:
-        """Claim the due sweep for this process; return False if none is due."""
+        """Claim a sweep for this process; return False if none is due."""
         ...
 
     async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
-        """Return the retention times of each tenant; those that keep everything may be omitted."""
+        """Return the retention periods by tenant; tenants that keep everything may be left out."""
         ...
 
     async def drop(self, tenant: str, record: Record, *, days: int) -> bool:
-        """Delete a batch of data that ended more than ``days`` ago; return True if more may exist.
+        """Delete a batch of data that ended more than ``days`` ago; return whether more may exist.
 
         Raises:
             StoreUnavailableError: the database is unavailable or too busy.
@@ -64,27 +66,31 @@ class RetentionStore(Protocol):
         ...
 
     async def drop_pending_cancels(self) -> bool:
-        """Delete a batch of expired pending cancels; return True if more may exist."""
+        """Delete a batch of expired cancel requests for runs that do not exist.
+
+        Returns whether there may be more.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Runs the periodic sweeps."""
+    """Deletes expired data periodically."""
 
     store: RetentionStore
     quotas: QuotaStore
     days: Days
-    """Default retention times."""
+    """Default retention periods."""
     unlimited: Sequence[str]
-    """Categories that grow without limit unless callers delete data."""
+    """Categories of data that nothing limits, so they grow unless callers delete data."""
     sweep_seconds: float
-    """Interval between two sweeps across all processes."""
+    """Interval in seconds between two sweeps, for all processes together."""
 
     async def run(self) -> None:
-        """Sweep periodically; if the database is unavailable, retry at the next check.
+        """Sweep periodically; if the database is unavailable, try again at the next check.
 
-        Unlimited categories are logged at the start of the process and with each of its sweeps.
+        Categories without a limit are logged at the start of the process and with each of its
+        sweeps.
         """
         self._warn_of_growth()
         while True:
@@ -97,7 +103,7 @@ class Retention:
             await asyncio.sleep(self.sweep_seconds / LOOKS_A_SWEEP)
 
     async def sweep(self) -> None:
-        """Delete all expired data; log storage limits that are nearly reached.
+        """Delete all expired data, and log which storage limits are nearly reached.
 
         Raises:
             StoreUnavailableError: the database is unavailable or too busy.

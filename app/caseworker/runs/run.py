@@ -22,11 +22,12 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.quotas import Queueing, Quota
 
 DEFAULT_TENANT: Final = "default"
-"""Tenant of anonymous callers, the operator, and agents loaded from the operator's folder."""
+"""Tenant of callers without credentials, of the operator, and of agents from the operator's
+folder."""
 
 
 class RunStatus(StrEnum):
-    """The status of a run."""
+    """The status of a run, as in the API."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -34,7 +35,7 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     HALTED = "halted"
-    """Stopped by a limit."""
+    """A limit stopped the run."""
     CANCELLED = "cancelled"
 
 
@@ -51,7 +52,7 @@ NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
 
 
 class RunKind(StrEnum):
-    """The kind of work that a run executes."""
+    """The kind of work that a run executes: a case, a graph or an agent."""
 
     CASE = "case"
     GRAPH = "graph"
@@ -60,7 +61,7 @@ class RunKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunKey:
-    """Identifies a run; callers choose IDs, which are unique per tenant."""
+    """Identifies a run. Callers choose the IDs, which are unique within a tenant."""
 
     tenant: str
     run_id: str
@@ -68,134 +69,139 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionRef:
-    """A reference to a registered definition."""
+    """A reference to a registered graph or agent."""
 
     name: str
     version: int | None = None
-    """None means the newest version."""
+    """Number of the version; None refers to the newest version."""
     kind: DefinitionKind = DefinitionKind.GRAPH
 
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """The run that another run resumes from."""
+    """The run that another run resumes, and up to which node."""
 
     run_id: str
     until: str | None = None
-    """The last CallNode to import; None imports everything that succeeded."""
+    """ID of the last CallNode to import; None imports everything that succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """A caller's request with defaults filled in; sufficient to execute the run again."""
+    """A caller's request with defaults filled in; enough to execute the run again."""
 
     kind: RunKind
     input: str = ""
-    """The question of a case."""
+    """Question of a case; empty for other kinds of runs."""
     graph: Mapping[str, Any] | None = None
-    """The inline graph of a graph or agent run. It is executed as accepted, even if the definitions
-    it came from change. The graph of an agent run has one step."""
+    """Inline graph of a graph or agent run; the graph of an agent run has one step. It is executed
+    as accepted, even if the definitions from which it was built change. None for a case."""
     definition_ref: DefinitionRef | None = None
-    """The version that ``graph`` was loaded from, if the caller referenced one."""
+    """Exact version from which ``graph`` was loaded; None if the caller sent it inline."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """Inputs of the first steps of the graph, by handle."""
+    """Inputs for the first steps of the graph, by handle."""
     expected_tools: tuple[str, ...] = ()
     gold_answer: str | None = None
-    """Only for the verifier: never passed to a planner, prompt or log."""
+    """Expected answer, which only the verifier may see: it must not reach a planner, a prompt or a
+    log."""
     mode: str | None = None
-    """None means the configured mode."""
+    """Mode of the run; None means the configured mode."""
     budget: Budget = field(default_factory=Budget)
     requires_prices: bool = True
-    """False if the cost limit is the service's default; models without a known price are allowed
-    then."""
+    """Whether models without a known price are refused if there is a cost limit. False if that
+    limit is only the service's default."""
     deadline: datetime | None = None
     start_at: datetime | None = None
-    """Earliest start time; None means immediately."""
+    """Earliest start time; None means at once."""
     seed: int | None = None
     timezone: str | None = None
     source: RunSource | None = None
-    """None starts from scratch."""
+    """Run to resume; None starts from the beginning."""
     chat: ChatInput | None = None
-    """None if the run does not belong to a thread."""
+    """Messages of the thread to which the run belongs; None if it belongs to none."""
     traceparent: str | None = None
-    """The parent span of the run, as the ``traceparent`` header of the request gave it."""
+    """Value of the request's ``traceparent`` header, which names the parent span of the run; None
+    without the header."""
     models: tuple[str, ...] | None = None
-    """Names of the only allowed models; None allows all."""
+    """Names of the models that the run may use; None allows all models."""
 
 
 END_TYPES: tuple[str, ...] = tuple(f"run.{status.value}" for status in sorted(TERMINAL))
-"""Event types of webhooks: one for each terminal status."""
+"""Event types that a webhook may receive: one for each terminal status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The webhook that is notified of the end of a run."""
+    """The webhook to notify when a run ends."""
 
     url: str
     events: tuple[str, ...] = END_TYPES
-    """The event types to deliver."""
+    """Event types to deliver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """A run to accept."""
+    """A run that is about to be accepted."""
 
     key: RunKey
     request: RunRequest
     request_hash: str
-    """Hash of the caller's whole request, to detect reuse of an ID or key with a different body."""
+    """Hash of the caller's whole request, to detect that an ID or key is used for another
+    request."""
     idempotency_key: str | None = None
     queueing: Queueing = field(default_factory=Queueing)
     named: bool = True
-    """False if the service generated the ID; then only the key identifies the request."""
+    """Whether the caller chose the run ID. If not, only the idempotency key identifies the
+    request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     webhook: Webhook | None = None
     prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
-    """The graph, if validation already prepared it. It is not stored: a process that recovers the
-    run prepares the graph again."""
+    """Prepared graph, if validation already produced it; otherwise None. It is not stored: a
+    process that recovers the run prepares the graph again."""
     require_models: Callable[[Collection[str]], Awaitable[None]] | None = field(
         default=None, compare=False, repr=False
     )
-    """Raises GraphRefusedError or InvalidRunError if the run uses models outside the given ones. It
-    is not stored; without it, the first call of another model stops the run."""
+    """Function that raises GraphRefusedError or InvalidRunError if the run uses models other than
+    the given ones. It is not stored. Without it, the first call of another model stops the run
+    instead."""
 
     async def require_models_of(self, quota: Quota) -> None:
-        """Refuse the run if it names a model that its tenant may not use.
+        """Check that the run only uses models that ``quota`` allows.
 
         Raises:
-            GraphRefusedError: it does; all places are named.
-            InvalidRunError: likewise.
+            GraphRefusedError: the graph of the run uses other models; each problem gives the place.
+            InvalidRunError: the run uses other models.
         """
         if quota.models is not None and self.require_models is not None:
             await self.require_models(quota.models)
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the deadline has passed, so that the run can only be halted."""
+        """Whether the deadline has passed, in which case the run can only be halted."""
         deadline = self.request.deadline
         return deadline is not None and deadline <= datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """A stored request to cancel a run."""
+    """A caller's request to cancel a run."""
 
     requested_by: str
     reason: str | None = None
     requested_at: datetime | None = None
-    """Set by the store, on the database's clock."""
+    """Time at which the request was stored, on the database's clock; None before that."""
     delivered_at: datetime | None = None
-    """When the worker that executes the run received it."""
+    """Time at which the worker that executes the run received the request; None before that."""
 
     @property
     def stop(self) -> CancelledError:
-        """The stop that ends the run."""
+        """Stop with which the request ends the run."""
         return CancelledError(self.reason, requested_by=self.requested_by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as stored."""
+    """A run as it is stored."""
 
     key: RunKey
     kind: RunKind
@@ -208,14 +214,15 @@ class Run:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     attempts: int = 0
-    """Number of executions that were started."""
+    """Number of executions started so far."""
     losses: int = 0
-    """Number of workers lost in a row without progress in between."""
+    """Number of workers in a row that the run has lost without making progress."""
     fence: int = 0
-    """Fencing token, incremented with each claim; writes with an older one have no effect."""
+    """Fencing token. It increases with each claim, and writes with an older token have no
+    effect."""
     worker_id: str | None = None
     active_seconds: float = 0.0
-    """Execution time of earlier attempts."""
+    """Execution time of earlier executions in seconds."""
     cancel_request: CancelRequest | None = None
     finish_reason: str | None = None
     result: Mapping[str, Any] | None = None
@@ -223,33 +230,38 @@ class Run:
     stop: Mapping[str, Any] | None = None
     queueing: Queueing = field(default_factory=Queueing)
     last_seq: int = 0
-    """Number of the last event stored when the run was claimed; set only by a claim."""
+    """Sequence number of the last event that was stored when the run was claimed; only set on
+    claimed runs."""
     stored_once: frozenset[str] = frozenset()
-    """Keys of stored events that must not be repeated; set only by a claim."""
+    """Deduplication keys of stored events, which must not be stored again; only set on claimed
+    runs."""
     streamed: dict[tuple[str | None, str], tuple[int, str]] = field(default_factory=dict)
-    """Partly stored answers of earlier executions (turn and text), by step and event type. Set only
-    for the process that claims or ends the run; the claimer removes entries that are replaced."""
+    """Answers of which earlier executions stored only a part: turn and text, by step ID and event
+    type. Only set for the process that claims or ends the run; entries are removed once the answer
+    is replaced."""
 
     @property
     def finished(self) -> bool:
-        """Whether the status is terminal."""
+        """Whether the run has ended, so that its status is final."""
         return self.status in TERMINAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """A journal row: a CallNode and the data needed to replay it."""
+    """A row of the journal: a CallNode, and the data needed to replay it."""
 
     node: Mapping[str, Any]
-    """The CallNode in snapshot format."""
+    """The CallNode in the format of a snapshot."""
     call_key: str | None = None
     request_hash: str = ""
     charge: Mapping[str, Any] = field(default_factory=dict)
     outcome: str | None = None
     value: Any = None
-    """Plain JSON if read from the store; may be frozen on its way to the store."""
+    """Result or failure: plain JSON if read from the store; may be serialised if it is yet to be
+    stored."""
     request: Mapping[str, Any] | None = None
-    """The request in displayable form. It is written once, and loaded only on demand."""
+    """Request in a displayable form. It is written once and only loaded when needed; otherwise
+    None."""
 
     @property
     def node_id(self) -> str:
@@ -259,23 +271,24 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """A stored event with its number and time."""
+    """A stored event, with its sequence number and time."""
 
     seq: int
-    """From 1 to n in each run, without gaps."""
+    """Sequence number: from 1 to n in each run, without gaps."""
     ts: datetime
-    """When the event was emitted, in UTC."""
+    """Time at which the event was emitted, in UTC."""
     type: str
     step_id: str | None = None
     node_id: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     once_key: str | None = field(default=None, compare=False)
-    """Identifies an event that later owners must not store again; not loaded with the event."""
+    """Deduplication key of the event, if later owners must not store it again. It is not loaded
+    with the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishRun:
-    """The end of a run as its executor reports it."""
+    """The update that ends a run, from the process that executes it."""
 
     key: RunKey
     fence: int
@@ -286,16 +299,16 @@ class FinishRun:
     stop: Mapping[str, Any] | None
     active_seconds: float
     calls: tuple[CallRecord, ...]
-    """Changes that the journal does not contain yet."""
+    """Records that have changed since the last write to the journal."""
     snapshot: Mapping[str, Any]
-    """The final ExecutionGraph, for observers; the journal contains all of it."""
+    """Final ExecutionGraph, for observers; the journal contains the same data."""
     events: tuple[EventRecord, ...] = ()
-    """Events that may not be stored yet; the last one is the end of the run."""
+    """Events that may not be stored yet; the last one reports the end of the run."""
     delivered_at: datetime | None = None
 
 
 def as_ended(run: Run, end: FinishRun, finished_at: datetime) -> Run:
-    """Return the run as the store returns it once ``end`` is written."""
+    """Return the run in the state in which the store returns it once ``end`` is written."""
     return replace(
         run,
         status=end.status,

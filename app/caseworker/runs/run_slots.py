@@ -1,4 +1,4 @@
-"""The run slots of a process and each tenant's share of them."""
+"""The slots of a process for runs, and each tenant's share of them."""
 
 import asyncio
 from collections import Counter
@@ -10,10 +10,10 @@ from caseworker.runs.run import RunKey
 
 
 class RunSlots:
-    """Counts the runs that a process executes or is about to claim."""
+    """Counts the slots held by runs that this process executes or is about to claim."""
 
     def __init__(self, size: int, active: Collection[RunKey]) -> None:
-        """Manage ``size`` slots; ``active`` is a live view of the runs being executed."""
+        """Manage ``size`` slots; ``active`` is a live view of the runs that are being executed."""
         self._size = size
         self._share = share_of(size)
         self._active = active
@@ -23,17 +23,17 @@ class RunSlots:
 
     @property
     def free(self) -> int:
-        """Number of runs that can be started now."""
+        """Number of further runs that can be started now."""
         return self._size - len(self._active) - len(self._reserved)
 
     @property
     def reserved(self) -> int:
-        """Number of slots reserved for runs about to be claimed."""
+        """Number of slots that are reserved for runs about to be claimed."""
         return len(self._reserved)
 
     @property
     def full_tenants(self) -> Sequence[str]:
-        """Tenants that hold their full share of slots."""
+        """Tenants that already hold their full share of the slots."""
         if len(self._active) + len(self._reserved) < self._share:
             return ()
         held = Counter(key.tenant for key in self._active)
@@ -42,35 +42,38 @@ class RunSlots:
 
     @property
     def served_last(self) -> Sequence[str]:
-        """The tenant that had the only slot last; empty if there are several slots."""
+        """If there is only one slot, the tenant that had it last; otherwise empty."""
         return () if self._size > 1 or self._served is None else (self._served,)
 
     def served(self, tenant: str) -> None:
-        """Record that a run of a tenant was started."""
+        """Record that a run of this tenant was started."""
         self._served = tenant
 
     def reserve(self, tenant: str | None) -> bool:
-        """Reserve a slot for a tenant, or for any tenant if None; return False if none is free."""
+        """Reserve a slot; return False if none is free or the tenant holds its full share.
+
+        ``tenant`` is None if the run to be claimed may belong to any tenant.
+        """
         if self.free <= 0 or tenant in self.full_tenants:
             return False
         self._reserved.append(tenant)
         return True
 
     def unreserve(self, tenant: str | None) -> None:
-        """Release a reserved slot."""
+        """Release a slot that :meth:`reserve` reserved."""
         self._reserved.remove(tenant)
         self._freed.set()
 
     def freed(self) -> None:
-        """Wake all tasks that wait for a slot."""
+        """Wake all tasks that wait for a slot to be released."""
         self._freed.set()
 
     async def change(self) -> None:
-        """Wait until a slot is freed."""
+        """Wait until a slot is released."""
         self._freed.clear()
         await self._freed.wait()
 
     async def change_within(self, seconds: float) -> None:
-        """Wait until a slot is freed, for at most ``seconds``."""
+        """Wait until a slot is released, for at most ``seconds``."""
         self._freed.clear()
         await set_within(self._freed, seconds)

@@ -1,4 +1,4 @@
-"""Run operations for callers: accept, cancel, read, follow."""
+"""Run operations for callers: accept, cancel, read and follow runs."""
 
 import asyncio
 import time
@@ -38,33 +38,35 @@ log = structlog.get_logger(__name__)
 
 ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
-"""Poll interval while a caller waits for a run executed elsewhere: first, maximum."""
+"""First and maximum poll interval, in seconds, while a caller waits for a run that another process
+executes."""
 
 QUIET_SECONDS = 5.0
-"""Interval of empty batches to a follower when no events arrive."""
+"""Seconds without events after which a follower receives an empty batch."""
 
 LOOK_SECONDS = 60.0
-"""Poll interval for events even without a notification."""
+"""Seconds after which a follower's events are read even without a notification."""
 
 AT_ONCE = 500
 
 READ_GRACE_SECONDS = 5.0
-"""How long a read may take after its follower disconnects; statements are never interrupted."""
+"""Seconds that a read may take after its follower has disconnected; SQL statements are not
+interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The calls of a run so far."""
+    """A run with its calls so far."""
 
     run: Run
     snapshot: Mapping[str, Any]
 
 
 class RunService:
-    """Accepts, cancels and reads runs, on any replica.
+    """Accepts, cancels and reads runs; works on any replica.
 
-    Methods that return a run raise ``RunNotFoundError`` if it does not exist, even if a cancel is
-    pending for it.
+    Methods that return a run raise ``RunNotFoundError`` if it does not exist, even if a cancel
+    request is stored for it.
     """
 
     def __init__(
@@ -103,7 +105,8 @@ class RunService:
         ``reason`` is stored without secrets and personal data, because it appears in traces.
 
         Raises:
-            TooManyPendingCancelsError: too many requests are pending for runs that do not exist.
+            TooManyPendingCancelsError: too many cancel requests are stored for runs that do not
+                exist.
         """
         redacted = None if reason is None else redact_text(reason)
         cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
@@ -115,7 +118,8 @@ class RunService:
     ) -> CancelledRuns:
         """Cancel the oldest matching runs one by one, each only if it still matches.
 
-        ``wanted.limit`` is the maximum; runs with an earlier cancel request are skipped.
+        At most ``wanted.limit`` runs are cancelled. Runs that already have a cancel request are
+        skipped.
         """
         redacted = None if reason is None else redact_text(reason)
         request = CancelRequest(requested_by=by, reason=redacted)
@@ -130,7 +134,7 @@ class RunService:
         return CancelledRuns(ended, len(stopped) - ended, more=len(found) > wanted.limit)
 
     async def get(self, key: RunKey) -> Run:
-        """Return a run."""
+        """Return a run in its current state."""
         run = await self._store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)
@@ -146,9 +150,9 @@ class RunService:
         await shielded(self._store.erase(key), grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def with_usage(self, run: Run) -> Run:
-        """Return an unfinished run with its usage so far.
+        """Return the run; if it has not ended, with its usage so far.
 
-        Calls in flight count at their estimate. If another replica executes the run, the usage is
+        Calls in flight count with their estimate. If another replica executes the run, the usage is
         read from the journal.
         """
         if run.finished or not run.fence:
@@ -161,9 +165,10 @@ class RunService:
     async def accepted_before(
         self, key: RunKey, idempotency_key: str | None, request_hash: str
     ) -> Accepted | None:
-        """Return the run that an identical earlier request created; None if there is none.
+        """Return the run that an identical earlier request created, or None.
 
-        Used if the request would be rejected now: repeating it must return the same answer.
+        Use this if the request would be rejected now, because repeating it must give the same
+        response.
         """
         run = await self._store.earlier(key, idempotency_key)
         same = run is not None and run.request_hash == request_hash
@@ -173,11 +178,11 @@ class RunService:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the process is shutting down, so requests no longer wait for runs."""
+        """Whether the process is shutting down, so that requests must not wait for runs."""
         return self._closing.is_set()
 
     def stop_waiting(self) -> None:
-        """Return unfinished runs to waiting callers immediately, and end all followed streams."""
+        """End all waiting: callers get unfinished runs at once, and followed streams end."""
         self._closing.set()
         for limit in tuple(self._waiting):
             if not limit.expired():
@@ -203,7 +208,7 @@ class RunService:
             pause = min(2 * pause, longest)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
-        """Return up to ``limit`` events of a run after number ``after``."""
+        """Return up to ``limit`` events of a run after the sequence number ``after``."""
         page = await self._store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)
@@ -212,11 +217,12 @@ class RunService:
     async def follow(
         self, key: RunKey, *, after: int = 0
     ) -> AsyncGenerator[Sequence[EventRecord], None]:
-        """Yield batches of events after number ``after``, in order, until the run has ended.
+        """Yield batches of events after the sequence number ``after``, until the run has ended.
 
-        The store is read on each notification, and occasionally without one. Empty batches are
-        yielded while there are no events, so the caller can send keep-alives. The stream ends early
-        if the process shuts down; the caller can resume on another replica.
+        Events are in order. The store is read on each notification, and occasionally without one.
+        While there are no events, empty batches are yielded, so that the caller can send
+        keep-alives. The stream ends early if the process shuts down; the caller can resume on
+        another replica.
         """
         look_at, clock = 0.0, asyncio.get_running_loop().time
         with self._store.listening(key) as notification:
@@ -243,7 +249,7 @@ class RunService:
                 self._followed.discard(notification)
 
     async def trace(self, key: RunKey) -> Trace:
-        """Return the trace of a run so far."""
+        """Return a run with its calls so far."""
         run = await self.get(key)
         nodes = await self._store.nodes(key)
         # Restoring ten thousand nodes takes 0.1 s, so a thread keeps the event loop responsive.

@@ -2,11 +2,11 @@
 
 A worker writes a new time into its row with each heartbeat. The value does not matter: a worker is
 silent for as long as this process keeps reading the same value, so clocks need not agree. A
-database outage makes no worker silent: only the time between consecutive successful reads counts.
-After a failed or slow read, every worker gets the long timeout to return. A database may also
-accept reads but no writes (read-only, or disk full). This process detects that by its own heartbeat
-not getting through. If its own row is gone, because another process declared it dead, that is not
-a heartbeat either.
+database outage makes no worker silent, because only the time between consecutive successful reads
+counts. After a failed or slow read, every worker gets the long timeout to return. A database may
+also accept reads but no writes (read-only, or disk full). This process detects that because its own
+heartbeat does not get through. If its own row is missing, because another process declared it dead,
+that does not count as a heartbeat either.
 """
 
 from collections.abc import Mapping
@@ -14,45 +14,45 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 MISSED_BEATS = 3
-"""Missed heartbeats after which a worker without a database connection counts as dead.
+"""Number of missed heartbeats after which a worker without a database connection counts as dead.
 
-The end of a process closes its connections at once, so its death is detected this early. A slow
-or frozen worker keeps its connection and gets the long timeout.
+The end of a process closes its connections at once, so its death is detected this early. A slow or
+frozen worker keeps its connection and gets the long timeout.
 """
 
 
 LOOKS_TO_RETURN = 4
-"""Number of reads that cover reconnecting and one heartbeat on a slow network."""
+"""Number of reads that gives workers time to reconnect and send a heartbeat on a slow network."""
 
 LOOKS_PER_BEAT = 2
-"""Reads per heartbeat interval. More reads than heartbeats shorten the delay of the
-detection."""
+"""Number of reads per heartbeat interval. Reading more often than heartbeats are sent detects their
+absence sooner."""
 
 LONG_LOOK_SECONDS = 2.0
-"""A read that takes this much longer than usual means that the database was unavailable."""
+"""Seconds by which a read must take longer than usual to show that the database was unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A worker without a heartbeat for a while."""
+    """A worker that has sent no heartbeat for a while."""
 
     worker_id: str
     beat_at: datetime
-    """Time of its last heartbeat, on the database's clock."""
+    """Time of the worker's last heartbeat, on the database's clock."""
     surely: bool
-    """True if it counts as dead even if it holds a connection."""
+    """Whether the worker counts as dead even if it still holds a database connection."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SilenceWatch:
-    """Observes heartbeats; the caller reports each read, or that a read failed."""
+    """Observes heartbeats. The caller reports each read of them, and each failed read."""
 
     interval_seconds: float
-    """Interval between two heartbeats."""
+    """Interval between two heartbeats in seconds."""
     stale_seconds: float
-    """Timeout of a worker that still holds its connection."""
+    """Timeout, in seconds, for a worker that still holds its database connection."""
     own: str | None = None
-    """ID of this process's own worker; None if it sends no heartbeats."""
+    """ID of this process's own worker; None if this process sends no heartbeats."""
     _own_beat: tuple[datetime | None, float] | None = None
     """The own last heartbeat (None if missing) and when it was first seen or missed."""
     _silence: dict[str, tuple[datetime, float]] = field(default_factory=dict)
@@ -63,15 +63,18 @@ class SilenceWatch:
 
     @property
     def look_seconds(self) -> float:
-        """Interval between two reads."""
+        """Interval between two reads in seconds."""
         return self.interval_seconds / LOOKS_PER_BEAT
 
     def interrupted(self) -> None:
-        """Record that the database, or this process itself, was unavailable."""
+        """Record that the database, or this process itself, was unavailable for a while."""
         self._interrupted = True
 
     def look(self, beats: Mapping[str, datetime], *, began: float, ended: float) -> list[Silent]:
-        """Process the last heartbeats of all workers as read; return the silent workers."""
+        """Process one read of all workers' last heartbeats; return the silent workers.
+
+        ``began`` and ``ended`` are the times at which the read started and ended.
+        """
         took = ended - began
         unheard = self._is_unheard(beats, ended)
         late = self._interrupted or unheard or took > self.look_seconds + LONG_LOOK_SECONDS

@@ -1,4 +1,4 @@
-"""Reconstructs the inputs of a step on demand, since they are not stored separately.
+"""Reconstructs the inputs of a step when they are needed, because they are not stored separately.
 
 A step with incoming flow edges received the outputs of the preceding steps. Any other step received
 the inputs of its graph: those of the run, or those of the step that executes the graph.
@@ -21,24 +21,25 @@ _CASE: Mapping[str, Any] = {"steps": [{"id": CASE_STEP, "type": "case", "data": 
 
 @dataclass(frozen=True, slots=True)
 class StepSources:
-    """The sources of the inputs of one step."""
+    """Where the inputs of one step come from."""
 
     step_id: str
     routing: Routing
     keys: Mapping[str, str]
-    """Record keys of the preceding steps, by step ID; empty if the inputs come from the graph."""
+    """Journal keys of the preceding steps, by step ID; empty if the inputs are those of the
+    graph."""
 
     def inputs(self, outputs: Mapping[str, Outputs]) -> Outputs:
-        """Return the inputs by handle; ``outputs`` holds outputs of preceding steps by key."""
+        """Return the inputs by handle; ``outputs`` are those of preceding steps, by journal key."""
         for step_id, key in self.keys.items():
             self.routing.reports[step_id].outputs = outputs.get(key, {})
         return self.routing.inputs_of(self.step_id)
 
 
 def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
-    """Return the sources of a step's inputs; None if the run's graph does not define them.
+    """Return where a step's inputs come from; None if the run's graph does not define that.
 
-    That is the case inside a ``map`` or a fallback.
+    That is the case inside a ``map`` step or a fallback.
     """
     graph: Mapping[str, Any] = request.graph or _CASE
     ways: list[tuple[StepPath | None, str, PreparedGraph]] = []
@@ -60,7 +61,7 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
 
 
 def shape_of(graph: Mapping[str, Any]) -> Graph:
-    """Parse the structure of a stored graph, which was validated on acceptance."""
+    """Return the structure of a stored graph; it is valid, because it was checked on acceptance."""
     entry = graph.get("entry")
     return Graph(
         id="",

@@ -1,6 +1,6 @@
-"""The account of one budget scope: its limits, its usage and its holds.
+"""The account of one budget scope: its limits, its usage and the amounts it holds in reserve.
 
-All methods run under the lock that the usages of one tree of scopes share.
+All methods must be called under the lock that all scopes of one tree share.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ WARNING_SHARES = (0.7, 0.9)
 
 
 class Account:
-    """The limits of one scope, its usage, and the amounts held for work in flight."""
+    """Keeps the limits of one scope, its usage, and the amounts held for work in flight."""
 
     def __init__(
         self,
@@ -26,18 +26,22 @@ class Account:
         self.budget = budget
         self.usage = usage
         self.limits = budget.limits()
-        """Limits by dimension, without seconds: time cannot be reserved."""
+        """Upper limits by dimension, without the time limit, because time cannot be reserved."""
         self.limits.pop(Dimension.SECONDS, None)
         self.held: dict[Dimension, Amount] = {}
         self.mark = object()
-        """Stored in ``usage.checked_by`` once the usage was found within the limits."""
+        """Marker object: ``usage.checked_by`` is set to it once the usage was found to be within
+        the limits."""
         self._warn = warn
         self._warned: set[tuple[Dimension, float]] = set()
 
     def refusal(
         self, charge: Charge, held: Mapping[Dimension, Amount]
     ) -> BudgetExceededError | None:
-        """Return the error if usage, ``held`` and ``charge`` together exceed a limit, else None."""
+        """Return the error if a charge would exceed a limit, else None.
+
+        The usage so far and the amounts in ``held`` count as well.
+        """
         if self.usage.checked_by is not self.mark:
             overshot = self._overshot(charge)
             if overshot is not None:
@@ -52,7 +56,10 @@ class Account:
         return None
 
     def room(self, dimension: Dimension, claimed: Amount = 0) -> Amount | None:
-        """Return the unreserved rest of a dimension minus ``claimed``; None is unlimited."""
+        """Return how much of a dimension can still be reserved; None means unlimited.
+
+        ``claimed`` is an amount that other requests have claimed and that is not free either.
+        """
         limit = self.limits.get(dimension)
         if limit is None:
             return None
@@ -60,13 +67,13 @@ class Account:
         return limit - (taken + self.held.get(dimension, 0) + claimed)  # type: ignore[no-any-return]
 
     def hold(self, charge: Charge) -> None:
-        """Hold a charge for work in flight."""
+        """Reserve a charge for work in flight; :meth:`give_back` releases it."""
         held = self.held
         for dimension, amount in charge.items():
             held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
 
     def give_back(self, charge: Charge) -> None:
-        """Release the hold of a charge."""
+        """Release a charge that :meth:`hold` reserved."""
         for dimension, amount in charge.items():
             self.held[dimension] -= amount  # type: ignore[operator]
 
@@ -77,9 +84,10 @@ class Account:
         *,
         kept_for_answer: Amount = 0,
     ) -> BudgetExceededError:
-        """Build the error for an exceeded limit of this scope, with its current amounts.
+        """Return the error for an exceeded limit of this scope, with its current amounts.
 
-        ``kept_for_answer`` is the amount that an agent reserves for its last answer.
+        ``requested`` is the refused amount; None if nothing was requested. ``kept_for_answer`` is
+        the amount that an agent reserves for its final answer.
         """
         limit, reserved = self.budget.limits()[dimension], self.held.get(dimension, 0)
         if requested is None:
@@ -103,7 +111,10 @@ class Account:
         )
 
     def warn_of(self, charge: Charge) -> None:
-        """Warn once per warning share of a limit that usage reached in a charged dimension."""
+        """Warn once for each threshold that the usage of a dimension in ``charge`` has reached.
+
+        A threshold is a fraction of the limit, as in ``WARNING_SHARES``.
+        """
         if self._warn is None or not self.limits:
             return
         for dimension in charge:

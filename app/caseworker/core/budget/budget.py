@@ -1,8 +1,8 @@
-"""The budget: limits on what a run may spend, declared in one place.
+"""Budgets: limits on the time, tokens, cost and calls of a run.
 
-Python, HTTP bodies, graph documents, stored runs and settings all use :class:`Budget`. Some of its
-fields have another name in JSON (:data:`JSON_NAMES`). Pydantic builds it from JSON by its
-annotations; this module does not import pydantic.
+Python code, HTTP bodies, graph documents, stored runs and settings all use :class:`Budget`. Some of
+its fields have a different name in JSON (:data:`JSON_NAMES`). Pydantic builds it from JSON by means
+of its annotations, but this module does not import pydantic.
 """
 
 import math
@@ -17,35 +17,36 @@ from annotated_types import Ge, Le
 Amount = int | float | Decimal
 
 MAX_LIMIT = 2**63 - 1
-"""The largest integer limit that is accepted from JSON."""
+"""The largest integer that JSON may contain as a limit."""
 
 
 class Dimension(StrEnum):
-    """A quantity that budgets limit or usage counts; its value is the name in the API."""
+    """A quantity that usage counts and a budget can limit; the value is its name in the API."""
 
     TOKENS = "tokens"
-    """Input plus output tokens."""
+    """Number of input and output tokens together."""
     SECONDS = "seconds"
     STEPS = "steps"
-    """Step executions; further attempts of a step are not counted."""
+    """Executed steps; retries of a step are not counted."""
     API_CALLS = "api_calls"
-    """Provider attempts."""
+    """Requests to model providers, retries included."""
     COST_USD = "cost_usd"
     LLM_CALLS = "llm_calls"
-    """Logical calls of all models, reprompts included."""
+    """LLM calls to any model. A reprompt (the request to correct an unusable answer) counts as
+    another call, but a retry does not."""
     LLM_CALLS_SMALL = "llm_calls_small"
-    """Logical calls of the small tier, reprompts included."""
+    """LLM calls to models of the small tier, counted like ``llm_calls``."""
     LLM_CALLS_BIG = "llm_calls_big"
     TOOL_CALLS = "tool_calls"
-    """Tool attempts."""
+    """Executed tool calls, retries included."""
     TURNS = "turns"
-    """Agent turns: model calls in the loops of agents."""
+    """Agent turns, each with one model call and the tool calls that it requests."""
     TOKENS_ESTIMATED = "tokens_estimated"
-    """The estimated part of the tokens, from requests whose response was lost."""
+    """Tokens whose number is an estimate, because the response was lost; part of ``tokens``."""
     COST_USD_ESTIMATED = "cost_usd_estimated"
-    """The estimated part of the cost."""
+    """Cost that is an estimate, because the response was lost; part of ``cost_usd``."""
     UNPRICED_CALLS = "unpriced_calls"
-    """Provider attempts of unknown price; they are in no sum of costs."""
+    """Requests to providers whose price is unknown, so that no cost total includes them."""
 
 
 class _Strictly:
@@ -59,16 +60,16 @@ class _Strictly:
 
 
 Count = Annotated[int, _Strictly(int), Ge(0), Le(MAX_LIMIT)]
-"""A limit on a count."""
+"""A limit on a number of items: an integer from 0 to :data:`MAX_LIMIT`."""
 Seconds = Annotated[float, _Strictly(float), Ge(0)]
 Dollars = Annotated[float | Decimal, _Strictly(float), Ge(0)]
-"""A limit in US dollars: a number in JSON, a Decimal in Python."""
+"""A limit in US dollars: a number in JSON, a Decimal or float in Python."""
 
 JSON_NAMES: Mapping[str, str] = {
     "max_time_seconds": "max_seconds",
     "max_cost_dollars": "max_cost_usd",
 }
-"""The JSON names of budget fields, where they differ; Python accepts both names."""
+"""The JSON names of the budget fields that are named differently in JSON; Python accepts both."""
 
 
 def json_name(field: str) -> str:
@@ -77,7 +78,7 @@ def json_name(field: str) -> str:
 
 
 def field_name(json_name: str) -> str:
-    """Return the budget field for a JSON name."""
+    """Return the budget field that has this JSON name."""
     return _OF_JSON.get(json_name, json_name)
 
 
@@ -86,28 +87,30 @@ _OF_JSON: Mapping[str, str] = {in_json: field for field, in_json in JSON_NAMES.i
 
 @dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """Limits: null is unlimited, 0 allows nothing."""
+    """Limits on the resources of a run or a step. Null means no limit; 0 allows nothing."""
 
     max_tokens: Count | None = None
-    """Input plus output tokens."""
+    """Maximum number of input and output tokens together."""
     max_time_seconds: Seconds | None = None
-    """Counted from the first claim; waiting in a queue does not count."""
+    """Maximum duration in seconds. The time starts when a worker first claims the run, so waiting
+    in the queue does not count."""
     max_steps: Count | None = None
-    """Step executions; retries of a step are not counted."""
+    """Maximum number of executed steps; retries of a step are not counted."""
     max_api_calls: Count | None = None
-    """Attempts at model providers, including retries."""
+    """Maximum number of requests to model providers, retries included."""
     max_cost_dollars: Dollars | None = None
-    """US dollars; calls of a model with an unknown price are rejected."""
+    """Maximum cost in US dollars. With this limit, models whose price is unknown are refused."""
     max_llm_calls: Count | None = None
-    """Logical calls of all models together, including reprompts."""
+    """Maximum number of LLM calls to all models together. Reprompts count, retries do not."""
     max_llm_calls_small: Count | None = None
-    """Logical calls of the small tier, including reprompts."""
+    """Maximum number of LLM calls to models of the small tier. Reprompts count, retries do not."""
     max_llm_calls_big: Count | None = None
-    """Logical calls of the big tier, including reprompts."""
+    """Maximum number of LLM calls to models of the big tier. Reprompts count, retries do not."""
     max_tool_calls: Count | None = None
-    """Attempts at tool calls, including retries."""
+    """Maximum number of executed tool calls, retries included."""
     max_turns: Count | None = None
-    """Turns of agents; a turn is a model call with the tool calls that it requests."""
+    """Maximum number of agent turns. A turn is one model call and the tool calls that it
+    requests."""
 
     __pydantic_config__ = {  # noqa: RUF012 - a constant, read by validation libraries
         "extra": "forbid",
@@ -134,12 +137,12 @@ class Budget:
     ) -> None:
         """Set the limits.
 
-        ``max_seconds`` is an alias of ``max_time_seconds``, ``max_cost_usd`` one of
+        ``max_seconds`` is an alias for ``max_time_seconds``, and ``max_cost_usd`` for
         ``max_cost_dollars``.
 
         Raises:
-            ValueError: a limit is negative, NaN, infinite or not a number, or is set by both of its
-                names; the message names the limit.
+            ValueError: a limit is negative, NaN, infinite or not a number, or was given under both
+                of its names; the message names the limit.
         """
         limits = {
             "max_tokens": max_tokens,
@@ -166,21 +169,21 @@ class Budget:
 
     @property
     def max_seconds(self) -> float | None:
-        """Alias of ``max_time_seconds``."""
+        """Alias for ``max_time_seconds``."""
         return self.max_time_seconds
 
     @property
     def max_cost_usd(self) -> Decimal | None:
-        """Alias of ``max_cost_dollars``."""
+        """Alias for ``max_cost_dollars``."""
         return None if self.max_cost_dollars is None else money(self.max_cost_dollars)
 
     def limits(self) -> dict[Dimension, Amount]:
-        """Return the limits by dimension, without unlimited ones; money as an exact Decimal."""
+        """Return the limits that are set, by dimension. The cost limit is an exact Decimal."""
         found = {dimension: getattr(self, name) for dimension, name in _FIELDS.items()}
         return {dimension: limit for dimension, limit in found.items() if limit is not None}
 
     def merged_with(self, ceiling: "Budget") -> "Budget":
-        """Return a budget with the smaller limit of both in each dimension."""
+        """Return a budget with the lower of the two limits in each dimension."""
         names = _FIELDS.values()
         smaller: dict[str, Any] = {
             name: limit
@@ -212,12 +215,12 @@ def _one_of(name: str, limit: Any, other: Any) -> Any:
 
 
 def money(value: Amount) -> Decimal:
-    """Convert US dollars to a Decimal with the digits that the number is written with."""
+    """Convert US dollars to a Decimal with exactly the digits that printing the number shows."""
     return value if isinstance(value, Decimal) else Decimal(str(value))
 
 
 def json_number(value: Amount | None) -> int | float | None:
-    """Convert an amount for JSON: a Decimal becomes a float."""
+    """Convert an amount to a JSON number: a Decimal becomes a float; None stays None."""
     return float(value) if isinstance(value, Decimal) else value
 
 
@@ -244,4 +247,4 @@ def _smaller(one: Amount | None, other: Amount | None) -> Amount | None:
 
 
 UNLIMITED: Final = Budget()
-"""The shared budget without limits."""
+"""A budget without any limits, shared by all code that needs one."""

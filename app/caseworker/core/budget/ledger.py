@@ -1,14 +1,15 @@
-"""Scopes and reservations: keep parallel work within nested limits.
+"""Budget scopes and reservations: keep parallel work within nested limits.
 
-A scope is a budget with its usage, nested in its parent scope. Spending has two phases. *Before*
-the work, an amount is reserved in the scope and in all its ancestors, or in none of them. *After*
-it, the actual usage replaces the reservation. No other work can spend a reserved amount, so a limit
-of N allows exactly N, however many steps run in parallel. Amounts that are unknown in advance
-(tokens, cost) may exceed their limit once; after that, every reservation is refused.
+A scope has a budget and counts the usage within it; scopes are nested. Spending has two phases.
+Before the work, an amount is reserved in the scope and in all its ancestors, or in none of them.
+After the work, the actual usage replaces the reservation. No other work can spend a reserved
+amount, so a limit of N allows exactly N, however many steps run in parallel. Some amounts (tokens,
+cost) are unknown in advance. They may exceed their limit once; after that, every reservation is
+refused.
 
 If a charge does not fit only because of other reservations, :meth:`Scope.ask` queues
-(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse. All three are
-thread-safe: one lock guards the scopes of a tree.
+(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse it. All three are
+thread-safe: one lock guards all scopes of a tree.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,11 +29,12 @@ from caseworker.core.budget.waiting import HOLDER, Holder, Reservation, Room, Wa
 __all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 
 Warn = Callable[["Scope", Dimension, float], None]
-"""Callback for a warning: called once when usage reaches a share (0.7, 0.9) of a scope's limit."""
+"""Called with the scope, the dimension and the warning threshold (0.7 or 0.9 of the limit) when
+usage first reaches the threshold."""
 
 
 class Scope(Account):
-    """A budget with its usage and its reservations, nested in an optional parent scope."""
+    """A budget together with its usage and reservations, nested in an optional parent scope."""
 
     def __init__(
         self,
@@ -46,7 +48,8 @@ class Scope(Account):
     ) -> None:
         """Open a scope.
 
-        ``requires_prices``: whether a cost limit of this scope refuses calls of unknown price.
+        ``requires_prices`` is whether a cost limit on this scope refuses calls whose price is
+        unknown.
         """
         super().__init__(
             name,
@@ -70,7 +73,7 @@ class Scope(Account):
         return (self, *self._ancestors)  # not cached: a reference cycle would keep the scope alive
 
     def tightest_limits(self) -> dict[Dimension, Amount]:
-        """Return the lowest limit by dimension, of this scope and its ancestors, without time."""
+        """Return the lowest limits of this scope and its ancestors, by dimension, without time."""
         tightest: dict[Dimension, Amount] = {}
         for view in self.lineage():
             for dimension, limit in view.limits.items():
@@ -78,7 +81,7 @@ class Scope(Account):
         return tightest
 
     def reserve(self, charge: Charge) -> Reservation:
-        """Reserve ``charge`` in this scope and all ancestors, or in none, without waiting.
+        """Reserve ``charge`` in this scope and all ancestors without waiting, or in none of them.
 
         Raises:
             BudgetExceededError: a limit would be exceeded; names the scope and the dimension.
@@ -95,8 +98,10 @@ class Scope(Account):
     ) -> Reservation | Waiter:
         """Reserve ``charge`` in this scope and all ancestors, or queue until capacity is free.
 
-        ``wanted`` may return a larger charge to reserve instead, given the capacity at that moment.
-        A ``tracked`` reservation is released at the latest at the end of the step that makes it.
+        When the capacity is free, ``wanted`` is called with a function that returns the free
+        capacity of a dimension. It returns the charge to reserve, which may be larger than
+        ``charge``. A ``tracked`` reservation is released at the latest when the step that made it
+        ends.
 
         Raises:
             BudgetExceededError: the charge does not fit even if only the caller's own reservations
@@ -106,13 +111,13 @@ class Scope(Account):
         return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
-        """Release unsettled reservations of the holders for which ``made_by`` returns True."""
+        """Release the unsettled reservations whose holder's path makes ``made_by`` return True."""
         for reservation, holder in list(self.line.tracked.items()):
             if made_by(holder):
                 reservation.release()
 
     def charge(self, charge: Charge) -> None:
-        """Reserve and settle an exact charge in one operation; raises like :meth:`reserve`."""
+        """Charge an exact amount: reserve and settle it at once; raises like :meth:`reserve`."""
         if type(charge) is not CheckedCharge:
             charge = checked(charge)
         # Inlined because every step runs it: calls and ``with`` are expensive on CPython 3.11.
@@ -146,7 +151,7 @@ class Scope(Account):
             lock.release()
 
     def add(self, charge: Charge) -> None:
-        """Count an amount that was already spent, without checking limits (such as late costs)."""
+        """Count an amount that was already spent (such as a late cost), without checking limits."""
         for scope in self.lineage():
             scope.usage.add(charge)
             scope.warn_of(charge)
@@ -154,7 +159,8 @@ class Scope(Account):
     def restore(self, charge: Charge) -> None:
         """Add the amounts that an earlier execution of the run spent in this scope.
 
-        Ancestors are not charged. Warnings for shares already reached are not repeated.
+        Ancestors are not charged. Warnings for thresholds that were already reached are not
+        repeated.
         """
         self.usage.add(charge)
         for dimension, limit in self.limits.items():
@@ -163,14 +169,18 @@ class Scope(Account):
             self._warned.update((dimension, share) for share in shares)
 
     def require_something_left(self) -> None:
-        """Raise BudgetExceededError if a limit of this scope or an ancestor is exhausted."""
+        """Check that neither this scope nor an ancestor has exhausted a limit.
+
+        Raises:
+            BudgetExceededError: a limit is exhausted.
+        """
         for scope in self.lineage():
             tripped = scope.usage.tripped_by(scope.budget)
             if tripped is not None:
                 raise scope.stop(tripped[0])
 
     def limits_of(self, dimension: Dimension) -> bool:
-        """Return whether this scope or an ancestor limits a dimension."""
+        """Return whether this scope or an ancestor sets a limit on a dimension."""
         return any(dimension in scope.limits for scope in self.lineage())
 
     def requires_prices(self) -> bool:
@@ -179,20 +189,23 @@ class Scope(Account):
         return any(scope._requires_prices for scope in limited)
 
     def remaining(self, dimension: Dimension) -> Amount | None:
-        """Return the amount of a dimension that can still be reserved here and in all ancestors.
+        """Return how much of a dimension can still be reserved, here and in all ancestors.
 
-        None is unlimited; the result is never negative.
+        None means unlimited. The result is never negative.
         """
         rests = (scope.room(dimension) for scope in self.lineage())
         least = min((rest for rest in rests if rest is not None), default=None)
         return None if least is None else max(0, least)
 
     def reserved(self, dimension: Dimension) -> Amount:
-        """Return the amount of a dimension that is held for work in flight."""
+        """Return how much of a dimension is reserved for work in flight."""
         return self.held.get(dimension, 0)
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Return the usage as JSON numbers; amounts held for work in flight count as estimated."""
+        """Return the usage as JSON numbers.
+
+        Amounts that are reserved for work in flight are included, and count as estimates.
+        """
         spent = self.usage.fresh()
         with self.line.lock:
             spent.add(self.usage.amounts)
@@ -201,31 +214,31 @@ class Scope(Account):
         return spent.to_dict() | {Dimension.SECONDS.value: seconds}
 
     def remaining_seconds(self) -> float | None:
-        """Return the seconds left until the first time limit, here or in an ancestor; None if none.
+        """Return the seconds until the earliest time limit of this scope and its ancestors.
 
-        Negative once a limit has passed.
+        None means no time limit. The result is negative once a limit has passed.
         """
         limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
         left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
         return min(left, default=None)
 
     def out_of_own_time(self) -> BudgetExceededError:
-        """Return the error for this scope's own time limit."""
+        """Return the error to raise when this scope's own time limit has passed."""
         return self.stop(Dimension.SECONDS)
 
     def shares_to_warn_of(self) -> tuple[float, ...]:
-        """Return the shares of a limit at which to warn; empty without a warning callback."""
+        """Return the warning thresholds, as fractions of a limit; empty without a callback."""
         return WARNING_SHARES if self._warn is not None else ()
 
     def warn_of_time(self, share: float) -> None:
-        """Warn once that ``share`` of this scope's time limit has passed."""
+        """Warn, at most once, that the fraction ``share`` of this scope's time limit has passed."""
         if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
             self._warned.add((Dimension.SECONDS, share))
             self._warn(self, Dimension.SECONDS, share)
 
 
 def as_estimated(charge: Charge) -> Charge:
-    """Return ``charge`` with its tokens and its cost also counted as estimated."""
+    """Return ``charge`` with its tokens and its cost counted as estimates as well."""
     marks = {
         ESTIMATED_OF[d]: amount for d, amount in charge.items() if d in ESTIMATED_OF and amount
     }
@@ -236,4 +249,4 @@ ESTIMATED_OF: Mapping[Dimension, Dimension] = {
     Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
     Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
 }
-"""Maps a dimension to the one that counts its estimated part."""
+"""Maps a dimension to the dimension that counts the estimated part of it."""

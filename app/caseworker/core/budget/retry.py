@@ -13,15 +13,16 @@ from typing import Any, Literal, get_args
 OnError = Literal["fail", "retry", "skip", "fallback"]
 
 JITTER = 0.2
-"""The random variation of a step's back-off, as a share, so that callers do not retry in sync."""
+"""The default fraction by which a back-off randomly varies, so that callers do not retry in
+sync."""
 
 LONGEST_SECONDS = 86_400.0
-"""The maximum back-off and the maximum timeout of a step: one day."""
+"""The maximum back-off, and the maximum timeout of a step, in seconds: one day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The number of retries and their exponential back-off.
+    """The maximum number of retries, and an exponential back-off between them.
 
     Raises:
         ValueError: a number is negative or not finite, ``factor`` is below 1, or ``jitter`` is
@@ -29,15 +30,15 @@ class RetryPolicy:
     """
 
     max_retries: int
-    """Attempts after the first."""
+    """Maximum number of retries, which is the number of attempts after the first."""
     base_seconds: float
-    """The back-off after the first failure."""
+    """Back-off after the first failure, in seconds."""
     factor: float
-    """Multiplies the back-off after each further failure."""
+    """Factor by which the back-off grows with each further failure."""
     jitter: float
-    """The random variation of a back-off, as a share from 0 to 1."""
+    """Maximum random variation of a back-off, as a fraction from 0 to 1."""
     max_delay_seconds: float
-    """The maximum back-off, jitter included."""
+    """Maximum back-off in seconds, jitter included."""
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -60,24 +61,25 @@ class ErrorPolicy:
     """
 
     on_error: OnError = "fail"
-    """Applied once the attempts are exhausted: ``fail`` and ``retry`` fail the step, ``skip``
-    replaces its output by ``fallback_value``, ``fallback`` executes ``fallback_node``."""
+    """Action once all attempts have failed. ``fail`` and ``retry`` fail the step. ``skip`` uses
+    ``fallback_value`` as its output. ``fallback`` executes ``fallback_node``."""
     retry_count: int = 0
-    """Attempts after the first."""
+    """Maximum number of retries, which is the number of attempts after the first."""
     retry_delay_ms: int = 1000
-    """The back-off before the second attempt, varied by up to 20 percent."""
+    """Back-off before the first retry, in milliseconds; it varies randomly by up to 20 percent."""
     retry_backoff: float = 2.0
-    """Multiplies the back-off after each further failure."""
+    """Factor by which the back-off grows with each further failure."""
     timeout_ms: int | None = None
-    """The timeout of each attempt, including the fallback's; None is unlimited. A synchronous
-    function cannot be interrupted: it runs to its end, and a late result is dropped."""
+    """Timeout of each attempt in milliseconds, the fallback's included; None means no timeout. A
+    synchronous function cannot be interrupted. It runs to its end, and its late result is
+    dropped."""
     fallback_value: Any = None
     fallback_node: Any = None
     retry_on: Collection[str] | None = None
-    """Names of the error classes to retry, including base classes and tool error codes. None
-    retries every error."""
+    """Names of the error classes to retry; names of base classes and tool error codes work as well.
+    None retries every error."""
     no_retry_on: Collection[str] = ()
-    """Names of error classes that are never retried; overrides ``retry_on``."""
+    """Names of the error classes that are never retried, even if ``retry_on`` contains them."""
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
@@ -103,10 +105,10 @@ class ErrorPolicy:
             raise ValueError("fallback_value is used with on_error skip only.")
 
     def retries(self, error: Exception) -> bool:
-        """Return whether the class of a failure allows another attempt.
+        """Return whether this kind of failure may be retried.
 
-        An error whose ``retryable`` attribute is False is never retried. Its ``error_class``
-        attribute, if set, is matched like a class name.
+        An error whose ``retryable`` attribute is False is never retried. If the error has an
+        ``error_class`` attribute, that is compared as well as the class names.
         """
         if getattr(error, "retryable", True) is False:
             return False
@@ -117,7 +119,7 @@ class ErrorPolicy:
 
     @property
     def retry(self) -> RetryPolicy:
-        """The retry policy of this step."""
+        """The retry policy that results from this step's settings."""
         return RetryPolicy(
             max_retries=self.retry_count,
             base_seconds=self.retry_delay_ms / 1000,
@@ -138,8 +140,9 @@ def verdict(
     """Decide whether to retry after ``failed_attempts`` failures (at least one).
 
     Return the back-off in seconds, or None to give up. The caller draws ``jitter`` from [-1, 1], so
-    the decision is repeatable. Gives up if ``retry_after_seconds`` (``Retry-After``) exceeds the
-    policy's maximum delay, or if the back-off does not end within ``seconds_left``.
+    the decision is repeatable. The function gives up if ``retry_after_seconds`` (the provider's
+    ``Retry-After``) exceeds the policy's maximum delay. It also gives up if the back-off would not
+    end within ``seconds_left``.
 
     Raises:
         ValueError: ``failed_attempts`` is below 1 or ``jitter`` outside [-1, 1].
@@ -156,9 +159,9 @@ def verdict(
 def delay_seconds(
     policy: RetryPolicy, earlier_waits: int, jitter: float, asked_seconds: float
 ) -> float:
-    """Return the next back-off in seconds, after ``earlier_waits`` back-offs.
+    """Return the next back-off in seconds, after ``earlier_waits`` earlier ones.
 
-    It is at least ``asked_seconds``, which jitter only lengthens, and at most the policy's maximum.
+    It is at least ``asked_seconds`` (jitter only lengthens that) and at most the policy's maximum.
     """
     highest = policy.max_delay_seconds
     try:

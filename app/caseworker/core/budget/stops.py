@@ -15,12 +15,12 @@ from caseworker.core.budget.budget import Amount, json_number
 
 
 def rfc3339(moment: datetime) -> str:
-    """Format a time in UTC as RFC 3339, such as ``2025-09-08T12:00:00Z``."""
+    """Format a UTC time as RFC 3339, such as ``2025-09-08T12:00:00Z``."""
     return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
 
 
 class StopKind(StrEnum):
-    """The kind of event that ended a run early."""
+    """Why a run ended early."""
 
     BUDGET = "budget"
     DEADLINE = "deadline"
@@ -36,29 +36,32 @@ _LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCause:
-    """The reason why a run ended early, as shown in the run's ``stop`` field."""
+    """Details of why a run ended early, as shown in the run's ``stop`` field."""
 
     kind: StopKind
     dimension: str | None = None
-    """The exhausted budget dimension, such as ``tool_calls``."""
+    """Budget dimension whose limit was reached, such as ``tool_calls``; None for other kinds of
+    stops."""
     scope: str | None = None
-    """The budget scope of the limit, such as ``run`` or ``run/answer``."""
+    """Budget scope that the limit belongs to, such as ``run`` or ``run/answer``; None if there is
+    none."""
     limit: Amount | None = None
     used: Amount | None = None
     reserved: Amount | None = None
-    """The amount held for work in flight at the refusal."""
+    """Amount that was reserved for work in flight when the charge was refused; None if not
+    applicable."""
     requested: Amount | None = None
-    """The amount that was refused."""
+    """Amount that was requested and refused; None if not applicable."""
     requested_by: str | None = None
     reason: str | None = None
     step_id: str | None = None
-    """For an error: the step that failed."""
+    """ID of the step that failed, if an error ended the run; otherwise None."""
     error_class: str | None = None
-    """For an error: the class of the failure."""
+    """Error class, if an error ended the run; otherwise None."""
     at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the cause to JSON values; fields that are None are omitted."""
+        """Return the cause as a JSON object without the fields that are None."""
         known = ((name, getattr(self, name)) for name in _FIELDS)
         values = {name: value for name, value in known if value is not None}
         values["kind"] = self.kind.value
@@ -70,7 +73,7 @@ class StopCause:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StopCause":
-        """Parse the output of :meth:`to_dict`."""
+        """Build a cause from the output of :meth:`to_dict`."""
         at = values.get("at")
         read = {"kind": StopKind(values["kind"]), "at": at and datetime.fromisoformat(at)}
         return cls(**{**values, **read})
@@ -81,23 +84,24 @@ _AMOUNTS = frozenset({"limit", "used", "reserved", "requested"})
 
 
 class Stop(BaseException):
-    """The exception that ends a run early; it carries a :class:`StopCause`.
+    """The exception that ends a run or a step early; its :class:`StopCause` holds the reason.
 
-    Instances can be copied and pickled, so that a worker process can raise them to its parent.
+    Instances can be copied and pickled, so a worker process can send them to its parent.
     """
 
     def __init__(self, cause: StopCause) -> None:
         super().__init__(cause.reason or cause.kind.value)
         self.cause = cause
         self.partial_results: Mapping[str, Any] = {}
-        """Results by step at the time of the stop, for graphs executed through the Python API."""
+        """Outputs that each step had produced when the run was stopped, by step ID. Only set for
+        graphs that are executed through the Python API."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args), self.__dict__
 
     @property
     def is_limit(self) -> bool:
-        """True if a limit was reached: the run or step is then halted, not cancelled or failed."""
+        """Whether a limit was reached: the run or step is then halted, not cancelled or failed."""
         return self.cause.kind in _LIMITS
 
 
@@ -112,7 +116,8 @@ def _restored(kind: type[Stop], args: tuple[Any, ...]) -> Stop:
 class CancelledError(Stop):
     """A cancel request ended the run.
 
-    Not ``asyncio.CancelledError``; import that class through its module to avoid confusion.
+    This is not ``asyncio.CancelledError``. Refer to that class through its module to avoid
+    confusion.
     """
 
     def __init__(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
@@ -129,16 +134,16 @@ class DeadlineExceededError(Stop):
 
 
 class HandOver(Stop):
-    """This process releases the run, so that another process can resume it."""
+    """This process releases the run before its end, so that another process can resume it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))
 
 
 class Suspended(HandOver):
-    """The run is suspended: all its active work waits for approvals; a decision resumes it."""
+    """The run is suspended: all its active work waits for approvals, and a decision resumes it."""
 
     def __init__(self, approval_ids: frozenset[str]) -> None:
         super().__init__("It waits for an approval.")
         self.approval_ids = approval_ids
-        """The IDs of the pending approvals."""
+        """IDs of the approvals that the run waits for."""

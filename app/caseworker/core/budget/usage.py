@@ -1,4 +1,4 @@
-"""Resource usage of a scope, and the error for exceeded budgets."""
+"""Resource usage in a scope, and the error for exceeded budgets."""
 
 import math
 import threading
@@ -12,7 +12,7 @@ from caseworker.core.budget.budget import Amount, Budget, Dimension, money
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 
 Charge = Mapping[Dimension, Amount]
-"""Amounts by dimension, money as Decimal; an absent dimension is not charged."""
+"""Amounts by dimension, costs as Decimal; a dimension that is absent is not charged."""
 
 NOTHING: Charge = {}
 
@@ -37,10 +37,11 @@ class _Count:
 class ResourceUsage:
     """The amounts that a scope and its child scopes have spent so far.
 
-    Seconds come from a monotonic clock; ``start_time`` is for display only. Writing to an attribute
-    also changes the usages of the ancestors. :meth:`add` does not, because a scope charges each
-    ancestor itself. The class is thread-safe: ``usage.tokens_used += 10`` adds exactly ten, even if
-    another thread writes between the read and the write. A copy is independent of every scope.
+    Elapsed time is measured by a monotonic clock; ``start_time`` is for display only. Writing to an
+    attribute also changes the usage of all ancestors. :meth:`add` does not, because a scope charges
+    each ancestor itself. The class is thread-safe: ``usage.tokens_used += 10`` adds exactly ten,
+    even if another thread writes between the read and the write. A copy does not belong to any
+    scope.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ResourceUsage:
     ) -> None:
         """Start counting.
 
-        ``before_seconds`` is the time that earlier executions of the run used; ``parent`` is the
+        ``before_seconds`` is the time that earlier executions of the run took. ``parent`` is the
         usage of the parent scope.
 
         Raises:
@@ -64,7 +65,7 @@ class ResourceUsage:
         """
         self._parent = parent
         self.lock: threading.RLock = threading.RLock() if parent is None else parent.lock
-        """The lock that guards the amounts of all usages of one tree."""
+        """Lock that guards the amounts; shared by all usages in one tree of scopes."""
         self._thread = threading.get_ident()
         self._read_in_threads: dict[tuple[int, Dimension], Any] = {}
         self.amounts: dict[Dimension, Any] = {
@@ -72,7 +73,8 @@ class ResourceUsage:
             **checked({Dimension.API_CALLS: api_calls, Dimension.COST_USD: cost_dollars}),
         }
         self.checked_by: object = None
-        """The mark of the scope that found its limits respected; None after each later write."""
+        """The ``mark`` of the account that last found its limits respected; each later write resets
+        it to None."""
         self.start_time = datetime.now(UTC)
         self._clock = clock
         self._start_monotonic = clock()
@@ -83,17 +85,17 @@ class ResourceUsage:
         return _restored, (self.amounts.copy(), self.start_time, seconds)
 
     tokens_used = _Count(Dimension.TOKENS)
-    """Input plus output tokens."""
+    """Number of input and output tokens together."""
     steps_executed = _Count(Dimension.STEPS)
-    """Step executions; retries are not counted."""
+    """Executed steps; retries of a step are not counted."""
     api_calls = _Count(Dimension.API_CALLS)
-    """Provider attempts."""
+    """Requests to model providers, retries included."""
 
     @property
     def cost_dollars(self) -> float:
-        """US dollars as a float; ``amounts`` holds the exact Decimal.
+        """Cost in US dollars as a float; ``amounts`` holds the exact Decimal.
 
-        The change that an assignment makes is rounded to 12 decimal places.
+        Assigning a new value adds the difference, rounded to 12 decimal places.
         """
         return float(self._read(Dimension.COST_USD))
 
@@ -103,41 +105,41 @@ class ResourceUsage:
 
     @property
     def time_elapsed_seconds(self) -> float:
-        """Seconds since the scope started, on the monotonic clock, plus ``before_seconds``."""
+        """Seconds since the scope started, plus ``before_seconds``, on the monotonic clock."""
         return self._before_seconds + max(0.0, self._clock() - self._start_monotonic)
 
     @classmethod
     def unstarted(cls) -> "ResourceUsage":
-        """Return a usage that starts to count seconds at :meth:`start`."""
+        """Return a usage whose time does not count until :meth:`start` is called."""
         usage = cls()
         usage._start_monotonic = math.inf
         return usage
 
     def start(self) -> None:
-        """Start to count seconds; no effect if already started."""
+        """Start counting time; no effect if it was already started."""
         if self._start_monotonic == math.inf:
             self.start_time, self._start_monotonic = datetime.now(UTC), self._clock()
 
     def resume(self, before_seconds: float) -> None:
-        """Add the seconds that earlier executions used."""
+        """Add the time that earlier executions of the run took."""
         self._before_seconds += before_seconds
 
     def fresh(self) -> "ResourceUsage":
-        """Return an empty usage without a parent, on the same clock, that starts now."""
+        """Return an empty usage without a parent, whose time counts from now on the same clock."""
         return ResourceUsage(clock=self._clock)
 
     def child(self) -> "ResourceUsage":
-        """Return the usage of a child scope, empty and started now."""
+        """Return an empty usage for a child scope; its time counts from now."""
         return ResourceUsage(clock=self._clock, parent=self)
 
     def of(self, dimension: Dimension) -> Amount:
-        """Return the amount spent in one dimension."""
+        """Return the amount spent in a dimension so far."""
         if dimension is Dimension.SECONDS:
             return self.time_elapsed_seconds
         return self.amounts.get(dimension, 0)  # type: ignore[no-any-return]
 
     def add(self, charge: Charge) -> None:
-        """Add a charge to this usage, not to its ancestors."""
+        """Add a charge to this usage but not to its ancestors."""
         with self.lock:
             amounts = self.amounts
             for dimension, amount in charge.items():
@@ -145,16 +147,15 @@ class ResourceUsage:
             self.checked_by = None
 
     def exceeds(self, budget: Budget) -> tuple[bool, str | None]:
-        """Return whether a limit of ``budget`` is exhausted, and a message that names it.
+        """Return whether a limit of ``budget`` is exhausted, and a message that names it (or None).
 
-        Call it before a further charge, not after the last one: a limit that is used exactly counts
-        as exceeded.
+        Call this before a further charge. A limit that is used exactly counts as exhausted.
         """
         tripped = self.tripped_by(budget)
         return (False, None) if tripped is None else (True, self.describe(*tripped))
 
     def tripped_by(self, budget: Budget) -> tuple[Dimension, Amount] | None:
-        """Return the first exhausted dimension and its limit, or None."""
+        """Return the first dimension whose limit is exhausted, and the limit; None if none is."""
         for dimension, limit in budget.limits().items():
             if self.of(dimension) >= limit:
                 return dimension, limit
@@ -169,9 +170,10 @@ class ResourceUsage:
         requested: Amount | None = None,
         for_answer: bool = False,
     ) -> str:
-        """Describe an exceeded limit in one line: used, reserved and requested amounts, and limit.
+        """Describe an exceeded limit in one line, with used, reserved and requested amounts.
 
-        ``for_answer``: ``reserved`` is part of the used amount, kept for an agent's last answer.
+        With ``for_answer``, the reserved amount is the one that an agent keeps for its final
+        answer, and it counts as part of the used amount.
         """
         amounts = {"used": self.of(dimension), "reserved": reserved, "requested": requested}
         known = ((name, amount) for name, amount in amounts.items() if amount is not None)
@@ -206,10 +208,10 @@ class ResourceUsage:
                 usage = usage._parent
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Return the amounts as JSON numbers, including seconds.
+        """Return the amounts as JSON numbers, including the elapsed seconds.
 
         Includes the estimated parts of ``tokens`` and ``cost_usd``. If the price of a call is
-        unknown, ``cost_usd`` is None and ``cost_usd_known`` is the sum of the other calls.
+        unknown, ``cost_usd`` is None and ``cost_usd_known`` is the total of all other calls.
         """
         amounts = {**_NOTHING_ESTIMATED, **self.amounts}
         counted: dict[str, int | float | None] = {
@@ -227,7 +229,7 @@ def _restored(amounts: dict[Dimension, Any], start_time: datetime, seconds: floa
 
 
 def sum_of(charges: Iterable[Charge]) -> dict[Dimension, Any]:
-    """Return the sum of charges by dimension."""
+    """Return the total of several charges, by dimension."""
     total: dict[Dimension, Any] = {}
     for charge in charges:
         for dimension, amount in charge.items():
@@ -236,7 +238,7 @@ def sum_of(charges: Iterable[Charge]) -> dict[Dimension, Any]:
 
 
 def checked(charge: Charge) -> Charge:
-    """Validate a charge and convert its money to Decimal.
+    """Validate a charge and convert its cost to Decimal.
 
     Raises:
         ValueError: an amount is negative or not finite.
@@ -262,7 +264,7 @@ def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
 
 
 def shown_amount(dimension: Dimension, amount: Amount) -> str:
-    """Format an amount with its unit."""
+    """Return an amount as text, with its unit."""
     match dimension:
         case Dimension.SECONDS:
             return f"{amount:.1f}s"
@@ -273,9 +275,9 @@ def shown_amount(dimension: Dimension, amount: Amount) -> str:
 
 
 class BudgetExceededError(Stop):
-    """A limit refused a charge.
+    """A charge was refused, because it would exceed a limit.
 
-    It is a stop: no error policy retries, skips or replaces it.
+    This is a stop, so no error policy retries, skips or replaces it.
     """
 
     def __init__(

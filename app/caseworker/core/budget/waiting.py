@@ -1,16 +1,16 @@
 """Reservations, and the queue of pending reservation requests.
 
-A request that does not fit only because of other reservations waits in the queue of its tree of
-scopes until enough of them are settled. It holds nothing while it waits. After each settlement, the
-queue is processed in order of arrival by three rules:
+A request that does not fit only because of other reservations waits in a queue, which all scopes of
+a tree share, until enough reservations are settled. It holds nothing while it waits. After each
+settlement, the queue is processed in order of arrival by three rules:
 
-- Refuse a request that would not fit even if only its own reservations were held.
-- Grant a request that fits next to the usage, the holds, and the *claims* of earlier requests in
-  the queue. So no request is overtaken in a dimension that it waits for, and a request that does
-  not need such a dimension is not delayed.
-- Ignore claims for work that already holds a reservation, such as a call made inside another call,
-  because earlier requests may wait for its hold. If such requests wait for each other, they are
-  deadlocked: refuse the most recent one.
+- Refuse a request that would not fit even if no reservations but its own were held.
+- Grant a request that fits next to the usage, the reservations, and the *claims* (the requested
+  amounts) of earlier requests in the queue. So no request is overtaken in a dimension that it waits
+  for, and a request that does not need such a dimension is not delayed.
+- Ignore claims when the request is for work that already holds a reservation, such as a call made
+  inside another call, because earlier requests may wait for that reservation. If such requests wait
+  for each other, they are deadlocked, and the most recent one is refused.
 
 A request's own reservations are those made in the same task or in an enclosing task. They are
 tracked in a context variable.
@@ -27,23 +27,23 @@ from caseworker.core.budget.budget import Amount, Dimension
 from caseworker.core.budget.usage import NOTHING, BudgetExceededError, Charge, checked, sum_of
 
 Room = Callable[[Dimension], Amount | None]
-"""Returns the amount of a dimension that can be reserved; None is unlimited."""
+"""Function that returns how much of a dimension can be reserved; None means unlimited."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
-"""Amounts requested by the earlier requests in the queue, by account and dimension."""
+"""Amounts that earlier requests in the queue wait for, by account and dimension."""
 
 
 class Holder:
-    """A mutable name of the current holder of reservations.
+    """The step that currently makes reservations, as a mutable object.
 
-    The step runner sets ``path`` for each step instead of a new context variable value.
+    The step runner sets ``path`` for each step, which is cheaper than setting a context variable.
     """
 
     __slots__ = ("path",)
 
     def __init__(self, path: object = None) -> None:
         self.path = path
-        """The path of the step whose end releases the reservations; None: they are not tracked."""
+        """Path of the step whose end releases the reservations; None if they are not tracked."""
 
 
 HOLDER: ContextVar[Holder] = ContextVar("holder", default=Holder())  # noqa: B039 - never changed
@@ -52,31 +52,31 @@ _OWN: ContextVar[tuple["Reservation", ...]] = ContextVar("own_reservations", def
 
 
 class Reservation:
-    """An amount held for one piece of work; settle it exactly once.
+    """An amount reserved for one piece of work; settle it exactly once.
 
-    As a context manager, it is released at the end of the block unless it was settled before.
+    Used as a context manager, it is released at the end of the block unless it was settled before.
     """
 
     __slots__ = ("_accounts", "_released", "charge", "line")
 
     def __init__(self, line: "WaitingLine", accounts: Sequence[Account], charge: Charge) -> None:
         self.line = line
-        """The queue of the tree of scopes."""
+        """Queue of pending requests of the tree of scopes."""
         self._accounts = accounts
         self._released = False
         self.charge = charge
-        """The amounts held."""
+        """Reserved amounts by dimension."""
 
     @property
     def accounts(self) -> Sequence[Account]:
-        """The accounts that hold it; empty once it was settled or released."""
+        """Accounts in which the amount is held; empty once it was settled or released."""
         return () if self._released else self._accounts
 
     def settle(self, used: Charge = NOTHING) -> None:
-        """Release the hold and charge the actual usage; a second call has no effect.
+        """Release the reserved amount and charge the actual usage; a second call has no effect.
 
         Raises:
-            ValueError: an amount is negative or not finite; the hold stays.
+            ValueError: an amount is negative or not finite. The amount then stays reserved.
         """
         used = checked(used)
         with self.line.lock:
@@ -90,7 +90,7 @@ class Reservation:
                 self.line.serve()
 
     def release(self) -> None:
-        """Release the hold; a later :meth:`settle` still charges its usage."""
+        """Release the reserved amount; a later :meth:`settle` still charges its usage."""
         with self.line.lock:
             if self._give_back():
                 self.line.serve()
@@ -138,13 +138,15 @@ class Waiter:
         self.own = own
         self.holder = holder
         self.outcome: Reservation | BudgetExceededError | None = None
-        """The reservation or the refusal; None while the request is pending."""
+        """Reservation if the request was granted, error if it was refused; None while it is
+        pending."""
         self._wake: Callable[[], object] | None = None
 
     def on_end(self, wake: Callable[[], object]) -> None:
-        """Call ``wake`` when the request is resolved, in the resolving thread.
+        """Have ``wake`` called when the request is granted or refused.
 
-        Calls it immediately if the request is resolved already.
+        It is called in the thread that grants or refuses the request, or at once if that has
+        already happened.
         """
         with self.line.lock:
             self._wake = wake
@@ -152,7 +154,7 @@ class Waiter:
                 wake()
 
     def end(self, outcome: Reservation | BudgetExceededError) -> None:
-        """Resolve the request and call its callback."""
+        """Grant or refuse the request, and call the callback."""
         self.outcome = outcome
         if self._wake is not None:
             self._wake()
@@ -169,7 +171,7 @@ class Waiter:
         raise self.outcome or RuntimeError("The wait is not over.")
 
     def leave(self) -> None:
-        """Stop waiting; release a reservation granted in the meantime."""
+        """Withdraw the request; if a reservation was already granted, release it."""
         with self.line.lock:
             if isinstance(self.outcome, Reservation):
                 self.outcome.release()
@@ -177,21 +179,25 @@ class Waiter:
 
 
 class WaitingLine:
-    """The queue of pending reservation requests of one tree of scopes, in order of arrival."""
+    """The queue of pending reservation requests in one tree of scopes, in order of arrival."""
 
     __slots__ = ("_waiters", "lock", "tracked")
 
     def __init__(self, lock: threading.RLock) -> None:
         self.lock = lock
         self.tracked: dict[Reservation, Any] = {}
-        """The reservations that end with a step, each with its holder's path."""
+        """Reservations to release when their step ends, each with the path of that step."""
         self._waiters: list[Waiter] = []
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def reserve(self, accounts: Sequence[Account], charge: Charge) -> Reservation:
-        """Reserve a charge now, regardless of the queue, or raise BudgetExceededError."""
+        """Reserve a charge now, without regard to queued requests.
+
+        Raises:
+            BudgetExceededError: a limit would be exceeded.
+        """
         with self.lock:
             _require(accounts, charge, None)
             return self._hold(accounts, charge, HOLDER.get().path)
@@ -204,7 +210,7 @@ class WaitingLine:
         *,
         tracked: bool,
     ) -> "Reservation | Waiter":
-        """Reserve at least ``least`` now, or enqueue a request; raises like ``Scope.ask``."""
+        """Reserve at least ``least`` now, or enqueue a request; see ``Scope.ask`` for details."""
         holder = HOLDER.get().path if tracked else None
         own = tuple(each for each in _own_reservations() if each.line is self)
         with self.lock:
@@ -287,7 +293,7 @@ class WaitingLine:
         return self.kept(Reservation(self, accounts, charge), holder)
 
     def kept(self, reservation: Reservation, holder: object) -> Reservation:
-        """Record a reservation as one of the current task's own and, if tracked, of its holder."""
+        """Record that the current task made a reservation, and if tracked, also which step did."""
         _OWN.set((*_own_reservations(), reservation))
         if holder is not None:
             self.tracked[reservation] = holder

@@ -1,8 +1,8 @@
 """Strongly connected components of a graph, and the cycles in them (Kosaraju's algorithm).
 
-Two steps are in one component if each is reachable from the other. So a cycle lies in a component
-of several steps, or of one step with an edge to itself. The components themselves form no cycle;
-they are returned in topological order.
+Two steps are in the same component if each is reachable from the other. A cycle therefore lies
+within a component of several steps, or of one step with an edge to itself. The components
+themselves form no cycle; they are returned in topological order.
 
 A first depth-first search records the order in which it leaves the steps. The second search visits
 the steps in the reverse of that order and follows edges backwards. The steps that it reaches and
@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from caseworker.core.graph.graph import Edge
 
 Successors = Mapping[str, Sequence[str]]
-"""The edge targets of each step. A step without edges may be absent; a target may be repeated."""
+"""Edge targets by source step. A step without outgoing edges may be absent; targets may be
+repeated."""
 
 
 def successors_of(edges: Iterable[Edge]) -> Successors:
-    """Return the targets of ``edges`` by source, in the order of the edges."""
+    """Return the targets of ``edges`` by source step, in the order of the edges."""
     following: dict[str, list[str]] = {}
     for edge in edges:
         following.setdefault(edge.source, []).append(edge.target)
@@ -29,7 +30,7 @@ def successors_of(edges: Iterable[Edge]) -> Successors:
 def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
     """Return the strongly connected components in topological order.
 
-    The members of each are in the order of ``steps``. All successors must be in ``steps``.
+    The steps of each component are in the order of ``steps``. All successors must be in ``steps``.
     """
     at = {step: index for index, step in enumerate(steps)}
     predecessors: dict[str, list[str]] = {}
@@ -52,9 +53,9 @@ def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
 
 
 def cycle_in(component: Sequence[str], successors: Successors) -> tuple[str, ...] | None:
-    """Return the shortest cycle through the component's first step, or None if there is none.
+    """Return the shortest cycle through the first step of the component, or None.
 
-    The step is both first and last: ``("a", "b", "a")``.
+    The first step is repeated at the end: ``("a", "b", "a")``.
     """
     start = component[0]
     members = set(component)

@@ -1,4 +1,8 @@
-"""The facts that the scheduler consumes, the orders that it returns, and the statuses of a step."""
+"""Messages of the scheduler and the statuses of a step.
+
+Facts say what happened to a step. The scheduler consumes them and returns orders: steps to start
+and steps to report as skipped.
+"""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -10,19 +14,19 @@ from typing import Final
 
 @dataclass(slots=True)
 class StepFinished:
-    """A step completed and produced values on some of its output handles.
+    """Fact: a step completed and produced values on some of its output handles.
 
-    Not frozen, because a frozen dataclass costs three times as much to construct.
+    Not frozen, because a frozen dataclass takes three times as long to construct.
     """
 
     step_id: str
     handles: AbstractSet[str]
-    """The handles that got a value; ``dict.keys()`` is accepted."""
+    """Names of the output handles that have a value; ``dict.keys()`` is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """A step failed or was interrupted, so the graph fails: the scheduler orders no more steps."""
+    """Fact: a step failed or was interrupted, so the graph fails and no more steps are ordered."""
 
     step_id: str
 
@@ -32,14 +36,14 @@ Fact = StepFinished | StepFailed
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """Execute this step: all its incoming flow edges are decided, and at least one is live."""
+    """Order to execute a step: all its incoming flow edges are decided and at least one is live."""
 
     step_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SkipStep:
-    """Report this step as skipped: every path that leads to it is dead."""
+    """Order to report a step as skipped: none of the paths that lead to it was taken."""
 
     step_id: str
 
@@ -48,24 +52,25 @@ Order = StartStep | SkipStep
 
 
 class StepStatus(StrEnum):
-    """The status of a step."""
+    """The status of a step in one execution of its graph."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
     HALTED = "halted"
-    """A limit interrupted the step or refused its start."""
+    """A limit interrupted the step or prevented its start."""
     CANCELLED = "cancelled"
-    """Another stop, or the failure of a parallel step, interrupted it."""
+    """The step was interrupted by a stop other than a limit, or because a parallel step failed."""
     SKIPPED = "skipped"
-    """Every path to the step was dead, so it never started."""
+    """The step never started, because none of the paths that lead to it was taken."""
 
 
 RUNNING: Final = StepStatus.RUNNING
 COMPLETED: Final = StepStatus.COMPLETED
 FAILED: Final = StepStatus.FAILED
-"""Module constants for hot paths: an enum attribute look-up costs as much as a function call."""
+"""Constants for the statuses in hot code: an enum attribute look-up costs as much as a function
+call."""
 
 NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
     {
@@ -89,7 +94,8 @@ NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
         StepStatus.SKIPPED: frozenset(),
     }
 )
-"""The allowed transitions of a step's status; a terminal status has an empty set.
+"""Allowed status transitions of a step, by current status; terminal statuses allow none.
 
-A step goes from ``not_started`` directly to ``completed`` if an earlier execution of its run
-completed it, to ``halted`` if a limit refuses its start, and to ``failed`` if its start raises."""
+A ``not_started`` step becomes ``completed`` if an earlier execution of its run completed it,
+``halted`` if a limit prevents its start, and ``failed`` if starting it raises an error.
+"""

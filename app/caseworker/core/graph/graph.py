@@ -1,4 +1,8 @@
-"""The structure of a graph: steps joined by edges. Data only."""
+"""Data classes for graphs: steps joined by edges.
+
+An edge leads from an output handle of a step to an input handle of another step. A handle is a
+named input or output.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,9 +19,9 @@ class Channel(StrEnum):
     """The kind of an edge: whether it carries values or declares a dependency."""
 
     FLOW = "flow"
-    """Carries values from a finished step to the next one."""
+    """The edge carries values from a finished step to the next step."""
     LINK = "link"
-    """Declares a dependency, which is materialised for the step that needs it."""
+    """The edge declares a dependency: the source is materialised when the target step needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +30,9 @@ class Step:
 
     id: str
     type: str
-    """The name of the node type that executes the step."""
+    """Name of the node type that executes the step."""
     data: Any = field(default_factory=dict)
-    """The node's configuration; this package does not read it."""
+    """Configuration of the node, in a format that only the node type knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class Edge:
     source_handle: str = DEFAULT_HANDLE
     target_handle: str = DEFAULT_HANDLE
     id: str | None = None
-    """A name for display, if the author set one."""
+    """ID of the edge, if the author gave it one; only used for display."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class Graph:
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...] = ()
     entry: tuple[str, ...] | None = None
-    """IDs of the steps to start with. None starts every step that has no incoming flow edge, except
-    steps whose outgoing edges are all links (at least one)."""
+    """IDs of the steps to start with. None starts every step without incoming flow edges, except
+    steps whose outgoing edges are all links."""
     max_parallel: int = 1
-    """The maximum number of steps that execute concurrently."""
+    """Maximum number of steps that execute concurrently."""

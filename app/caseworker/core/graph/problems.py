@@ -1,4 +1,4 @@
-"""Validation problems of a graph, and helpers that format names in their messages."""
+"""Problems found when a graph is validated, and helpers that format names in messages."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ def quoted(name: object) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return ``names`` in alphabetical order: at most ten, then the number of the rest."""
+    """List up to ten ``names`` in alphabetical order, then say how many more there are."""
     ordered = sorted(names)
     shown = ", ".join(quoted(name) for name in ordered[:_MOST_NAMES])
     more = len(ordered) - _MOST_NAMES
@@ -24,7 +24,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def path_of(steps: Sequence[str]) -> str:
-    """Format a path as ``a -> b -> a``; omit the middle if it has more than ten steps."""
+    """Format a path of steps as ``a -> b -> a``; beyond ten steps, the middle is omitted."""
     shown = [_cut(repr(step)[1:-1]) for step in steps]
     left_out = len(shown) - _MOST_NAMES
     if left_out > 0:
@@ -38,16 +38,16 @@ def _cut(text: str) -> str:
 
 
 Names = frozenset[str] | None
-"""The names of the available handles; None accepts any name."""
+"""Names of the existing handles; None if any name is valid."""
 
 
 class Severity(StrEnum):
-    """The severity of a problem: it rejects the graph, or only warns."""
+    """How serious a problem is: errors reject the graph, warnings do not."""
 
     ERROR = "error"
-    """The graph is rejected."""
+    """The graph is rejected, because it cannot be executed."""
     WARNING = "warning"
-    """The graph can be executed, but probably does not do what its author intended."""
+    """The graph can be executed, but it probably does not do what its author intended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Problem:
     """One validation problem: its location in the graph, and a message that says how to fix it."""
 
     place: str
-    """A dotted path from the root of the graph, such as ``steps.3.id`` or ``entry.1``."""
+    """Location of the problem: a dotted path from the root of the graph, such as ``steps.3.id``."""
     message: str
     severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Handles:
-    """The handles that edges of a step may use; an empty set allows no edge on that channel."""
+    """The handles that edges of a step may use; an empty set allows no edges on that channel."""
 
     flow_inputs: Names = None
     flow_outputs: Names = None
@@ -80,10 +80,10 @@ class Handles:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The properties of a step's node that validation needs."""
+    """Properties of a step's node that validation needs."""
 
     handles: Handles = Handles()
     holds: frozenset[Hashable] = frozenset()
-    """The persistent nodes that the step uses, including those of its nested graphs."""
+    """Persistent nodes that the step uses, including those used in its nested graphs."""
     executes: bool = True
-    """False if the step cannot be executed, only linked."""
+    """Whether the step can be executed; if not, other steps can only link to it."""

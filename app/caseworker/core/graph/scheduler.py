@@ -1,10 +1,11 @@
-"""Decides which step runs next: facts in, orders out.
+"""Decides which step runs next. It receives facts and returns orders.
 
 Each active step counts its incoming flow edges that are not decided yet. A finished step decides
-its outgoing edges: an edge whose handle got a value is live, any other edge is dead. Once all
-incoming edges of a step are decided, it is started if one of them is live, otherwise skipped. A
-skipped step makes its own outgoing edges dead, so a dead path ends where a live path joins it. A
-step waits for its own predecessors and a free slot only, not for a whole layer of the graph.
+its outgoing edges: an edge whose source handle has a value is live, any other edge is dead. Once
+all incoming edges of a step are decided, the step is started if at least one of them is live;
+otherwise it is skipped. A skipped step makes its own outgoing edges dead, so a dead path ends where
+a live path joins it. A step waits for its own predecessors and a free slot only, not for a whole
+layer of the graph.
 
 The scheduler has no clock, no I/O and no tasks: the same facts in the same order always return the
 same orders.
@@ -21,7 +22,7 @@ _NO_HANDLES: Container[str] = ()
 
 
 class UnexpectedFactError(RuntimeError):
-    """A fact about a step that is not running: never ordered, or already ended."""
+    """A fact refers to a step that is not running: it was never ordered, or has already ended."""
 
 
 class Scheduler:
@@ -48,11 +49,11 @@ class Scheduler:
 
     @property
     def done(self) -> bool:
-        """True once no step is running and no further step will be ordered."""
+        """Whether no step is running and no further step will be ordered."""
         return not self._running and (self._failed or self._left == 0)
 
     def begin(self) -> list[Order]:
-        """Start the entries and return the first orders.
+        """Start the graph: return the orders to start its entries.
 
         Raises:
             UnexpectedFactError: the graph was started before.
@@ -64,10 +65,10 @@ class Scheduler:
         return self._start_ready([])
 
     def tell(self, fact: Fact) -> list[Order]:
-        """Apply one fact and return the orders that it enables.
+        """Apply one fact and return the orders that result from it.
 
-        After a failure there are no further orders. The caller still reports the end of every
-        running step: finished, or failed if it was interrupted.
+        After a failure there are no further orders. The caller must still report the end of every
+        running step: as finished, or as failed if it was interrupted.
 
         Raises:
             UnexpectedFactError: the step was not running.
@@ -80,7 +81,7 @@ class Scheduler:
         return self.finished(fact.step_id, _NO_HANDLES)
 
     def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
-        """Apply the end of a step like :meth:`tell`, without the cost of building a fact."""
+        """Apply the end of a step like :meth:`tell`, without the cost of constructing a fact."""
         running = self._running
         if step_id not in running:
             raise UnexpectedFactError(f"Step {step_id!r} was not running.")

@@ -24,24 +24,26 @@ class Topology:
 
     graph: Graph
     steps: Mapping[str, Step]
-    """All steps by ID."""
+    """All steps of the graph, by ID."""
     entries: tuple[str, ...]
-    """The IDs of the first steps, in the order of the graph's steps."""
+    """IDs of the steps to start with, in the order of the graph's steps."""
     active: tuple[str, ...]
-    """The steps that are executed unless all paths to them are dead, in the graph's order."""
+    """IDs of the steps that can be executed, in the graph's order. A step is skipped if no path to
+    it is taken."""
     linked: frozenset[str]
-    """The inactive steps that links materialise, directly or indirectly, for active steps."""
+    """IDs of the steps that are not active, but that links materialise, directly or indirectly, for
+    active steps."""
     incoming: Mapping[str, tuple[Edge, ...]]
-    """The flow edges between active steps by target, in the graph's order, except edges to an
-    entry. A step without such edges is absent."""
+    """Flow edges between active steps, by target and in the graph's order. Edges to an entry are
+    left out, and so are steps without such edges."""
     outgoing: Mapping[str, tuple[Edge, ...]]
-    """The same edges by source."""
+    """The edges of ``incoming``, by source."""
     undecided: Mapping[str, int]
-    """The number of ``incoming`` edges of each active step."""
+    """Number of ``incoming`` edges of each active step."""
     links_into: Mapping[str, tuple[Edge, ...]]
-    """All link edges by target, including those of inactive steps."""
+    """All link edges by target, including links between inactive steps."""
     start: Mapping[str, StartStep]
-    """The start order of each active step, built once."""
+    """Order to start each active step, by step ID; built once and reused."""
 
     def __init__(self, graph: Graph) -> None:
         """Compute the topology of ``graph``.
@@ -90,8 +92,8 @@ class Topology:
     def layers(self) -> tuple[tuple[str, ...], ...]:
         """Return the active and the linked steps in layers, each in the graph's order.
 
-        A step is one layer after its last predecessor. A linked step without linked sources is in
-        the first layer.
+        A step is in the layer after its last predecessor. A linked step without linked predecessors
+        is in the first layer.
 
         Raises:
             GraphError: flow edges, or links between linked steps, form a cycle.

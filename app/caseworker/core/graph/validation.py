@@ -78,10 +78,10 @@ class _Whole:
 def shape_problems(
     graph: Graph, traits: Sequence[Traits | None], types: Collection[str] = ()
 ) -> Iterator[Problem]:
-    """Yield the problems of steps, edges, entries and ``max_parallel``.
+    """Yield the problems in the steps, edges, entries and ``max_parallel`` of a graph.
 
-    ``traits`` has one element per step, None for an unknown type; messages then list ``types``.
-    Steps with the same ID are checked with the traits of the first of them.
+    ``traits`` has one element per step, None for an unknown type; the messages then list ``types``.
+    If several steps have the same ID, all of them are checked with the traits of the first.
     """
     known: dict[str, Traits | None] = {}
     for step, its_traits in zip(graph.steps, traits, strict=True):
@@ -96,7 +96,10 @@ def shape_problems(
 
 
 def sound_part(graph: Graph) -> Graph:
-    """Return ``graph`` without the parts that ``Topology`` rejects."""
+    """Return ``graph`` without the parts that ``Topology`` rejects.
+
+    These are duplicate steps, edges with an unknown step or channel, and unknown entries.
+    """
     steps: dict[str, Step] = {}
     for step in graph.steps:
         steps.setdefault(step.id, step)
@@ -329,11 +332,12 @@ def _left_out(whole: _Whole) -> Iterator[Problem]:
 def parallel_pairs(
     users: Mapping[Group, Sequence[str]], steps: Sequence[str], successors: Successors
 ) -> list[tuple[str, str, Group]]:
-    """Return the pairs of steps that use the same node and may run in parallel, with the node.
+    """Return the pairs of steps that use the same node and may run in parallel.
 
-    ``users`` maps a node to the steps that use it. The steps of a node are compared with their
-    neighbours in topological order only. So one edge per pair, from its first step to its second,
-    fixes the graph without a cycle.
+    Each element holds the first step, the second step and the node. ``users`` maps a node to the
+    steps that use it. The steps of a node are compared with their neighbours in topological order
+    only. So adding one edge per pair, from its first step to its second, fixes the graph without
+    causing a cycle.
     """
     shared = {node: group for node, group in users.items() if len(group) > 1}
     sharing = dict.fromkeys(step for group in shared.values() for step in group)

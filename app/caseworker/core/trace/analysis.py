@@ -1,7 +1,7 @@
 """Analysis of a snapshot: time and cost by call, the critical path, and the cause of a stop.
 
-All functions are pure and expect a valid snapshot. An open node counts as lasting until the time of
-the snapshot.
+All functions are pure and expect a valid snapshot. A node that has not ended counts as lasting
+until the time of the snapshot.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ from caseworker.core.trace.snapshot import Snapshot
 Key = TypeVar("Key", bound=Hashable)
 
 ShownStatus = Literal["waiting", "running", "completed", "failed", "halted", "cancelled"]
-"""The status of a node in the vocabulary of runs. ``waiting`` is a call that has not passed the
-gateway yet, or work that waits for an approval."""
+"""Status of a node, in the words used for the status of a run. ``waiting`` means that a call has
+not passed the gateway yet, or that the work waits for an approval."""
 
 _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "created": "waiting",
@@ -43,11 +43,14 @@ _TOKENS: Final[tuple[Literal["tokens_in", "tokens_out"], ...]] = ("tokens_in", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShare:
-    """The own time of all calls of one kind, name and model, without that of their children."""
+    """Total self time of all calls with the same kind, name and model.
+
+    Self time is the duration of a call without the time in which its children were running.
+    """
 
     kind: str
     name: str
-    """The name of the calls; ``<map>/*`` for all items of a map."""
+    """Name of the calls; ``<map>/*`` means all items of a map step."""
     model: str | None
     count: int
     own_ms: int
@@ -55,29 +58,29 @@ class TimeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierCost:
-    """The cost of all calls of one tier, including failed and halted ones."""
+    """Total cost of all calls to models of one tier, including failed and halted calls."""
 
     tier: str | None
-    """``small`` or ``big``, from ``metadata.tier``; None for models without a tier."""
+    """Model tier, ``small`` or ``big``, as in ``metadata.tier``; None for models without a tier."""
     count: int
     cost_usd: float | None
-    """None if the price of a call is unknown."""
+    """Cost in US dollars; None if the price of any of the calls is unknown."""
     cost_usd_estimated: float
-    """The estimated part of the cost, from calls whose response or usage was lost."""
+    """Estimated part of the cost, from calls whose response or usage was lost."""
     tokens_in: int
     tokens_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCost(TierCost):
-    """The cost of all calls of one model in one tier."""
+    """Total cost of all calls to one model of one tier."""
 
     model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment of the critical path: a period in which one node determined the run's end."""
+    """A period of the critical path, in which one node determined when the run would end."""
 
     node_id: str
     start_ms: int
@@ -85,7 +88,7 @@ class Segment:
 
 
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
-    """Return the own time by kind, name and model, longest first; attempts belong to their call."""
+    """Return the self time by kind, name and model, longest first; attempts count for the call."""
     snapshot = _with_waits(snapshot)
     children, names = _worked_within(snapshot), _items(snapshot)
     ends = _ends_with(children, snapshot)
@@ -105,13 +108,13 @@ def time_shares(snapshot: Snapshot) -> list[TimeShare]:
 
 
 def costs_by_model(snapshot: Snapshot) -> list[ModelCost]:
-    """Return the cost of each model in each tier, most expensive first."""
+    """Return the total cost of each model and tier, most expensive first."""
     costs = _sums(snapshot, lambda node: (str(node["model"]), _tier_of(node)))
     return [ModelCost(model=model, tier=tier, **sums) for (model, tier), sums in costs]
 
 
 def costs_by_tier(snapshot: Snapshot) -> list[TierCost]:
-    """Return the cost of each tier, most expensive first."""
+    """Return the total cost of each tier, most expensive first."""
     return [TierCost(tier=tier, **sums) for tier, sums in _sums(snapshot, _tier_of)]
 
 
@@ -119,8 +122,8 @@ def first_halted(snapshot: Snapshot) -> Node | None:
     """Return the call that caused the stop, or None if no node was halted.
 
     That is the first halted node to end. If several ended in the same millisecond, it is the one
-    that started last, because a refused call starts and ends at once and the others ended due to
-    it. A call that was interrupted by a worker loss and then repeated does not count.
+    that started last: a refused call starts and ends at once, and it made the other nodes end. A
+    call that was interrupted by a worker loss and then repeated does not count.
     """
     last = _halted_last(snapshot)
     halted = [node for node in last if made_by(node) is None and node["stop_reason"] != WAITS]
@@ -129,10 +132,10 @@ def first_halted(snapshot: Snapshot) -> Node | None:
 
 
 def waiting_nodes(snapshot: Snapshot) -> frozenset[str]:
-    """Return the IDs of the nodes that wait for approvals in a suspended run, with the root.
+    """Return the IDs of the nodes that wait for approvals in a suspended run, and of its root.
 
-    In the graph these nodes are halted, because suspension ended their execution; a resumed run
-    continues with new nodes.
+    In the graph these nodes are halted, because suspension ended their execution. When the run is
+    resumed, it continues with new nodes.
     """
     waiting = {node["node_id"] for node in _halted_last(snapshot) if node["stop_reason"] == WAITS}
     return frozenset(waiting | {snapshot["root_id"] or ""})
@@ -169,8 +172,8 @@ def _began_anew(node: Node, again: Node) -> bool:
 def critical_path(snapshot: Snapshot) -> list[Segment]:
     """Return the critical path of the run, from its start to its end.
 
-    It is computed backwards from the end: the child that ended last is on the path. Before that
-    child started, its parent is, back to the end of an earlier child, and so on.
+    It is computed backwards from the end. The child that ended last is on the path. Before that
+    child started, its parent is on the path, back to the end of an earlier child, and so on.
     """
     if (root_id := snapshot["root_id"]) is None:
         return []
@@ -199,7 +202,7 @@ def critical_path(snapshot: Snapshot) -> list[Segment]:
 
 
 def waited_for_people_ms(snapshot: Snapshot) -> int:
-    """Return how long the run waited for approvals; overlapping waits count once."""
+    """Return for how many milliseconds the run waited for approvals; overlaps count once."""
     waited = reached = 0
     asked = [node for node in _with_waits(snapshot)["nodes"].values() if _question_of(node)]
     for node in sorted(asked, key=lambda node: node["start_ts_ms"]):
@@ -234,7 +237,7 @@ def _question_of(node: Node) -> str | None:
 
 
 def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
-    """Return the children of each node that has any, in the order of creation."""
+    """Return the children of each node that has any, by node ID, in the order of creation."""
     children = defaultdict[str, list[Node]](list)
     for node_id in sorted(snapshot["nodes"], key=number_of):
         node = snapshot["nodes"][node_id]
@@ -268,18 +271,18 @@ def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
 
 
 def duration_ms(node: Node, snapshot: Snapshot) -> int:
-    """Return the duration of a node; for an open node, until the snapshot."""
+    """Return the duration of a node in milliseconds; an open node lasts until the snapshot."""
     return max(_end_ms(node, snapshot) - node["start_ts_ms"], 0)
 
 
 def status_of(
     node: Node, root: Node, *, cancelled: bool, waiting: Set[str] = frozenset()
 ) -> ShownStatus:
-    """Return the status of a node in the vocabulary of runs.
+    """Return the status of a node in the words used for the status of a run.
 
-    ``waiting`` are the nodes that wait for approvals. A node that a limit stopped is halted. A node
-    that was interrupted for another reason is cancelled: with a ``cancelled`` run, by the failure
-    of a parallel step, or by a worker loss.
+    ``waiting`` holds the IDs of the nodes that wait for approvals. A node is halted if a limit
+    stopped it. It is cancelled if something else interrupted it: the cancellation of the run
+    (``cancelled``), the failure of a parallel step, or the loss of its worker.
     """
     if node["node_id"] in waiting:
         return "waiting"
@@ -290,12 +293,12 @@ def status_of(
 
 
 def calls_of(children: Iterable[Node]) -> list[Node]:
-    """Return the children without the attempts."""
+    """Return the children that are calls or steps, without attempts."""
     return [child for child in children if not is_attempt(child)]
 
 
 def is_attempt(node: Node) -> bool:
-    """Return whether a node is one attempt of its parent."""
+    """Return whether a node represents one attempt of its parent."""
     return node["kind"] == "system" and node["name"] == ATTEMPT
 
 

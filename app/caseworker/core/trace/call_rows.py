@@ -1,4 +1,4 @@
-"""Formats the calls of a run as lines of text: the tree, requests and replies, and failures."""
+"""Formats the calls of a run as lines of text: call tree, requests and replies, and failures."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ _TELLING: Final = 12
 
 
 class CallRows:
-    """Formats the calls of one snapshot; each error is shown once."""
+    """Formats the calls in one snapshot; an error that several nodes share is shown only once."""
 
     def __init__(
         self,
@@ -39,7 +39,11 @@ class CallRows:
         cancelled: bool,
         waiting: bool = False,
     ) -> None:
-        """Format a run; ``cancelled`` and ``waiting`` (for an approval) are its status."""
+        """Prepare to format a run.
+
+        ``payloads`` are the displayable requests and replies by node ID. ``cancelled`` and
+        ``waiting`` (for an approval) say which status the run has.
+        """
         self._snapshot = snapshot
         self._nodes = snapshot["nodes"]
         self._root = root
@@ -50,7 +54,7 @@ class CallRows:
         self._told: list[str] = []
 
     def status(self, node: Node) -> ShownStatus:
-        """Return the status of a node in the vocabulary of runs."""
+        """Return the status of a node in the words used for the status of a run."""
         return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
 
     def troubles(self) -> Iterator[str]:
@@ -172,17 +176,17 @@ def _budget_notes(node: Node) -> Iterator[str]:
 
 
 def called(node: Node) -> str:
-    """Return the name of a call with its ID."""
+    """Return the name of a call followed by its ID."""
     return plain(sort_of(node["kind"], node["name"])) + f" ({node['node_id']})"
 
 
 def sort_of(kind: str, name: str, model: str | None = None) -> str:
-    """Format a name with its kind (omitted for ``system``) and its model."""
+    """Format a name together with its kind (omitted for ``system``) and its model."""
     return ("" if kind == "system" else f"{kind} ") + name + (f" ({model})" if model else "")
 
 
 def reason_of(node: Node) -> str:
-    """Return the error class and the reason of a node; omit the class if the reason names it."""
+    """Return the error class and the reason why a node ended; the class is not repeated."""
     error_class, reason = node["error_class"], node["stop_reason"]
     if error_class and reason and error_class in reason:
         error_class = None

@@ -35,37 +35,38 @@ _FIRST_IDS: Final = tuple(f"n{number:06}" for number in range(_MANY))
 """Precomputed IDs shared by all graphs; few graphs have more nodes."""
 
 ROOT_ENDED: Final = "the run ended"
-"""Stop reason of nodes that are still open when the root ends."""
+"""Stop reason for nodes that were still open when the root ended."""
 ANOTHER_FAILED: Final = "Another step failed."
-"""Stop reason of steps that were interrupted by the failure of a parallel step."""
+"""Stop reason for steps that were interrupted because a parallel step failed."""
 ABANDONED: Final = "The step ignored its cancellation and was abandoned."
 WORKER_LOST: Final = "worker_lost"
-"""Stop reason of nodes that were in progress when their worker was lost."""
+"""Stop reason for nodes that were in progress when their worker was lost."""
 WAITS: Final = "It waits for an approval."
-"""Stop reason of nodes that a suspension halted; a decision starts new nodes."""
+"""Stop reason for nodes that ended because the run was suspended; after a decision, new nodes
+follow."""
 CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
-"""Stop reasons of nodes that were interrupted by something other than a limit."""
+"""Stop reasons for nodes that were interrupted by something other than a limit."""
 
 
 class Aggregates(TypedDict):
-    """The totals of a snapshot."""
+    """Totals over all nodes of a snapshot."""
 
     total_cost_usd: float
     total_llm_calls: int
-    """Nodes of kind ``llm`` that reached ``success``."""
+    """Number of nodes of kind ``llm`` that ended with ``success``."""
     total_tool_calls: int
-    """Nodes of kind ``tool`` that reached ``success``."""
+    """Number of nodes of kind ``tool`` that ended with ``success``."""
     total_retries: int
-    """``retries_used`` of the nodes that ended, whatever their status."""
+    """Sum of ``retries_used`` over all nodes that have ended, whatever their status."""
     total_tokens_in: int
     total_tokens_out: int
     max_depth: int
-    """Depth of the deepest node; the root's is 0."""
+    """Depth of the deepest node; the root has depth 0."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Running totals, which avoid a scan of the graph. Slots are faster than a dict here."""
+    """Totals that are updated with each ended node, so that no scan of the graph is needed."""
 
     cost_usd: Decimal = FREE
     llm_calls: int = 0
@@ -76,7 +77,7 @@ class Totals:
     max_depth: int = 0
 
     def add_ended(self, node: NodeFields, cost: Decimal) -> None:
-        """Add a node that has just ended, and its usage."""
+        """Count a node that has just ended, with its usage."""
         if node["status"] == "success":
             kind = node["kind"]
             if kind == "llm":
@@ -93,7 +94,7 @@ class Totals:
             self.tokens_out += tokens_out
 
     def as_aggregates(self) -> Aggregates:
-        """Return the totals in the form of a snapshot."""
+        """Return the totals in the format of a snapshot."""
         return {
             "total_cost_usd": float(self.cost_usd),
             "total_llm_calls": self.llm_calls,
@@ -107,7 +108,7 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class CallTree:
-    """The tree of nodes with running totals. Not thread-safe: the graph's lock guards it.
+    """The tree of nodes and its running totals. Not thread-safe: the graph's lock guards it.
 
     Methods raise ``KeyError`` for an unknown ID and ``ValueError`` for invalid usage, before they
     change anything.
@@ -117,13 +118,14 @@ class CallTree:
     root_ended: bool = False
     last_number: int = 0
     records: list[NodeFields] = field(default_factory=list)
-    """All records in the order of creation; append-only."""
+    """Records of all nodes in the order of creation; append-only."""
     open: dict[str, NodeFields] = field(default_factory=dict)
-    """The records of open nodes, which may still change."""
+    """Records of open nodes, which may still change, by node ID."""
     late: dict[str, NodeFields] = field(default_factory=dict)
-    """The replacement records of ended nodes whose usage arrived late."""
+    """Replacement records of ended nodes whose usage arrived late, by node ID."""
     metadata: dict[str, JsonObject] = field(default_factory=dict)
-    """Stored separately: records without containers are skipped by the garbage collector."""
+    """Metadata by node ID. It is stored separately, because the garbage collector skips records
+    that contain no containers."""
     depths: dict[str, int] = field(default_factory=dict)
     changes: list[NodeFields] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
@@ -138,7 +140,7 @@ class CallTree:
         now_ms: int,
         status: NodeStatus = "created",
     ) -> str:
-        """Create a node below a parent, or the root, and return its id."""
+        """Create a node below a parent, or the root, and return its ID."""
         depth = 0 if parent_id is None else self.depths[parent_id] + 1
         self.last_number = number = self.last_number + 1
         # Inlined: a function call, or a format spec, would each double the cost.
@@ -164,7 +166,7 @@ class CallTree:
         return node_id
 
     def count_retry(self, node_id: str) -> None:
-        """Count a retry of an open node; no effect on an ended node."""
+        """Count a retry of an open node; a node that has ended stays unchanged."""
         record = self.open.get(node_id)
         if record is None:
             self.refuse_unknown(node_id)
@@ -183,7 +185,7 @@ class CallTree:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node; return False if it had ended before.
+        """End a node; return False if it had already ended.
 
         Ending the root first halts all open nodes below it.
         """
@@ -223,7 +225,7 @@ class CallTree:
     def add_late_usage(
         self, node_id: str, cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None
     ) -> None:
-        """Add usage to a node that has ended.
+        """Add usage that became known after a node has ended.
 
         Raises:
             RuntimeError: the node is still open.
@@ -245,13 +247,13 @@ class CallTree:
         self.changes.append(record)
 
     def annotate(self, node_id: str, values: JsonObject) -> None:
-        """Add to the metadata of a node in any status."""
+        """Add values to a node's metadata, whatever its status."""
         self.refuse_unknown(node_id)
         self.metadata[node_id] = {**self.metadata.get(node_id, {}), **values}
         self.changes.append(self.open.get(node_id) or self.record(node_id))
 
     def adopt(self, node: Node) -> None:
-        """Import a node of a well-formed graph; call it in the order of the node numbers."""
+        """Import a node from a well-formed graph; import nodes in the order of their numbers."""
         node_id, ended = node["node_id"], node["status"] in TERMINAL
         self.last_number = number_of(node_id) - 1
         self.begin(
@@ -274,14 +276,14 @@ class CallTree:
             self.root_id, self.root_ended = node_id, ended
 
     def record(self, node_id: str) -> NodeFields:
-        """Return the current record of a known node."""
+        """Return the current record of a node, which must exist."""
         if node_id in self.late:
             return self.late[node_id]
         numbered = bisect_left(self.records, number_of(node_id), key=number)
         return self.records[numbered]
 
     def failures_of(self, node_id: str) -> list[NodeFields]:
-        """Return the failed attempts of an ended call; without retries, the failed call itself."""
+        """Return the failed attempts of an ended call; if it was not retried, the call itself."""
         record = self.record(node_id)
         if not record["retries_used"]:
             return [record] if record["status"] == "fail" else []

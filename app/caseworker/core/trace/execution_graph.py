@@ -1,6 +1,7 @@
 """The ExecutionGraph: the tree of all calls of a run.
 
-Every LLM call, tool call and system operation is a child node of the call that made it.
+Every LLM call, tool call and system operation (such as a step) is a node of the tree, a CallNode.
+Its parent is the call that made it.
 """
 
 import threading
@@ -28,36 +29,38 @@ from caseworker.core.trace.snapshot import Changes, GraphCapture, Snapshot, whol
 NOTHING_BELOW_ENDED_ROOT: Final = "the root has ended; nothing can begin below it"
 
 Clock = Callable[[], int]
-"""Returns UTC epoch milliseconds; called by any thread."""
+"""Function that returns the current time in UTC epoch milliseconds; any thread may call it."""
 
 NS_PER_MS: Final = 1_000_000
 
 
 class Ticks(NamedTuple):
-    """A clock as a raw reading and an offset, so that callers can store raw readings."""
+    """A clock as a function that reads it and an offset, so that callers can store raw readings."""
 
     read_ns: Callable[[], int]
-    """Returns nanoseconds since an arbitrary moment."""
+    """Function that returns nanoseconds since an arbitrary moment."""
     anchor_ns: int
-    """The offset that converts a reading to UTC epoch nanoseconds."""
+    """Offset to add to a reading to get UTC epoch nanoseconds."""
 
 
 def steady_ticks() -> Ticks:
-    """Return the monotonic clock, anchored to UTC once.
+    """Return the monotonic clock with its offset to UTC, which is determined once.
 
-    Corrections of the system time do not affect it, so differences of readings are durations.
+    Adjustments of the system time do not affect it, so the difference of two readings is a
+    duration.
     """
     monotonic_ns = time.monotonic_ns
     return Ticks(monotonic_ns, time.time_ns() - monotonic_ns())
 
 
 class ExecutionGraph:
-    """The calls of one run as a tree, with totals that are always up to date.
+    """The tree of all calls of one run, with totals that are always up to date.
 
-    All methods are thread-safe. Marking an ended node changes nothing and returns False. A cost of
-    None means an unknown price. Metadata is copied when a node starts.
+    All methods are thread-safe. Ending a node that has already ended changes nothing and returns
+    False. A cost of None means that the price is unknown. Metadata is copied when a node is
+    created.
 
-    Methods raise, before they change anything:
+    Methods raise these errors before they change anything:
 
     - ``ValueError`` for invalid usage (a negative or non-finite cost, negative tokens) and for
       metadata that is not JSON;
@@ -75,8 +78,8 @@ class ExecutionGraph:
         ticks = steady_ticks() if now_ms is None else Ticks(lambda: now_ms() * NS_PER_MS, 0)
         self._read_ns, self._anchor_ns = ticks
         self.readings = [self._read_ns()]
-        """A list with one item: the last clock reading in nanoseconds, the time of the last change.
-        Callers use it for nanosecond resolution without reading the clock again."""
+        """List with one element: the last reading of the clock in nanoseconds, taken at the last
+        change. It gives callers nanosecond resolution without another reading."""
         self._lock = threading.RLock()
         self._tree = CallTree()
 
@@ -86,8 +89,9 @@ class ExecutionGraph:
     ) -> Self:
         """Rebuild a graph from the nodes of a snapshot, given in any order.
 
-        New IDs continue after the highest one, and the totals are recomputed. The ``revision``
-        covers the restored nodes, so ``changed_since`` it returns later changes only.
+        New node IDs continue after the highest one, and the totals are recomputed. The restored
+        nodes count as unchanged: ``changed_since`` the graph's ``revision`` returns later changes
+        only.
 
         Raises:
             ValueError: the nodes do not form one well-formed graph.
@@ -98,22 +102,22 @@ class ExecutionGraph:
         return graph
 
     def __reduce__(self) -> tuple[Callable[..., "ExecutionGraph"], tuple[object, ...]]:
-        """Copy and pickle the current state of the graph; the copy gets its own clock."""
+        """Support copying and pickling: the copy has the current state, and its own clock."""
         return type(self).restore, (self.chain_id, list(self.snapshot()["nodes"].values()))
 
     def now_ms(self) -> int:
-        """Read the graph's clock; use it for the timestamps passed to ``add_ended``."""
+        """Return the time on the graph's clock, for the timestamps that ``add_ended`` needs."""
         self.readings[0] = reading_ns = self._read_ns()
         return (self._anchor_ns + reading_ns) // NS_PER_MS
 
     @property
     def root_id(self) -> str | None:
-        """The ID of the root, or None before it is created."""
+        """ID of the root; None before it is created."""
         return self._tree.root_id
 
     @property
     def revision(self) -> int:
-        """The number of changes so far."""
+        """Number of changes made to the graph so far."""
         return len(self._tree.changes)
 
     def create_root(self, name: str, metadata: Mapping[str, object] | None = None) -> str:
@@ -183,7 +187,7 @@ class ExecutionGraph:
             lock.release()
 
     def end_step(self, node_id: str) -> bool:
-        """End a node without usage with ``success``; return True if this call ended it."""
+        """End a node with ``success`` and without usage; return whether this call ended it."""
         lock = self._lock
         lock.acquire()
         try:
@@ -194,7 +198,7 @@ class ExecutionGraph:
             lock.release()
 
     def mark_running(self, node_id: str) -> bool:
-        """Move a node from ``created`` to ``running``; return True if this call did so."""
+        """Set the status of a ``created`` node to ``running``; return whether this call did so."""
         lock = self._lock
         lock.acquire()
         try:
@@ -216,9 +220,9 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``success``; return True if this call ended it.
+        """End a node with ``success``; return whether this call ended it.
 
-        A node in status ``created`` is accepted too.
+        The node may still have the status ``created``.
         """
         lock = self._lock
         lock.acquire()
@@ -241,7 +245,7 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``fail``; return True if this call ended it."""
+        """End a node with ``fail``; return whether this call ended it."""
         refuse_unless_text(error_class, optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
@@ -256,14 +260,14 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``halt``, due to a limit or a stop; return True if this call ended it."""
+        """End a node with ``halt``, due to a limit or a stop; return whether this call ended it."""
         refuse_unless_text(optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
             return self._tree.end(node_id, "halt", self.now_ms(), stop_reason, None, *usage)
 
     def increment_retries(self, node_id: str) -> None:
-        """Count a retry of an open node; it is added to ``total_retries`` when the node ends."""
+        """Count a retry of an open node; ``total_retries`` includes it once the node has ended."""
         with self._lock:
             self._tree.count_retry(node_id)
 
@@ -320,10 +324,10 @@ class ExecutionGraph:
             return node_id
 
     def close_open(self, stop_reason: str, *, below: str | None = None) -> list[str]:
-        """Halt all open nodes below ``below`` (default: the root), deepest first.
+        """Halt all open nodes below the node ``below`` (default: the root), deepest first.
 
-        Return their IDs. The node ``below`` itself stays open. Ending the root does this first, so
-        no open node is left below an ended root.
+        Return the IDs of the halted nodes. The node ``below`` itself stays open. Ending the root
+        halts all open nodes first, so none is left below an ended root.
         """
         with self._lock:
             top_id = self._tree.root_id if below is None else below
@@ -358,7 +362,7 @@ class ExecutionGraph:
         return self.capture().as_dict()
 
     def step_of(self, node_id: str) -> str:
-        """Return the name of the nearest ``system`` node: the step or agent of a node."""
+        """Return the name of the step or agent of a node: the nearest ``system`` node."""
         with self._lock:
             tree = self._tree
             while True:
@@ -369,7 +373,7 @@ class ExecutionGraph:
                 node_id = record["parent_id"] or ""
 
     def failures_of(self, node_id: str) -> list[tuple[str | None, str | None]]:
-        """Return the error class and the message of each failed attempt of an ended call."""
+        """Return the error class and the message of each failed attempt at an ended call."""
         with self._lock:
             failed = self._tree.failures_of(node_id)
             return [(each["error_class"], each["stop_reason"]) for each in failed]
@@ -381,7 +385,9 @@ class ExecutionGraph:
             return whole(self._tree.record(node_id), self._tree.metadata.get(node_id))
 
     def changed_since(self, revision: int) -> Changes:
-        """Return the nodes that changed after ``revision``, at a cost proportional to their number.
+        """Return the nodes that changed after ``revision``.
+
+        The time that this takes is proportional to the number of changed nodes.
 
         Raises:
             ValueError: the graph has not reached that revision.

@@ -1,4 +1,4 @@
-"""The ExecutionTrace that a caller passes to an execution to record its steps."""
+"""The ExecutionTrace: an object that a caller passes to an execution to record its steps."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -20,7 +20,7 @@ _MOST_NAMED: Final = 5
 
 @dataclass
 class TraceFields:
-    """The fields of an ExecutionTrace."""
+    """Base class with the fields of an :class:`ExecutionTrace`."""
 
     graph_id: str
     start_time: datetime
@@ -29,7 +29,7 @@ class TraceFields:
     steps: list[StepTrace] = field(default_factory=list, repr=False)
     total_tokens: int = 0
     total_cost: float = 0.0
-    """US dollars."""
+    """Total cost in US dollars."""
     error: str | None = None
 
 
@@ -55,7 +55,7 @@ class ExecutionTrace(TraceFields):
         total_cost: float = 0.0,
         error: str | None = None,
     ) -> None:
-        """Start a trace; the given totals must be those of the given steps."""
+        """Start a trace; ``total_tokens`` and ``total_cost`` must be the totals of ``steps``."""
         self._sources: list[StepSource] = []
         self._seen = _Seen()
         super().__init__(
@@ -63,18 +63,18 @@ class ExecutionTrace(TraceFields):
         )
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the current state; a copy or pickle no longer follows an execution."""
+        """Return the state for a copy or pickle, which no longer follows an execution."""
         names = ("graph_id", "start_time", "end_time", "status", "steps", "error")
         totals = {"total_tokens": self.total_tokens, "total_cost": self.total_cost}
         return {name: getattr(self, name) for name in names} | totals
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the copied state."""
+        """Restore the state of a copy or pickle."""
         self.__init__(**state)  # type: ignore[misc]
 
     @property
     def steps(self) -> list[StepTrace]:
-        """The steps of the sources in the order of their start, then the manually added steps.
+        """All steps: those of the sources in the order of their start, then those added manually.
 
         The list is a copy; use ``add_step`` to add to the trace.
         """
@@ -86,7 +86,7 @@ class ExecutionTrace(TraceFields):
 
     @property
     def total_tokens(self) -> int:
-        """Input plus output tokens of all steps."""
+        """Total number of input and output tokens of all steps."""
         return self._followed().tokens + self._added_tokens
 
     @total_tokens.setter
@@ -95,7 +95,7 @@ class ExecutionTrace(TraceFields):
 
     @property
     def total_cost(self) -> float:
-        """US dollars: the sum of ``cost_usd`` in the metadata of all steps."""
+        """Total cost of all steps in US dollars, from ``cost_usd`` in their metadata."""
         return float(self._followed().cost_usd + self._added_usd)
 
     @total_cost.setter
@@ -103,11 +103,11 @@ class ExecutionTrace(TraceFields):
         self._added_usd = Decimal(str(cost_usd)) - self._followed().cost_usd
 
     def follow(self, source: StepSource) -> None:
-        """Include the steps of ``source``, past and future ones."""
+        """Include all steps of ``source``, those that have ended and those that will."""
         self._sources.append(source)
 
     def add_step(self, step: StepTrace) -> None:
-        """Add a step that comes from no source, with its tokens and cost."""
+        """Add a step that no source provides; its tokens and cost count in the totals."""
         self._added.append(step)
         self._added_tokens += step.tokens_used
         self._added_usd += _cost_of(step)
@@ -115,12 +115,12 @@ class ExecutionTrace(TraceFields):
     def finish(
         self, status: EndStatus, error: str | None = None, *, at: datetime | None = None
     ) -> None:
-        """Set the status, the error and the end time (default: now). The engine calls this."""
+        """Set the final status, the error and the end time (default: now); called by the engine."""
         self.status, self.error = status, error
         self.end_time = self._on_my_clock(at or datetime.now(UTC))
 
     def explain(self) -> str:
-        """Return a summary for people: steps, totals, slowest steps, critical path and errors."""
+        """Return a summary for readers: steps, totals, slowest steps, critical path and errors."""
         steps = self.steps
         lines = [
             f"Graph: {plain(self.graph_id)}",
@@ -134,7 +134,7 @@ class ExecutionTrace(TraceFields):
         return "\n".join(lines)
 
     def to_dict(self) -> JsonObject:
-        """Convert the trace to JSON values; payloads are converted by ``as_json``."""
+        """Return the trace as a JSON object, with payloads as ``as_json`` renders them."""
         names = [each.name for each in fields(self) if each.name != "steps"]
         shown = {name: as_json(getattr(self, name)) for name in names}
         return {**shown, "steps": [_step_as_json(step) for step in self.steps]}

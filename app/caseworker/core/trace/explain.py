@@ -1,4 +1,4 @@
-"""Explains a run as a short text for people."""
+"""Explains a run as a short text for human readers."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,13 +52,13 @@ def explain(
     """Explain a valid snapshot in lines of at most ``WIDTH`` columns.
 
     The text shows the outcome and the totals, the cause of a stop, failures, the tree of calls with
-    their requests and replies, skipped steps, own times, the critical path, and the cost of each
-    model. Each error is shown once. Control characters are replaced by ``?``.
+    their requests and replies, skipped steps, self times, the critical path, and the cost by model.
+    Each error is shown once. Control characters are replaced by ``?``.
 
     ``cancelled`` and ``waiting`` (for an approval) are the status of the run. The tree shows at
-    most ``max_nodes`` nodes. ``payloads`` holds requests and replies by node ID, as far as they may
-    be shown. ``skipped`` lists the skipped steps; ``queued_ms`` is the time in the queue before the
-    run was started.
+    most ``max_nodes`` nodes. ``payloads`` maps node IDs to displayable requests and replies.
+    ``skipped`` lists the IDs of skipped steps. ``queued_ms`` is the time that the run waited in the
+    queue before it started.
     """
     if snapshot["root_id"] is None:
         return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"

@@ -1,9 +1,9 @@
 """Serialises JSON values for the store, within size limits.
 
-A value may refer to the same part many times, on several levels. So a few kilobytes of memory can
-expand to gigabytes of JSON. Before a value is serialised, a walk therefore checks that it fits. The
-walk visits each part once and counts it each time that it would be written. The count is a lower
-bound, because strings may need escapes; the serialised text gives the exact size.
+A value may contain the same part many times, on several levels. A few kilobytes of memory can
+therefore expand to gigabytes of JSON. Before a value is serialised, a traversal checks that it
+fits. It visits each part once, but counts it each time that it would be written. The result is a
+lower bound, because strings may need escapes. The serialised text gives the exact size.
 """
 
 import json
@@ -27,28 +27,29 @@ _MIB: Final = 1024 * _KIB
 
 
 class ValueTooLargeError(ValueError):
-    """A value exceeds a limit; the message names both."""
+    """A value exceeds a size limit; the message names the value and the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLimits:
-    """Size limits of the values of a run, in bytes of compact JSON in UTF-8.
+    """Size limits for the values in a run, in bytes of compact JSON in UTF-8.
 
-    These defaults are also the defaults of the configuration.
+    The defaults are also those of the configuration.
     """
 
     max_value_bytes: int = _MIB
-    """Limit of one value: on a handle, in a template, or returned by a tool or a model."""
+    """Maximum size, in bytes, of one value: on a handle, in a template, or returned by a tool or
+    model."""
     max_outputs_bytes: int = 2 * _MIB
-    """Limit of all outputs of one step."""
+    """Maximum total size, in bytes, of all outputs of one step."""
     max_result_bytes: int = 4 * _MIB
-    """Limit of all outputs of a run, which are its result."""
+    """Maximum total size, in bytes, of all outputs of a run, which form its result."""
     max_event_bytes: int = 64 * _KIB
-    """Limit of the data of one event."""
+    """Maximum size, in bytes, of the data of one event."""
     max_run_bytes: int = 64 * _MIB
-    """Limit of all calls, steps and events that a run stores."""
+    """Maximum total size, in bytes, of the calls, steps and events stored for a run."""
     max_depth: int = MAX_DEPTH
-    """The maximum nesting depth of lists and objects."""
+    """Maximum nesting depth of lists and objects."""
 
 
 USUAL_LIMITS: Final = ValueLimits()
@@ -63,14 +64,14 @@ class FrozenJson:
     size_bytes: int
 
     def value(self) -> Any:
-        """Parse the value, as it will be read from the store."""
+        """Return the value as it will be read from the store."""
         return json.loads(self.text)
 
 
 def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJson:
     """Serialise a value as JSON; NUL characters, which Postgres cannot store, become U+FFFD.
 
-    ``key`` is the configuration key of ``max_bytes``, for the error message.
+    ``key`` is the configuration key that sets ``max_bytes``; the error message names it.
 
     Raises:
         ValueTooLargeError: the value is larger than ``max_bytes`` or nested deeper than
@@ -93,26 +94,26 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
 
 
 def least_bytes(value: Any) -> int:
-    """Return the minimum size of a value as JSON, in bytes; escapes in strings are not counted."""
+    """Return a lower bound for a value's size as JSON, in bytes: strings count without escapes."""
     walk = _Walk(sys.maxsize, sys.getrecursionlimit(), "")
     walk.count(value)
     return walk.counted
 
 
 def thawed(value: Any) -> Any:
-    """Parse a frozen value; return any other value unchanged."""
+    """Parse a value if it is frozen; return any other value unchanged."""
     return value.value() if type(value) is FrozenJson else value
 
 
 def frozen_object(parts: Mapping[str, FrozenJson]) -> FrozenJson:
-    """Join frozen values to a JSON object by name, without serialising them again."""
+    """Combine frozen values into one JSON object, by name, without serialising them again."""
     members = ",".join(f"{_WRITE(name)}:{part.text}" for name, part in parts.items())
     size = sum(part.size_bytes + len(name) + 4 for name, part in parts.items()) + 1
     return FrozenJson(f"{{{members}}}", size)
 
 
 def too_large(max_bytes: int, key: str) -> ValueTooLargeError:
-    """Build the error for a value above ``max_bytes``."""
+    """Build the error for a value larger than ``max_bytes``, which the setting ``key`` sets."""
     return ValueTooLargeError(f"has more than {max_bytes:,} bytes as JSON ({key})")
 
 

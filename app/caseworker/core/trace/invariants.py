@@ -1,4 +1,4 @@
-"""The invariants of a graph's nodes, checked before a graph is restored from stored nodes.
+"""The invariants of a graph's nodes, which are checked before a graph is restored from storage.
 
 A live graph cannot violate them, but stored nodes may be truncated, mixed up or edited. So the
 checks assume nothing about the nodes.
@@ -40,7 +40,7 @@ def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[Node]:
 
 
 def node_violations(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return one sentence per violated invariant; ``nodes`` are by ID."""
+    """Return one sentence for each violated invariant; ``nodes`` maps node IDs to nodes."""
     problems = [p for node_id, node in nodes.items() for p in _misshapen(node_id, node)]
     if problems:
         return problems

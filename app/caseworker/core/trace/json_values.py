@@ -1,8 +1,8 @@
-"""Python values as JSON: strict copies for metadata, and bounded renderings of any value.
+"""Converts Python values to JSON: strict copies for metadata, and bounded renderings of any value.
 
 ``copy_object`` accepts JSON values only. ``as_json`` accepts every value: one that JSON cannot
-represent is shown by its type name. Its ``repr`` is not used, because that could be unbounded,
-slow or secret.
+represent is shown by its type name. Its ``repr`` is not used, because it might be very long, slow
+to compute, or contain secrets.
 """
 
 import json
@@ -19,7 +19,7 @@ MAX_DEPTH: Final = 64
 """The maximum nesting depth of lists and objects wherever JSON is read or written."""
 
 MAX_VALUES: Final = 10_000
-"""The maximum number of values of one payload that ``as_json`` shows; the rest is counted."""
+"""Maximum number of values that ``as_json`` shows of one payload; it counts the rest."""
 
 _MAX_INTEGER_BITS: Final = 256
 _MAX_NAME_CHARS: Final = 100
@@ -35,11 +35,11 @@ def _finite(number: str) -> float:
 
 
 JSON: Final = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
-"""Decodes standard JSON: rejects NaN and infinite numbers."""
+"""Decoder for standard JSON: NaN and infinite numbers are rejected."""
 
 
 class Metadata:
-    """Metadata that was validated and copied once, to be shared by several nodes."""
+    """Metadata that was validated and copied once, so that several nodes can share it."""
 
     __slots__ = ("values",)
 

@@ -1,4 +1,4 @@
-"""A node of the ExecutionGraph as shown in snapshots, and the validation of its usage."""
+"""The nodes of an ExecutionGraph as shown in snapshots, and the validation of their usage."""
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -20,15 +20,15 @@ NEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "halt": frozenset(),
     }
 )
-"""The allowed status transitions; a terminal status has an empty row."""
+"""Allowed status transitions of a node, by current status; terminal statuses allow none."""
 
 ATTEMPT: Final = "attempt"
-"""Name of ``system`` nodes that represent one attempt of their parent."""
+"""Name of the ``system`` nodes that represent one attempt of their parent."""
 
 TERMINAL: Final[frozenset[str]] = frozenset(status for status, then in NEXT.items() if not then)
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""A JSON value."""
+"""Any JSON value."""
 
 JsonObject: TypeAlias = dict[str, Json]
 
@@ -37,15 +37,17 @@ class NodeFields(TypedDict):
     """A node without its metadata. All values are immutable, so a shallow copy is sufficient."""
 
     node_id: str
-    """``n`` and at least six digits; numbers increase in the order of creation."""
+    """ID of the node: ``n`` and at least six digits. The numbers increase in the order of
+    creation."""
     parent_id: str | None
-    """ID of the call that made this one; None for the root only."""
+    """ID of the parent: the call or step that made this one; None only for the root."""
     kind: NodeKind
     name: str
     start_ts_ms: int
-    """Creation time in UTC epoch milliseconds."""
+    """Creation time in UTC epoch milliseconds; the start of the node."""
     end_ts_ms: int | None
-    """End time in UTC epoch milliseconds, never before ``start_ts_ms``; None while open."""
+    """End time in UTC epoch milliseconds, never before ``start_ts_ms``; None while the node is
+    open."""
     status: NodeStatus
     model: str | None
     retries_used: int
@@ -64,7 +66,7 @@ class Node(NodeFields):
 
 
 FIELDS: Final[tuple[str, ...]] = (*NodeFields.__annotations__, "metadata")
-"""The 15 field names, in the order of a snapshot."""
+"""Names of a node's 15 fields, in the order of a snapshot."""
 
 NEW_NODE: Final[NodeFields] = {
     "node_id": "",
@@ -82,37 +84,38 @@ NEW_NODE: Final[NodeFields] = {
     "stop_reason": None,
     "error_class": None,
 }
-"""The template of a new node: copying and filling it costs half as much as a dict display."""
+"""Template for a new node: copying and changing it is twice as fast as building a dict."""
 
 
 def number(node: NodeFields) -> int:
-    """Return the number in the ID of a node, the sort key of nodes."""
+    """Return the number in a node's ID, by which nodes are sorted."""
     return int(node["node_id"][1:])
 
 
 def number_of(node_id: str) -> int:
-    """Return the number in a node ID, the sort key of nodes."""
+    """Return the number in a node ID, by which nodes are sorted."""
     return int(node_id[1:])
 
 
 ROOT_ID: Final = "n000001"
-"""The ID of the root, the run's own node, which is always the first."""
+"""ID of the root node, which represents the run itself and always comes first."""
 
 ESTIMATED: Final = "estimated"
-"""Metadata key: the estimated part of a call's usage, under the same field names."""
+"""Metadata key for the estimated part of a call's usage, which has the same field names."""
 
 WAITED_MS: Final = "waited_ms"
-"""Metadata key: milliseconds that a call waited for budget before it started."""
+"""Metadata key for how long, in milliseconds, a call waited for budget before it started."""
 
 WAITED_FOR_MODEL_MS: Final = "waited_for_model_ms"
-"""Metadata key: milliseconds that a call waited for the rate slot of its model."""
+"""Metadata key for how long, in milliseconds, a call waited for its model's rate limit."""
 
 TAKEN_OVER: Final = "taken_over"
-"""Metadata key of a node imported from another run: its original run, node, time and usage. An
-imported node takes no time in this run and costs nothing."""
+"""Metadata key of a node that was imported from another run; it holds the original run, node, time
+and usage. An imported node has no duration and no cost in this run."""
 
 CONTINUES: Final = "continues"
-"""Metadata key of a node that resumes an unfinished node of another run: that run and node."""
+"""Metadata key of a node that resumes an unfinished node of another run; it holds that run and
+node."""
 
 
 def made_by(node: Mapping[str, Any]) -> str | None:
@@ -122,7 +125,7 @@ def made_by(node: Mapping[str, Any]) -> str | None:
 
 
 def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
-    """Return the estimated part of a call's tokens and of its cost in US dollars."""
+    """Return how many of a call's tokens, and how much of its cost in US dollars, are estimates."""
     part = (node.get("metadata") or {}).get(ESTIMATED)
     if not isinstance(part, dict):
         return 0, 0.0
@@ -130,12 +133,14 @@ def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
 
 
 Cost = Decimal | float
-"""US dollars. A Decimal is exact; a float counts as the decimal number that it prints as."""
+"""A cost in US dollars. A Decimal is exact; a float counts as the decimal number that it prints
+as."""
 
 FREE: Final = Decimal(0)
 
 MAX_COST_USD: Final = 1e15
-"""The maximum cost of one call. A higher one is an error, and sums could exceed JSON numbers."""
+"""Maximum cost of one call in US dollars. A higher cost is a mistake, and totals might not fit in
+JSON."""
 
 _MAX_COST: Final = Decimal(MAX_COST_USD)
 _NUMBERS: Final = frozenset({int, float})
@@ -166,7 +171,7 @@ def _counts(tokens: object) -> bool:
 
 
 def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
-    """Check that the names, models, error classes and reasons of a node are strings.
+    """Check that the texts of a node (names, models, error classes, reasons) are strings.
 
     Raises:
         ValueError: a value is not a string (``optional`` ones may be None); the message contains

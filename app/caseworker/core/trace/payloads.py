@@ -1,7 +1,7 @@
-"""Payloads in traces: redaction of prompts, arguments and results.
+"""Redaction of payloads in traces: prompts, arguments and results.
 
-A request is redacted when the call starts, and stored redacted. A reply is stored unchanged in the
-journal, because a resumed run replays it; it is redacted when a client reads it.
+A request is redacted when the call starts, and stored in redacted form. A reply is stored unchanged
+in the journal, because a resumed run needs it; it is redacted when a client reads it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,38 +13,39 @@ from typing import Any, Literal
 from caseworker.platform.logs.redaction import redact_beginning, redact_text, redact_value
 
 PayloadMode = Literal["redacted", "none", "full"]
-"""``redacted``: without secrets and cut to a maximum length; ``none``: omitted; ``full``: as is."""
+"""How payloads are shown. ``redacted``: without secrets and cut to a maximum length. ``none``: not
+at all. ``full``: unchanged."""
 
 MAX_CHARS = 20_000
-"""The default maximum length of one request or reply, in characters."""
+"""Default maximum length of one request or reply, in characters."""
 
 _REMEMBERED_TEXTS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The request and the reply of one call or step, as far as they may be shown."""
+    """The displayable request and reply of one call or step."""
 
     request: Any = None
     reply: Any = None
 
 
 NOTHING_KEPT: Mapping[str, Payload] = MappingProxyType({})
-"""The payloads of a run that has none to show."""
+"""Empty payloads, for a run that has none to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """The configuration of payloads, and their redaction."""
+    """Settings for showing payloads, and the redaction that applies them."""
 
     mode: PayloadMode = "redacted"
     max_chars: int = MAX_CHARS
-    """The maximum length of one request or reply in mode ``redacted``, in characters."""
+    """Maximum length of one request or reply in mode ``redacted``, in characters."""
 
     def shown(self, value: Any, *, text_chars: int | None = None) -> Any:
-        """Return a JSON value as it may be shown; None in mode ``none``.
+        """Return the displayable form of a JSON value; None in mode ``none``.
 
-        ``text_chars`` is the maximum length of one string in it.
+        ``text_chars`` limits the length of each string in it.
         """
         if self.mode == "none" or value is None:
             return None
@@ -54,9 +55,9 @@ class Payloads:
         return redact_value(_Room(self.max_chars).of(value), max_chars=longest)
 
     def beginning(self, text: str, chars: int) -> str | None:
-        """Return the first ``chars`` of a text as they may be shown; None in mode ``none``.
+        """Return the displayable form of the first ``chars`` characters; None in mode ``none``.
 
-        ``text`` should contain ``LOOKAHEAD_CHARS`` more, so that a secret at the cut is detected.
+        ``text`` should be longer by ``LOOKAHEAD_CHARS``, so that a secret at the cut is detected.
         """
         if self.mode == "none" or not text:
             return None
@@ -65,10 +66,10 @@ class Payloads:
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Return the request of a model call as it may be stored; None in mode ``none``.
+        """Return the storable form of a model call's request; None in mode ``none``.
 
-        ``messages`` have ``role``, ``content`` and optional fields such as tool calls.
-        ``parameters`` that are None are omitted.
+        ``messages`` have ``role``, ``content`` and optional fields such as tool calls. Parameters
+        with the value None are omitted.
         """
         if self.mode == "none":
             return None

@@ -1,4 +1,4 @@
-"""Formats names, durations and money for lines of text."""
+"""Formats names, durations and costs for lines of text."""
 
 
 def plain(text: str) -> str:
@@ -12,7 +12,7 @@ def cut(text: str, width: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """Format a duration in milliseconds, seconds, minutes or hours."""
+    """Format a duration with a suitable unit, from milliseconds to hours."""
     if ms < 1000:
         return f"{ms} ms"
     if ms < 60_000:
@@ -24,12 +24,12 @@ def duration(ms: int) -> str:
 
 
 def money(usd: float | None) -> str:
-    """Format US dollars with four decimal places; None is ``unknown``."""
+    """Format US dollars with four decimal places; None is shown as ``unknown``."""
     if usd is None:
         return "unknown"
     return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Format a number with its noun in the singular or plural."""
+    """Format a number with its noun, in the singular or plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

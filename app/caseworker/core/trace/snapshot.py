@@ -1,8 +1,8 @@
 """Snapshots of a graph, built outside its lock.
 
 The record of an ended node never changes in place; late usage replaces it by another record. So a
-consistent capture of a graph needs little work under the lock. It takes the number of nodes, copies
-of the few open ones, and the replacement records. All other records are copied afterwards, while
+consistent capture of a graph needs little work under the lock: it takes the number of nodes, copies
+of the few open nodes, and the replacement records. All other records are copied afterwards, while
 other threads continue.
 """
 
@@ -21,34 +21,34 @@ _BATCH: Final = 100
 
 
 class Snapshot(TypedDict):
-    """A complete graph at one point in time, JSON-serialisable."""
+    """The complete graph of a run at one point in time; JSON-serialisable."""
 
     chain_id: str
     root_id: str | None
     nodes: dict[str, Node]
-    """By node id, in the order of creation."""
+    """Nodes by ID, in the order of creation."""
     aggregates: Aggregates
     snapshot_ts_ms: int
-    """The time of the snapshot in UTC epoch milliseconds."""
+    """Time of the snapshot in UTC epoch milliseconds."""
 
 
 class Changes(NamedTuple):
-    """The changes of a graph since a revision."""
+    """The nodes that have changed since a revision of the graph."""
 
     revision: int
-    """The current revision, for the next call of ``changed_since``."""
+    """Current revision of the graph, to pass to the next call of ``changed_since``."""
     nodes: list[Node]
-    """The current state of each changed node; a parent is before its children."""
+    """Current state of each changed node; parents come before their children."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCapture:
     """A graph at one point in time; cheap to capture, and convertible to a snapshot later.
 
-    For about 100,000 nodes, use ``json_parts``. ``as_dict`` creates so many dicts that garbage
-    collection pauses all threads for tens of milliseconds, even if it runs in a thread. And
-    ``json.dumps`` of its result holds the GIL for one long period. ``json_parts`` works in small
-    batches. Yield between two parts: ``await asyncio.sleep(0)`` on the event loop,
+    For about 100,000 nodes, use ``json_parts`` instead of ``as_dict``. ``as_dict`` creates so many
+    dicts that garbage collection pauses all threads for tens of milliseconds, even if it runs in a
+    thread. Calling ``json.dumps`` on its result then holds the GIL for a long time. ``json_parts``
+    works in small batches. Yield between two parts: ``await asyncio.sleep(0)`` on the event loop,
     ``time.sleep(0)`` in a thread.
     """
 
@@ -57,12 +57,14 @@ class GraphCapture:
     aggregates: Aggregates
     snapshot_ts_ms: int
     revision: int
-    """The graph's revision at the capture; ``changed_since`` returns later changes."""
+    """Revision of the graph at the time of the capture; ``changed_since`` returns later changes."""
     records: Sequence[NodeFields]
-    """Shared with the graph, which appends to it; only the first ``node_count`` are captured."""
+    """Records of the nodes, shared with the graph, which appends to them. Only the first
+    ``node_count`` belong to the capture."""
     node_count: int
     overlay: Mapping[str, NodeFields]
-    """Records that replace those in ``records``: copies of open nodes, and late usage."""
+    """Records by node ID that replace those in ``records``: copies of open nodes, and late
+    usage."""
     metadata: Mapping[str, JsonObject]
 
     def as_dict(self) -> Snapshot:
@@ -100,7 +102,7 @@ class GraphCapture:
 
 
 def whole(fields: NodeFields, metadata: JsonObject | None) -> Node:
-    """Join fields and metadata to a node that shares nothing mutable with them."""
+    """Combine a node's fields and metadata into one dict that shares nothing mutable with them."""
     node = cast(Node, fields.copy())
     node["metadata"] = copy_object(metadata) if metadata else {}
     return node

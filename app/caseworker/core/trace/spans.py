@@ -16,10 +16,10 @@ from caseworker.core.trace.node import ATTEMPT, made_by
 from caseworker.core.trace.snapshot import Snapshot
 
 INTERNAL, CLIENT = 1, 3
-"""Span kinds, by their OTLP numbers."""
+"""Numbers of the OTLP span kinds."""
 
 WORKFLOW, AGENT, CHAT, TOOL = "invoke_workflow", "invoke_agent", "chat", "execute_tool"
-"""Values of ``OPERATION``; the names of these spans start with them."""
+"""Values for the attribute ``OPERATION``; the names of these spans start with the value."""
 
 OPERATION: Final = "gen_ai.operation.name"
 WORKFLOW_NAME: Final = "gen_ai.workflow.name"
@@ -47,7 +47,8 @@ COST: Final = "caseworker.cost_usd"
 RETRIES: Final = "caseworker.retries"
 ATTEMPTED: Final = "caseworker.attempt"
 MADE_BY: Final = "caseworker.taken_over_from"
-"""Attributes from ``RUN_ID`` on are Caseworker's own; the conventions define none for them."""
+"""Attribute for the run that a node was imported from. It and all attributes from ``RUN_ID`` on are
+specific to Caseworker, because the conventions define none for them."""
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _NONE = frozenset({"0" * 32, "0" * 16})
@@ -58,9 +59,9 @@ class TraceContext:
     """The parent span of a run, as carried by a ``traceparent`` header (W3C Trace Context)."""
 
     trace_id: str
-    """32 hexadecimal digits."""
+    """ID of the trace: 32 hexadecimal digits."""
     span_id: str | None = None
-    """16 hexadecimal digits; None without a parent span."""
+    """ID of the parent span: 16 hexadecimal digits; None without a parent span."""
     sampled: bool = True
 
     @classmethod
@@ -73,20 +74,21 @@ class TraceContext:
 
     @property
     def header(self) -> str:
-        """The context as a ``traceparent`` header for child spans."""
+        """Value of the ``traceparent`` header that makes this span the parent."""
         return f"00-{self.trace_id}-{self.span_id or '0' * 16}-{self.sampled:02x}"
 
 
 Attribute = str | int | float | tuple[str, ...]
-"""The value of a span attribute."""
+"""Type of a span attribute's value."""
 
 SpanOf = Callable[[str], TraceContext]
-"""Returns the trace context of a CallNode's span, to propagate to the called service."""
+"""Function that returns the trace context of a CallNode's span, which is sent to the called
+service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The span of one ended node."""
+    """The OpenTelemetry span of a node that has ended."""
 
     span_id: str
     parent_id: str | None
@@ -99,24 +101,24 @@ class Span:
 
 
 def context_of_run(tenant: str, run_id: str, traceparent: str | None) -> TraceContext:
-    """Return the parent context of a run, or a new trace if the caller sent none."""
+    """Return the trace context that the caller sent with a run, or else a new trace."""
     given = None if traceparent is None else TraceContext.parse(traceparent)
     return given or TraceContext(_digest(tenant, run_id)[:32])
 
 
 def spans_of_nodes(tenant: str, run_id: str, traceparent: str | None) -> SpanOf:
-    """Return a function that maps the node IDs of a run to trace contexts for propagation."""
+    """Return a function that maps the node IDs of a run to the trace contexts to propagate."""
     above = context_of_run(tenant, run_id, traceparent)
     return lambda node_id: replace(above, span_id=span_id_of(tenant, run_id, node_id))
 
 
 def resource_of(version: str) -> Mapping[str, str]:
-    """Return the resource attributes of all spans."""
+    """Return the attributes that describe this service, for all spans."""
     return {"service.name": "caseworker", "service.version": version}
 
 
 def span_id_of(tenant: str, run_id: str, node_id: str) -> str:
-    """Return the deterministic span ID of a node."""
+    """Return the span ID of a node, which is always the same for that node."""
     return _digest(tenant, run_id, node_id)[:16]
 
 
@@ -130,8 +132,8 @@ def spans_of(
 ) -> Iterator[Span]:
     """Yield the spans of all ended nodes, parents before their children.
 
-    ``name`` is the name of the registered graph or agent that the run executed; ``conversation`` is
-    the ID of its thread.
+    ``name`` is the registered graph or agent that the run executed; None for other runs.
+    ``conversation`` is the ID of the run's thread; None if the run belongs to no thread.
     """
     run_id = snapshot["chain_id"]
     for node_id, node in snapshot["nodes"].items():

@@ -1,7 +1,7 @@
 """Step traces, derived on access from step records and the ExecutionGraph.
 
-While a graph executes, only one ``StepRecord`` per ended step is provided, without computing or
-copying anything. All other details, such as the tokens of each step, are read later from the
+While a graph executes, it only provides one ``StepRecord`` per ended step, without computing or
+copying anything. All other details, such as the tokens used by each step, are read later from the
 records and from the ExecutionGraph, which is recorded in any case.
 """
 
@@ -19,16 +19,16 @@ from caseworker.core.trace.node import ATTEMPT, FREE, NodeFields, estimated_of, 
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """One execution of a step, with references to its payloads (no copies).
+    """One execution of a step, with references to its inputs and outputs (no copies).
 
     A step of a nested graph has its own StepTrace, and its calls count only there. So the totals of
     a trace are the sums over its steps.
     """
 
     step_id: str
-    """The step ID; for a step of a nested graph its path, such as ``outer/inner``."""
+    """ID of the step; for a step of a nested graph its path, such as ``outer/inner``."""
     node_id: str
-    """The ID of the executed node; several steps may share a node."""
+    """ID of the executed node; several steps may share a node."""
     node_type: str
     input: Any = field(repr=False)
     output: Any = field(repr=False)
@@ -36,22 +36,22 @@ class StepTrace:
     start_time: datetime
     end_time: datetime
     duration_ms: float
-    """The duration by the monotonic clock."""
+    """Duration in milliseconds, measured by the monotonic clock."""
     tokens_used: int = 0
-    """Input plus output tokens of the step's own calls."""
+    """Input plus output tokens of the calls that the step itself made."""
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
-    """For a recorded step: ``trace_node`` (its CallNode, the parent of its calls), that node's
-    ``status``, ``attempts`` (including a fallback), and ``cost_usd`` of the step's own calls. Where
-    known, also ``stop_reason``, ``recovered_by`` and ``nested_in`` (the CallNode of the enclosing
-    step)."""
+    """Details of a recorded step. ``trace_node`` is its CallNode (the parent of its calls),
+    ``status`` is the status of that node, ``attempts`` includes a fallback, and ``cost_usd`` covers
+    the calls that the step itself made. If they apply, also ``stop_reason``, ``recovered_by`` and
+    ``nested_in`` (the CallNode of the enclosing step)."""
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """The record of an ended step.
+    """The record of a step that has ended.
 
     Times are readings of the monotonic clock, in nanoseconds. Not frozen, because a frozen
-    dataclass costs three times as much to construct.
+    dataclass takes three times as long to construct.
     """
 
     step_id: str
@@ -64,33 +64,33 @@ class StepRecord:
     started_ns: int
     ended_ns: int
     recovered_by: str | None = None
-    """``skip`` or ``fallback``, if the step's policy recovered from a failure."""
+    """``skip`` or ``fallback``, if the step's policy recovered from a failure; otherwise None."""
 
 
 @dataclass(slots=True)
 class StepUse:
-    """The usage of one step; a call counts only for its nearest enclosing step."""
+    """The usage of one step, without the steps nested in it."""
 
     node: NodeFields
     nested_in: str | None
     attempt_nodes: int = 0
-    """The number of its attempt nodes; 0 if the first attempt was the only one."""
+    """Number of attempt nodes below the step's node; 0 if the first attempt was the only one."""
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: Decimal | None = FREE
-    """None if the price of a call is unknown."""
+    """Cost in US dollars; None if the price of a call is unknown."""
     tokens_estimated: int = 0
-    """The estimated part of the tokens."""
+    """Number of tokens that are estimates, because a response was lost."""
     cost_usd_estimated: Decimal = FREE
-    """The estimated part of the cost."""
+    """Part of the cost that is an estimate, because a response was lost."""
 
     @property
     def attempts(self) -> int:
-        """The number of attempts, including a fallback."""
+        """Number of attempts, including a fallback."""
         return self.attempt_nodes or 1
 
     def add_call(self, node: NodeFields) -> None:
-        """Add the usage of a call."""
+        """Add the usage of one call."""
         cost = node["cost_usd"]
         if cost is None or self.cost_usd is None:
             self.cost_usd = None
@@ -104,7 +104,7 @@ class StepUse:
             self.cost_usd_estimated += Decimal(str(estimated_usd))
 
     def add_step(self, nested: "StepUse") -> None:
-        """Add the usage of a nested step."""
+        """Add the usage of a step that is nested in this one."""
         known = self.cost_usd is not None and nested.cost_usd is not None
         self.cost_usd = self.cost_usd + nested.cost_usd if known else None  # type: ignore[operator]
         self.tokens_in += nested.tokens_in
@@ -118,32 +118,32 @@ class StepSource(Protocol):
 
     @property
     def revision(self) -> int:
-        """A number that increases whenever the result of ``step_traces`` changes."""
+        """Number that increases whenever the result of ``step_traces`` changes."""
         ...
 
     def step_traces(self) -> Iterable[StepTrace]:
-        """Return the steps that have ended, with their times in UTC."""
+        """Return the traces of the steps that have ended, with times in UTC."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedSteps:
-    """The step records of an execution, and the ExecutionGraph that holds their calls."""
+    """The step records of one execution, and the ExecutionGraph with the calls of the steps."""
 
     graph: ExecutionGraph
     records: Sequence[StepRecord]
-    """The records; more may be added while the graph executes."""
+    """Records of the ended steps; more may be added while the graph executes."""
     started_at: datetime
-    """The start with a time zone; the same moment as ``started_ns`` on the monotonic clock."""
+    """Start time with a time zone; the same moment as ``started_ns`` on the monotonic clock."""
     started_ns: int
 
     @property
     def revision(self) -> int:
-        """A number that increases with each record and each change of the graph."""
+        """Number that increases with each record and each change of the graph."""
         return len(self.records) + self.graph.revision
 
     def step_traces(self) -> list[StepTrace]:
-        """Return the steps that have ended."""
+        """Return the traces of the steps that have ended, with times in UTC."""
         return step_traces_of([self])
 
     def instant(self, reading_ns: int) -> datetime:
@@ -155,7 +155,7 @@ class RecordedSteps:
 def step_traces_of(sources: Iterable[StepSource]) -> list[StepTrace]:
     """Return the steps of several sources, in the order of their start.
 
-    Recorded steps of the same ExecutionGraph are read in one pass. So a call counts for its nearest
+    Recorded steps of the same ExecutionGraph are read together. So a call counts for its nearest
     enclosing step, even if another source recorded that step.
     """
     traces: list[StepTrace] = []
@@ -217,7 +217,8 @@ def _details(record: StepRecord, use: StepUse | None) -> dict[str, Any]:
 def uses_of(nodes: Iterable[NodeFields], steps: Container[str]) -> dict[str, StepUse]:
     """Return the usage of each of ``steps`` (IDs of CallNodes), in the order of ``nodes``.
 
-    Each parent must be before its children. Attempt nodes have no usage, so nothing counts twice.
+    In ``nodes``, parents must come before their children. Attempt nodes have no usage of their own,
+    so nothing counts twice.
     """
     uses: dict[str, StepUse] = {}
     nearest: dict[str | None, StepUse] = {}
@@ -236,7 +237,7 @@ def uses_of(nodes: Iterable[NodeFields], steps: Container[str]) -> dict[str, Ste
 
 
 def add_nested(uses: Mapping[str, StepUse]) -> None:
-    """Add the usage of nested steps to each step."""
+    """Add the usage of each nested step to the step that encloses it."""
     for use in reversed(list(uses.values())):
         if use.nested_in is not None:
             uses[use.nested_in].add_step(use)

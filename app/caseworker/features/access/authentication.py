@@ -1,9 +1,10 @@
 """Identifies callers by their credentials, and caches the results.
 
-A result is cached under the credential's SHA-256 for :data:`KEPT_SECONDS`, which is how long a
-revoked key still works in another process. Refusals have their own cache, so guesses evict no
-caller. One query at a time looks up all keys that are waiting, and refused requests are answered at
-a bounded rate: guesses use one connection of the store and little time of the event loop.
+A result is cached under the credential's SHA-256 for :data:`KEPT_SECONDS`. A revoked key can still
+work in another process for that long. Refusals have their own cache, so that guessed credentials do
+not evict valid ones. One query at a time looks up all keys that are waiting, and refused requests
+are answered at a bounded rate. Guessing therefore takes only one database connection and little
+time on the event loop.
 """
 
 import asyncio
@@ -20,13 +21,15 @@ from caseworker.features.access.errors import InvalidCredentialError
 from caseworker.features.access.keys import FORM, ApiKey, KeyStore, sha256_of
 
 KEPT_SECONDS: Final = 5.0
-"""Lifetime of a cached result: the longest time that a revoked key still works in a process."""
+"""Seconds for which a result is cached, and so how long a revoked key can still work in a
+process."""
 MAX_KEPT: Final = 10_000
-"""Maximum entries of each cache: accepted and refused credentials."""
+"""Maximum number of entries in each of the two caches: accepted and refused credentials."""
 REFUSALS_PER_SECOND: Final = 20
-"""Rate at which requests without a valid credential are answered, and the burst after a pause."""
+"""Number of requests without a valid credential that are answered per second, and at once after a
+pause."""
 MAX_REFUSAL_SECONDS: Final = 20.0
-"""Maximum delay of the response to a refused request."""
+"""Maximum delay, in seconds, before a refused request is answered."""
 MAX_CREDENTIAL_CHARS: Final = 8192
 
 
@@ -36,7 +39,7 @@ class Identity:
 
     caller: Caller
     until: float = float("inf")
-    """Seconds since the epoch."""
+    """Expiry time of the credential in seconds since the epoch; infinity if it does not expire."""
 
 
 class TokenVerifier(Protocol):
@@ -66,7 +69,10 @@ class Authentication:
         bootstrap_key: str | None = None,
         tokens: TokenVerifier | None = None,
     ) -> None:
-        """Accept stored keys, the ``bootstrap_key`` and tokens that ``tokens`` verifies."""
+        """Accept stored keys, the ``bootstrap_key``, and tokens that ``tokens`` verifies.
+
+        Either of the last two may be None, which accepts none of that kind.
+        """
         self._keys = keys
         self._tokens = tokens
         self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
@@ -80,10 +86,11 @@ class Authentication:
         self._asking_for_any: asyncio.Task[None] | None = None
 
     async def is_open(self) -> bool:
-        """Return whether requests need no credential: no key, bootstrap key or issuer exists.
+        """Return whether requests need no credential, because none of any kind exists.
 
-        Revoked keys count, so revoking the last key does not open the service. Concurrent callers
-        share one query.
+        Credentials are stored keys, the bootstrap key, and tokens of a configured issuer. Revoked
+        keys count, so revoking the last key does not open the service. Concurrent callers share one
+        query.
 
         Raises:
             StoreUnavailableError: the key store is unavailable.
@@ -118,7 +125,7 @@ class Authentication:
         return identity.caller
 
     def refusal_delay(self) -> float:
-        """Reserve the next response slot for a refusal; return the delay until then, in seconds."""
+        """Reserve the next slot for answering a refused request; return the delay in seconds."""
         now, step = time.monotonic(), 1 / REFUSALS_PER_SECOND
         earliest, latest = now - 1 + step, now + MAX_REFUSAL_SECONDS
         self._next_refusal = min(max(self._next_refusal + step, earliest), latest)

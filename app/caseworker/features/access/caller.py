@@ -1,4 +1,4 @@
-"""The sender of a request: its tenant, name and permissions."""
+"""The sender of a request, with its tenant, its name and its permissions."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -19,13 +19,14 @@ class Scope(StrEnum):
     """A permission on the resources of the caller's tenant."""
 
     READ = "read"
-    """Read everything."""
+    """Read all resources of the tenant."""
     RUN = "run"
-    """Also start, resume and cancel runs, post to threads, and register graphs and agents."""
+    """Start, resume and cancel runs, post to threads, and register graphs and agents; includes
+    ``read``."""
     APPROVE = "approve"
-    """Also decide approvals; a key that starts runs cannot approve their calls without it."""
+    """Decide approvals. A key that may only start runs cannot approve their calls."""
     ADMIN = "admin"
-    """Also tenant-wide operations: keys, erasure and bulk cancellation."""
+    """Manage the tenant: keys, erasure and bulk cancellation."""
 
 
 IMPLIED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
@@ -40,12 +41,12 @@ IMPLIED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
 
 
 def with_implied(scopes: Iterable[Scope]) -> frozenset[Scope]:
-    """Return the scopes and all scopes that they imply."""
+    """Return the given scopes together with all scopes that they imply."""
     return frozenset().union(*(IMPLIED[scope] for scope in scopes))
 
 
 def is_tenant(name: str) -> bool:
-    """Return whether this is a valid tenant name."""
+    """Return whether ``name`` is a valid tenant name."""
     return re.fullmatch(TENANT_FORM, name, re.ASCII) is not None
 
 
@@ -54,32 +55,35 @@ class Caller:
     """The sender of a request."""
 
     tenant: str
-    """Owns the runs that the caller creates; runs of another tenant are invisible to it."""
+    """Tenant that owns the runs which the caller creates. Runs of other tenants are invisible to
+    the caller."""
     name: str
-    """Name in cancel receipts and records: the name of the key or the subject of the token."""
+    """Name of the key, or subject of the token, for cancel receipts and records."""
     scopes: frozenset[Scope]
-    """Granted scopes, implied ones included."""
+    """Scopes that the caller has, including implied ones."""
     operator: bool = False
-    """Whether the caller operates the service and may manage keys and limits of any tenant."""
+    """Whether the caller operates the service, and so may manage the keys and limits of any
+    tenant."""
     anonymous: bool = False
     """Whether the request carried no credential."""
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the caller has a scope."""
+        """Return whether the caller has the permission ``scope``."""
         return scope in self.scopes
 
 
 LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(Scope), anonymous=True)
-"""An unauthenticated local caller, accepted while no credentials exist."""
+"""The caller of a local request without a credential, which is accepted while no credentials
+exist."""
 
 ANYBODY: Final = Caller(
     DEFAULT_TENANT, "anonymous", with_implied([Scope.RUN, Scope.APPROVE]), anonymous=True
 )
-"""An unauthenticated remote caller, accepted if ``auth.anonymous`` is ``anywhere``.
+"""The caller of a remote request without a credential, if ``auth.anonymous`` is ``anywhere``.
 
-Accepted only while no credentials exist. It may decide approvals, because otherwise no caller
-could: without keys, callers cannot be distinguished.
+Such a request is accepted only while no credentials exist. The caller may decide approvals, because
+otherwise no caller could: without keys, callers cannot be distinguished.
 """
 
 OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(Scope), operator=True)
-"""The holder of the bootstrap key, or of access to the database."""
+"""The holder of the bootstrap key, or of direct access to the database."""

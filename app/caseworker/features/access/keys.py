@@ -1,8 +1,8 @@
 """API keys: format, creation, rotation, revocation and storage.
 
-A key is ``cwk_<id>_<secret>``. The id identifies its row. The secret has 256 random bits; only the
+A key is ``cwk_<id>_<secret>``. The ID identifies its row. The secret has 256 random bits; only the
 SHA-256 of the whole key is stored, so a copy of the database grants no access. A slow password hash
-would add nothing: a secret of that size cannot be guessed, however fast the hash is.
+would add nothing, because a secret of that size cannot be guessed.
 """
 
 import hashlib
@@ -23,29 +23,29 @@ from caseworker.features.access.errors import (
 
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
 MAX_KEYS: Final = 1000
-"""Limit per tenant, applied separately to active keys, to ended keys and to a listing."""
+"""Maximum number of active keys, of ended keys, and of keys in a listing, for each tenant."""
 MAX_OVERLAP: Final = timedelta(days=30)
 USUAL_OVERLAP: Final = timedelta(days=1)
-"""Maximum and default time that the old key stays valid after a rotation."""
+"""Default and maximum time that the old key remains valid after a rotation."""
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """The stored metadata of a key, without its secret."""
+    """A stored API key, without its secret."""
 
     key_id: str
     tenant: str
     name: str
-    """Name of the key's caller in receipts and records."""
+    """Name of the key, which identifies the caller in receipts and records."""
     scopes: frozenset[Scope]
-    """The scopes as granted, without implied ones."""
+    """Scopes as granted to the key, without implied ones."""
     created_at: datetime
     created_by: str
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     rotated_to: str | None = None
-    """ID of the key that replaces this one."""
+    """ID of the key that replaces this one; None if it was not rotated."""
 
     def works_at(self, moment: datetime) -> bool:
         """Return whether the key is neither revoked nor expired at ``moment``."""
@@ -63,26 +63,26 @@ class IssuedKey:
 
     key: ApiKey
     secret: str = field(repr=False)
-    """The whole key, as callers send it."""
+    """The complete key, as callers send it."""
 
 
 class KeyStore(Protocol):
-    """Stores keys. A ``tenant`` of None means all tenants."""
+    """Stores API keys. If ``tenant`` is None, a method applies to all tenants."""
 
     async def any(self) -> bool:
         """Return whether a key was ever created, even if it is revoked or expired now."""
         ...
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
-        """Return the existing keys with their SHA-256, by id."""
+        """Return those of the given keys that exist, each with its SHA-256, by key ID."""
         ...
 
     async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
-        """Return the newest keys, the newest first."""
+        """Return up to ``limit`` keys, newest first."""
         ...
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
-        """Store a key; prune ended keys to the ``most`` that ended last.
+        """Store a key. Of the tenant's ended keys, keep only the ``most`` that ended last.
 
         Raises:
             KeyConflictError: its tenant already has ``most`` active keys.
@@ -90,7 +90,7 @@ class KeyStore(Protocol):
         ...
 
     async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
-        """Revoke a key and return it, or None if it does not exist; repeating changes nothing."""
+        """Revoke a key and return it; None if it does not exist. Repeating this has no effect."""
         ...
 
     async def rotate(
@@ -107,7 +107,10 @@ class KeyStore(Protocol):
 
 
 class Keys:
-    """Key management for callers: for their own tenant, or for any tenant as the operator."""
+    """Key management for callers.
+
+    Callers manage the keys of their own tenant; the operator manages those of any tenant.
+    """
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -121,7 +124,7 @@ class Keys:
         tenant: str | None = None,
         expires_at: datetime | None = None,
     ) -> IssuedKey:
-        """Create a key.
+        """Create a key, by default for the caller's tenant.
 
         Raises:
             ScopeMissingError, OtherTenantError: the caller lacks the permission.
@@ -138,9 +141,9 @@ class Keys:
         return issued
 
     async def list(self, by: Caller, tenant: str | None = None) -> Sequence[ApiKey]:
-        """Return the newest keys of a tenant.
+        """Return the newest keys of a tenant, newest first.
 
-        ``tenant`` defaults to the caller's tenant; for the operator, to all tenants.
+        ``tenant`` defaults to the caller's own tenant; for the operator, None means all tenants.
 
         Raises:
             ScopeMissingError, OtherTenantError: the caller lacks the permission.
@@ -162,9 +165,9 @@ class Keys:
     async def rotate(
         self, by: Caller, key_id: str, *, overlap: timedelta = USUAL_OVERLAP
     ) -> IssuedKey:
-        """Create a key that replaces another, which stays valid for ``overlap``.
+        """Create a key that replaces another; the old key stays valid for ``overlap``.
 
-        The new key has the same name, scopes and lifetime; the lifetime starts now.
+        The new key has the same name, scopes and lifetime as the old one. The lifetime starts now.
 
         Raises:
             ScopeMissingError: the caller lacks the permission.
@@ -194,7 +197,7 @@ class Keys:
 
 
 def sha256_of(credential: str) -> bytes:
-    """Hash a credential; the digest is stored for a key and indexes cached results."""
+    """Return the SHA-256 of a credential, which is stored for keys and used to cache results."""
     return hashlib.sha256(credential.encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""Store API keys; see :mod:`caseworker.features.access.keys`."""
+"""Storage for API keys in Postgres; see :mod:`caseworker.features.access.keys`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -17,25 +17,28 @@ _FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
 
 
 class PostgresKeys:
-    """Implements the key store without row-level security: its own conditions guard the rows."""
+    """Stores API keys in Postgres.
+
+    Conditions in the queries separate the tenants, not row-level security.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     async def any(self) -> bool:
-        """Return whether any key was ever created, even if it was revoked since."""
+        """Return whether a key was ever created, even if it is revoked now."""
         async with transaction(self._pool) as connection:
             return bool(await connection.scalar(select(exists().select_from(api_keys))))
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
-        """Return the keys that exist, each with its SHA-256, by key ID."""
+        """Return those of the given keys that exist, each with its SHA-256, by key ID."""
         query = select(api_keys).where(api_keys.c.key_id.in_(key_ids))
         async with transaction(self._pool) as connection:
             rows = (await connection.execute(query)).mappings().all()
         return {row["key_id"]: (_key(row), bytes(row["sha256"])) for row in rows}
 
     async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
-        """Return the newest keys, newest first."""
+        """Return up to ``limit`` keys, newest first."""
         order = api_keys.c.created_at.desc(), api_keys.c.key_id.desc()
         query = select(api_keys).where(_of(tenant)).order_by(*order).limit(limit)
         async with transaction(self._pool) as connection:
@@ -52,7 +55,7 @@ class PostgresKeys:
             await _insert(connection, key, sha256, most)
 
     async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
-        """Revoke a key (idempotent); return it, or None if it does not exist."""
+        """Revoke a key and return it; None if it does not exist. Repeating this has no effect."""
         revoked = (
             update(api_keys)
             .where(api_keys.c.key_id == key_id, _of(tenant))
@@ -66,7 +69,10 @@ class PostgresKeys:
     async def rotate(
         self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime, most: int
     ) -> bool:
-        """Store ``new`` and expire ``old`` at ``until``; False if it was rotated or revoked."""
+        """Store ``new`` and let ``old`` expire at ``until``.
+
+        Return False and change nothing if ``old`` was already rotated or revoked.
+        """
         replaced = (
             update(api_keys)
             .where(

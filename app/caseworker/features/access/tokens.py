@@ -1,7 +1,7 @@
-"""Verify JSON Web Tokens of the configured issuer with its published keys (JWKS).
+"""Verifies JSON Web Tokens of the configured issuer with its published keys (JWKS).
 
-Only public-key signatures with a configured algorithm are accepted. The token's header selects one
-of the issuer's keys, and has no other influence on the verification.
+Only public-key signatures with a configured algorithm are accepted. The header of a token selects
+one of the issuer's keys, and has no other influence on the verification.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ log = structlog.get_logger(__name__)
 
 MAX_JWKS_BYTES: Final = 256 * 1024
 FETCH_SECONDS: Final = 5.0
-"""Time limit of a request to the issuer."""
+"""Timeout, in seconds, for a request to the issuer."""
 KEPT_SECONDS: Final = 600.0
-"""How long keys are used before they are fetched again."""
+"""Seconds for which fetched keys are used before they are fetched again."""
 REFETCH_SECONDS: Final = 30.0
-"""Minimum time between two fetches, however many tokens refer to an unknown key."""
+"""Minimum number of seconds between two fetches, however many tokens refer to an unknown key."""
 STALE_SECONDS: Final = 86_400.0
-"""How long known keys are used while the issuer is unavailable."""
+"""Maximum number of seconds for which old keys are used while the issuer is unavailable."""
 
 _SCOPE_PREFIX = "caseworker:"
 _KINDS: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
@@ -41,7 +41,7 @@ _REQUIRED = ("exp", "iss", "aud")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """Which tokens are accepted, and which claims are read."""
+    """Settings that say which tokens are accepted, and which of their claims are read."""
 
     issuer: str
     audience: str
@@ -52,7 +52,7 @@ class TokenRules:
 
 
 class JwksFile:
-    """The keys of an issuer in a file, which may be replaced while the service runs."""
+    """Reads an issuer's keys from a file, which may be replaced while the service runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class JwksFile:
 
 
 class JwksUrl:
-    """The keys of an issuer at a URL; redirects are not followed."""
+    """Reads an issuer's keys from a URL, without following redirects."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -99,7 +99,7 @@ class JwksUrl:
 
 
 class IssuerKeys:
-    """The public keys of an issuer, by key ID."""
+    """Fetches and caches an issuer's public keys."""
 
     def __init__(self, fetch: Callable[[], Awaitable[bytes]]) -> None:
         self._fetch = fetch
@@ -109,7 +109,7 @@ class IssuerKeys:
         self._renewing: asyncio.Task[None] | None = None
 
     async def key(self, key_id: str | None) -> jwt.PyJWK:
-        """Return a key; None as ``key_id`` selects the only key.
+        """Return the key with an ID; None returns the issuer's only key.
 
         Raises:
             InvalidCredentialError: the key does not exist.
@@ -180,7 +180,7 @@ def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:
 
 
 class IssuedTokens:
-    """Implements the token verifier."""
+    """Verifies tokens of the configured issuer; implements :class:`TokenVerifier`."""
 
     def __init__(self, rules: TokenRules, keys: IssuerKeys) -> None:
         self._rules = rules

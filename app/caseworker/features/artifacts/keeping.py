@@ -1,12 +1,12 @@
-"""Files that runs create (artifacts): storing and reading them.
+"""Artifacts, the files that runs create: storing and reading them.
 
-A file belongs to the tool call that created it; a later attempt of the call replaces the files of
-an earlier one. Only the owner of the run can store files, and only until the run ends. Files can be
-read as long as the run can.
+A file belongs to the tool call that created it. A later attempt at the call replaces the files of
+an earlier attempt. Only the owner of the run can store files, and only until the run ends. Files
+can be read for as long as the run can.
 
-The name is derived from the key of the call. If a call is repeated because its worker was lost, its
-files therefore replace those of the lost attempt. A file is stored before the tool returns, and
-thus before the journal holds the result that refers to it.
+The name of a file is derived from the key of the call. If a call is repeated because its worker was
+lost, its files therefore replace those of the lost attempt. A file is stored before the tool
+returns, and thus before the journal holds the result that refers to it.
 """
 
 import asyncio
@@ -29,35 +29,37 @@ from caseworker.runs.run import Run, RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
 
 PIECE_BYTES = 262_144
-"""Chunk size of reads; bounds the memory that a slow reader uses."""
+"""Number of bytes that one read returns, which limits the memory that a slow reader uses."""
 
 READ_GRACE_SECONDS = 5.0
-"""How long a read may take after its reader disconnects; statements are never interrupted."""
+"""Seconds that a read may take after its reader has disconnected; SQL statements are not
+interrupted."""
 
 
 DIGEST_CHARS = 8
-"""How many digits of the call's digest are part of its file names.
+"""Number of digits of the call's hash that are part of its file names.
 
-Two of a hundred calls of a run share these digits with a probability of one in a million. That
-matters only if their files also have the same stem: the second one is then refused.
+If a run makes a hundred calls, the probability that two of them share these digits is one in a
+million. It matters only if their files also have the same stem: the second file is then refused.
 """
 
 MAX_STEM_CHARS = 60 - 1 - DIGEST_CHARS
-"""Remaining characters for the stem of a file name."""
+"""Maximum length of the part of a file name that the tool chooses."""
 
 SMALL_BYTES = 262_144
-"""Largest data hashed on the event loop; a thread would take as long to start."""
+"""Maximum number of bytes that are hashed on the event loop; starting a thread would take as
+long."""
 
 SAVE_GRACE_SECONDS = 5.0
-"""How long a save may take after its tool is cancelled; statements are never interrupted."""
+"""Seconds that saving may take after its tool was cancelled; SQL statements are not interrupted."""
 
 PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Pauses between attempts to save while the database is unavailable."""
+"""Pauses in seconds between attempts to save a file while the database is unavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactLimits:
-    """Storage limits: bytes per file, bytes per run, files per run."""
+    """Limits on the size of a file, and on the total size and number of the files of a run."""
 
     max_bytes: int
     max_run_bytes: int
@@ -70,7 +72,8 @@ class NewArtifact:
 
     name: str
     slot: str
-    """Identifies the file within its call; a later attempt of the call replaces the same slot."""
+    """Key that identifies the file within the run. A later attempt at the same call replaces the
+    file with the same slot."""
     media_type: str
     sha256: str
     data: bytes
@@ -78,7 +81,7 @@ class NewArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArtifact:
-    """Metadata of a stored file; ``sha256`` is hexadecimal."""
+    """Metadata of a stored file; ``sha256`` is in hexadecimal digits."""
 
     name: str
     media_type: str
@@ -88,43 +91,47 @@ class StoredArtifact:
 
 
 class Kept(Enum):
-    """The outcome of storing a file."""
+    """The outcome of an attempt to store a file."""
 
     KEPT = auto()
     LOST = auto()
-    """Another worker owns the run, or it has ended; nothing was written."""
+    """Another worker owns the run, or the run has ended; nothing was written."""
     FULL = auto()
-    """A limit of the run is exhausted; nothing was written."""
+    """A limit of the run would be exceeded; nothing was written."""
 
 
 class ArtifactStore(Protocol):
-    """Stores files of runs; every method is one transaction.
+    """Stores the files of runs; every method is one transaction.
 
     Raises:
-        StoreUnavailableError: the database did not answer; a file may or may not be stored.
+        StoreUnavailableError: the database did not answer; the file may or may not have been
+            stored.
     """
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Store a file if ``fence`` owns the run and it has not ended; durable on return.
+        """Store a file if ``fence`` owns the run and the run has not ended; durable on return.
 
-        Saves of one run are serialized, so its limits hold. Storing an identical file again
+        Saving is serialized per run, so the limits of the run hold. Storing an identical file again
         changes nothing.
         """
         ...
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
-        """Return the files of a run, oldest first, or the named one; None without a run."""
+        """Return the files of a run, oldest first; None if the run does not exist.
+
+        With ``name``, return only the file of that name.
+        """
         ...
 
     async def read(
         self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
     ) -> bytes | None:
-        """Return up to ``size`` bytes of a file from ``offset``; None if it is gone."""
+        """Return up to ``size`` bytes of a file, starting at ``offset``; None if it is gone."""
         ...
 
 
 class ArtifactReading:
-    """Reads the files of runs on any replica, during and after the run.
+    """Reads the files of runs, on any replica, during and after the run.
 
     Raises:
         RunNotFoundError: the run does not exist.
@@ -135,7 +142,7 @@ class ArtifactReading:
         self._store = store
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
-        """Return the files of a run, oldest first, or only the named one."""
+        """Return the files of a run, oldest first; with ``name``, only the file of that name."""
         found = await self._store.find(key, name)
         if found is None:
             raise RunNotFoundError(key.run_id)
@@ -149,7 +156,7 @@ class ArtifactReading:
         return found[0]
 
     async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a file in chunks; each chunk is read on demand."""
+        """Yield the contents of a file in chunks; each chunk is read when it is needed."""
         for offset in range(0, artifact.size_bytes, PIECE_BYTES):
             read = self._store.read(key, artifact, offset=offset, size=PIECE_BYTES)
             piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
@@ -159,7 +166,7 @@ class ArtifactReading:
 
 
 class NoRoomForArtifactError(ArtifactTooLargeError):
-    """The run has reached its limit of files or bytes."""
+    """The file would exceed the run's limit on the number or total size of its files."""
 
     def __init__(self, limits: ArtifactLimits) -> None:
         super().__init__(limits.max_bytes)
@@ -174,20 +181,21 @@ class NoRoomForArtifactError(ArtifactTooLargeError):
 
 @dataclass(frozen=True, slots=True)
 class RunArtifacts:
-    """Stores the files of one execution of a run; implements ArtifactKeeper."""
+    """Stores the files that one execution of a run creates; implements ArtifactKeeper."""
 
     store: ArtifactStore
     limits: ArtifactLimits
     run: Run
     token: CancellationToken
-    """Stops the execution; tripped here if the run is lost."""
+    """Cancellation token of the execution. It is tripped if a file cannot be stored because the run
+    is lost."""
 
     def sink_of(self, call_key: str) -> "CallArtifacts":
-        """Return a sink for one attempt of a call."""
+        """Return an object that stores the files of one attempt at a call."""
         return CallArtifacts(self, call_key)
 
     async def keep(self, new: NewArtifact) -> None:
-        """Store a hashed and named file; raises like :meth:`CallArtifacts.save`."""
+        """Store a file that has its hash and name; raises like :meth:`CallArtifacts.save`."""
         match await self._save(new):
             case Kept.FULL:
                 raise NoRoomForArtifactError(self.limits)
@@ -204,7 +212,7 @@ class RunArtifacts:
 
 
 class CallArtifacts:
-    """Stores the files of one attempt of a tool call; implements ArtifactSink."""
+    """Stores the files of one attempt at a tool call; implements ArtifactSink."""
 
     def __init__(self, run: RunArtifacts, call_key: str) -> None:
         """Store files for ``run``, with names derived from ``call_key``."""
@@ -215,16 +223,16 @@ class CallArtifacts:
 
     @property
     def max_bytes(self) -> int:
-        """Maximum size of a file."""
+        """Maximum size of a file in bytes."""
         return self._run.limits.max_bytes
 
     @property
     def saved(self) -> Sequence[SavedArtifact]:
-        """The files stored so far, in order."""
+        """Files stored by this attempt so far, in order."""
         return tuple(self._saved.values())
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
-        """Store a file; identical bytes under the same stem and media type are stored once.
+        """Store a file. If its bytes, stem and media type equal a stored one's, nothing changes.
 
         Raises:
             ArtifactTooLargeError: the file exceeds ``max_bytes`` or the limits of the run.

@@ -1,7 +1,7 @@
-"""Store the files that runs create.
+"""Storage for the files that runs create, in Postgres.
 
-Files use a connection of the work pool and their own transaction. Megabytes of file data therefore
-do not delay the connection that all runs share for their journals.
+Files use their own connections and transactions. Megabytes of file data therefore do not delay the
+connection that all runs share for their journals.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ _SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
 
 
 class PostgresArtifacts:
-    """Implements the artifact store; see :mod:`caseworker.features.artifacts.keeping`."""
+    """Stores files in Postgres; see :mod:`caseworker.features.artifacts.keeping`."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Store a file; a lock on the run's row keeps its owner and its status from changing."""
+        """Store a file; the run's row is locked, so that its owner and its status cannot change."""
         async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):
                 return Kept.LOST
@@ -61,7 +61,7 @@ class PostgresArtifacts:
     async def read(
         self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
     ) -> bytes | None:
-        """Return ``size`` bytes of a file from ``offset``; None if the file no longer exists."""
+        """Return up to ``size`` bytes of a file, starting at ``offset``; None if it is gone."""
         piece = select(func.substr(artifacts.c.data, offset + 1, size)).where(
             of_run(artifacts, key),
             artifacts.c.name == artifact.name,

@@ -1,4 +1,4 @@
-"""Store schedules, and fire them in one transaction; see :mod:`features.schedules`."""
+"""Storage for schedules in Postgres, and the transaction that starts their runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,18 +67,19 @@ _WHY_NOT: Mapping[type[Exception], str] = {
 
 @dataclass(frozen=True, slots=True)
 class PostgresSchedules:
-    """Implements the store of schedules."""
+    """Stores schedules in Postgres; see :mod:`caseworker.features.schedules.schedule`."""
 
     engines: Engines
     dispatch: QueueDispatch
     limits: StoreLimits
     max_schedules: int
-    """Limit per tenant."""
+    """Maximum number of schedules per tenant."""
     observers: RunObservers = field(default_factory=RunObservers)
-    """Notified of runs that schedules create, and of runs they cancel before they started."""
+    """Observers to notify when a schedule creates a run, or cancels one that has not started
+    yet."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Create a schedule, or update the existing one of that name; return whether it is new."""
+        """Create a schedule or update the one of that name; return it and whether it is new."""
         async with transaction(self.engines.work) as connection:
             lock = text(
                 "SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :tenant, 0))"
@@ -101,7 +102,7 @@ class PostgresSchedules:
         return _schedule(row), found is None
 
     async def get(self, tenant: str, name: str) -> Schedule:
-        """Return a schedule."""
+        """Return the schedule of a name."""
         query = select(schedules).where(_is(tenant, name))
         async with transaction(self.engines.work, tenant) as connection:
             row = (await connection.execute(query)).mappings().one_or_none()
@@ -110,7 +111,7 @@ class PostgresSchedules:
         return _schedule(row)
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> SchedulePage:
-        """Return a page of schedules, by name."""
+        """Return a page of schedules, ordered by name."""
         query = select(schedules).where(schedules.c.tenant_id == tenant)
         if cursor is not None:
             query = query.where(schedules.c.name > decode_cursor(cursor, id_in))
@@ -121,7 +122,7 @@ class PostgresSchedules:
         return SchedulePage([_schedule(row) for row in page], following)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
-        """Pause or resume a schedule."""
+        """Pause or resume a schedule. Scheduled times that pass while it is paused start no run."""
         async with transaction(self.engines.work) as connection:
             found = await _locked(connection, tenant, name)
             if found is None:
@@ -136,17 +137,18 @@ class PostgresSchedules:
         return _schedule(row)
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a schedule but not its runs."""
+        """Delete a schedule. The runs that it created are unaffected."""
         gone = delete(schedules).where(_is(tenant, name)).returning(schedules.c.name)
         async with transaction(self.engines.work, tenant) as connection:
             if (await connection.execute(gone)).one_or_none() is None:
                 raise ScheduleNotFoundError(name)
 
     async def fire(self, tenant: str, name: str) -> None:
-        """Accept the runs that are due, advance the schedule, and queue its next wake-up.
+        """Create the runs that are due, advance the schedule, and queue its next wake-up.
 
-        All of this is one transaction. If a run is rejected, for example because the queue is full,
-        its instant and all later ones stay due. :meth:`rescue` then wakes the schedule again.
+        A single transaction does all of this. If a run is rejected, for example because the queue
+        is full, its scheduled time and all later ones stay due. :meth:`rescue` then wakes the
+        schedule again.
         """
         async with transaction(self.engines.work) as connection:
             happened = await self._fire(connection, tenant, name)
@@ -216,7 +218,7 @@ class PostgresSchedules:
         return replace(schedule, last_run_id=new.key.run_id), happened
 
     async def rescue(self, *, late_seconds: float) -> int:
-        """Wake schedules that are overdue by ``late_seconds``; return how many."""
+        """Queue a wake-up for schedules overdue by ``late_seconds``; return their number."""
         async with transaction(self.engines.work) as connection:
             found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).mappings().all()
             for row in found:

@@ -1,9 +1,9 @@
-"""Schedules: runs that are accepted repeatedly, by a cron expression.
+"""Schedules: runs that are started repeatedly, at times given by a cron expression.
 
-A schedule stores the request of its runs as it was accepted: graphs and agents inline, defaults and
-ceilings filled in. Its row holds the next instant. One transaction accepts the run, advances the
-next instant and enqueues the next wake-up. The run's id is derived from the schedule and the
-instant, so an instant can never start two runs.
+A schedule stores the request for its runs in the form in which it was accepted: graphs and agents
+are inline, and defaults and ceilings are filled in. Its row holds the next scheduled time. One
+transaction creates the run, advances the next time, and enqueues the next wake-up. The run's ID is
+derived from the schedule and the scheduled time, so a time can never start two runs.
 """
 
 import uuid
@@ -19,7 +19,7 @@ from caseworker.runs.run import NewRun, RunKey, RunRequest, Webhook
 
 
 class Overlap(StrEnum):
-    """Policy for an instant at which the previous run has not ended."""
+    """What to do at a scheduled time if the previous run has not ended."""
 
     ALLOW = "allow"
     SKIP = "skip"
@@ -31,22 +31,25 @@ class ScheduleNotFoundError(LookupError):
 
 
 class TooManySchedulesError(Exception):
-    """The tenant has reached its limit of schedules."""
+    """The tenant already has the maximum number of schedules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRun:
-    """The request that the runs of a schedule are created from."""
+    """The request from which the runs of a schedule are created."""
 
     sent: Mapping[str, Any]
-    """The request as the caller sent it."""
+    """The request as the caller sent it, before defaults were filled in."""
     request: RunRequest
     request_hash: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     webhook: Webhook | None = None
 
     def new_run(self, key: RunKey, about: Mapping[str, Any], **more: Any) -> NewRun:
-        """Return a run to accept; ``about`` is added to its metadata without overriding keys."""
+        """Return a run to create for ``key``.
+
+        ``about`` is added to the run's metadata, but does not override values of the caller.
+        """
         return NewRun(
             key=key,
             request=self.request,
@@ -64,7 +67,7 @@ class ScheduledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
-    """The desired definition of a schedule."""
+    """The definition of a schedule by a caller: name, request, timing and policies."""
 
     tenant: str
     name: str
@@ -79,46 +82,48 @@ class Schedule(NewSchedule):
     """A stored schedule."""
 
     schedule_id: str
-    """Stable across updates; a schedule deleted and recreated under its name gets a new one."""
+    """ID of the schedule, which updates do not change. A schedule that is deleted and created again
+    under its name gets a new one."""
     next_at: datetime | None
-    """None while the schedule is paused."""
+    """Next scheduled time; None while the schedule is paused."""
     last_at: datetime | None = None
-    """The last instant that was due."""
+    """Most recent scheduled time that has passed; None before the first one."""
     last_run_id: str | None = None
-    """The most recent run of the schedule."""
+    """ID of the most recent run that the schedule created; None before the first one."""
     skipped: int = 0
-    """Number of instants skipped because the previous run had not ended."""
+    """Number of scheduled runs that were skipped because the previous run had not ended."""
     last_error: str | None = None
-    """Why the last attempt to fire failed; it is retried."""
+    """Error message of the last attempt to create a run, which is retried; None after a success."""
     created_at: datetime
     updated_at: datetime
 
     def run_at(self, instant: datetime) -> NewRun:
-        """Return the run for an instant."""
+        """Return the run to create for a scheduled time."""
         run_id = str(uuid.uuid5(uuid.UUID(self.schedule_id), instant.astimezone(UTC).isoformat()))
         return self.run.new_run(RunKey(self.tenant, run_id), self.about(instant))
 
     def about(self, instant: datetime) -> dict[str, str]:
-        """Return the metadata that identifies the schedule in a run."""
+        """Return the metadata that identifies the schedule and the scheduled time of a run."""
         at = instant.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {"schedule": self.name, "scheduled_at": at}
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulePage:
-    """Schedules, ordered by name."""
+    """A page of schedules, ordered by name."""
 
     schedules: Sequence[Schedule]
     next_cursor: str | None
 
 
 class ScheduleStore(Protocol):
-    """Stores schedules; all times are on the database's clock."""
+    """Stores schedules; all times are those of the database's clock."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Create a schedule or update the one with that name; return whether it was created.
+        """Create a schedule or update the one of that name; return it and whether it is new.
 
-        A changed timing applies from now on; with unchanged timing, due instants stay due.
+        If the timing changes, the new timing applies from now on. Otherwise, runs that are already
+        due stay due.
 
         Raises:
             TooManySchedulesError: the tenant has reached its limit.
@@ -126,7 +131,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def get(self, tenant: str, name: str) -> Schedule:
-        """Return a schedule.
+        """Return the schedule of a name.
 
         Raises:
             ScheduleNotFoundError: the schedule does not exist.
@@ -138,7 +143,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
-        """Pause or resume a schedule; instants missed while paused never fire.
+        """Pause or resume a schedule. Scheduled times that pass while it is paused start no run.
 
         Raises:
             ScheduleNotFoundError: the schedule does not exist.
@@ -146,7 +151,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a schedule; its runs are unaffected.
+        """Delete a schedule. The runs that it created are unaffected.
 
         Raises:
             ScheduleNotFoundError: the schedule does not exist.

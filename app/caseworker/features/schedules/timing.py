@@ -1,4 +1,4 @@
-"""Computes when a schedule fires, from its cron expression, time zone, policy and the current time.
+"""Computes the scheduled times of a schedule from its cron expression and time zone.
 
 All functions are pure. An expression has five fields in wall-clock time of a zone, and wall clocks
 jump at daylight-saving changes. If the clock jumps forward, all times in the gap fire once, at its
@@ -6,8 +6,9 @@ end. If it is set back, a repeated time fires at its first occurrence only. Exce
 field begins with ``*``, the expression means elapsed time. It fires at every occurrence of its
 times, twice for a repeated time, and skips times in a gap.
 
-The library parses the expression and yields wall times without a zone, because with a zone it loses
-instants where the jump is not a whole number of hours. This module maps wall times to instants.
+The library parses the expression and yields wall-clock times without a zone, because with a zone it
+loses times where the jump is not a whole number of hours. This module converts wall-clock times to
+instants.
 """
 
 import heapq
@@ -23,7 +24,7 @@ from croniter import croniter
 from croniter.croniter import CroniterError
 
 LATE_SECONDS = 60.0
-"""An instant that has not fired after this time counts as missed."""
+"""Seconds after a scheduled time until it counts as missed, if no run has been created for it."""
 
 MAX_CATCH_UP = 100
 
@@ -33,38 +34,39 @@ _DAY = timedelta(days=1)
 _ITEM = r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[A-Za-z]{3}(?:-[A-Za-z]{3})?)(?:/[0-9]{1,2})?"
 _FIELD = rf"{_ITEM}(?:,{_ITEM})*"
 CRON = rf"^{_FIELD}(?: {_FIELD}){{4}}$"
-"""Accepted syntax; the library accepts more, such as fields that it fills in at random."""
+"""Regular expression for accepted cron expressions. The library accepts more, such as fields that
+it fills in at random."""
 
 
 class CatchUp(StrEnum):
-    """Policy for instants missed because no process was running to fire them."""
+    """What to do about scheduled times that were missed because no process was running."""
 
     SKIP = "skip"
     ONE = "one"
-    """The last missed instant fires late."""
+    """Only the last missed time starts a run."""
     ALL = "all"
-    """The most recent missed instants fire late, up to ``max_catch_up``."""
+    """The most recent missed times start runs, up to ``max_catch_up`` of them."""
 
 
 class InvalidCronError(ValueError):
-    """The expression is invalid or never fires; the message says which."""
+    """The cron expression is invalid or never matches; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule fires."""
+    """When a schedule starts its runs."""
 
     cron: str
     timezone: str
     catch_up: CatchUp = CatchUp.ONE
     max_catch_up: int = 10
-    """Maximum number of missed instants that ``all`` fires."""
+    """Maximum number of missed times for which ``all`` starts runs."""
 
     def require_valid(self, now: datetime) -> None:
-        """Reject an expression that is invalid or never fires.
+        """Check that the cron expression is valid and matches some time after ``now``.
 
         Raises:
-            InvalidCronError: the expression is rejected.
+            InvalidCronError: the expression is invalid or never matches.
         """
         readable = re.fullmatch(CRON[1:-1], self.cron, re.ASCII)
         if not readable or not croniter.is_valid(self.cron):
@@ -77,11 +79,11 @@ class Timing:
             raise InvalidCronError("This expression never fires.") from None
 
     def next_after(self, instant: datetime) -> datetime:
-        """Return the first instant after this one, in UTC."""
+        """Return the first scheduled time after ``instant``, in UTC."""
         return next(at for at in self._instants(instant, forward=True) if at > instant)
 
     def last_until(self, instant: datetime) -> Iterator[datetime]:
-        """Yield the instants up to and including this one, in UTC, latest first."""
+        """Yield the scheduled times up to and including ``instant``, in UTC, latest first."""
         return (at for at in self._instants(instant, forward=False) if at <= instant)
 
     def _instants(self, start: datetime, *, forward: bool) -> Iterator[datetime]:
@@ -120,19 +122,20 @@ def _is_in_gap(wall: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The instants to fire now, and the next one."""
+    """The scheduled times for which to start runs now, and the next one."""
 
     instants: tuple[datetime, ...]
-    """Instants to fire, in order."""
+    """Scheduled times for which to start runs now, in order."""
     next_at: datetime
-    """The first instant after now."""
+    """First scheduled time after now."""
 
 
 def due(timing: Timing, *, next_at: datetime, now: datetime) -> Due:
-    """Return the instants from ``next_at`` to ``now`` that fire under the catch-up policy.
+    """Return the scheduled times from ``next_at`` to ``now`` for which to start runs.
 
-    Instants before ``next_at`` never fire again. An instant is missed if it is more than a minute
-    late, or if a later one is already due.
+    Times before ``next_at`` never start runs again. A time is missed if it is more than a minute
+    ago, or if a later one is already due. The catch-up policy determines which missed times still
+    start runs.
     """
     most = timing.max_catch_up if timing.catch_up is CatchUp.ALL else 1
     found: list[datetime] = []

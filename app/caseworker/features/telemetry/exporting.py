@@ -1,7 +1,7 @@
-"""Export spans of runs and requests to a collector, by OTLP over HTTP.
+"""Exports the spans of runs and requests to an OpenTelemetry collector, by OTLP over HTTP.
 
 This module is imported only if a collector is configured. Spans wait in a bounded queue. If the
-collector is slow or unavailable, spans that exceed the queue are dropped, and no run waits.
+collector is slow or unavailable, spans that do not fit are dropped; no run waits for it.
 """
 
 import asyncio
@@ -21,10 +21,11 @@ from caseworker.core.trace.spans import CLIENT, Span, TraceContext, context_of_r
 from caseworker.runs.run import Run
 
 MAX_WAITING: Final = 16_384
-"""Maximum number of spans in the queue; further ones are dropped."""
+"""Maximum number of spans in the queue; further spans are dropped."""
 
 AT_ONCE: Final = 50
-"""Maximum CallNodes that are converted to spans on the event loop; larger graphs use a thread."""
+"""Maximum number of CallNodes that are converted to spans on the event loop. For larger graphs, a
+thread is used."""
 
 SHOWN: Final = frozenset(
     {
@@ -32,19 +33,21 @@ SHOWN: Final = frozenset(
         *("url.scheme", "network.protocol.version"),
     }
 )
-"""Exported attributes of a request. Path, query and host are omitted: the caller chooses them."""
+"""Attributes of a request that are exported. Path, query and host are left out, because the caller
+chooses them."""
 
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class SpanExport:
-    """Exports the spans of runs, as a :class:`RunObserver`, and of requests."""
+    """Exports the spans of runs, as a :class:`RunObserver`, and the spans of requests."""
 
     def __init__(self, resource: Mapping[str, str], endpoint: str | None = None) -> None:
-        """Export to ``endpoint``, to which ``/v1/traces`` is appended.
+        """Export to the URL ``endpoint``, to which ``/v1/traces`` is appended.
 
-        None uses the standard variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and so on). They always
-        configure headers, certificates, compression and time limits.
+        If ``endpoint`` is None, the standard variables set it (``OTEL_EXPORTER_OTLP_ENDPOINT`` and
+        so on). Headers, certificates, compression and timeouts always come from the standard
+        variables.
         """
         url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces"
         self._resource = Resource.create(dict(resource))
@@ -56,7 +59,7 @@ class SpanExport:
 
     @property
     def of_requests(self) -> TelemetryConfig:
-        """The configuration by which the framework traces requests."""
+        """Configuration with which the web framework traces requests."""
         return {
             "tracer_provider": self._requests,
             "metrics": False,
@@ -65,13 +68,13 @@ class SpanExport:
         }
 
     def accepted(self, run: Run) -> None:
-        """Do nothing: spans are exported when the run ends."""
+        """Do nothing, because spans are exported when the run ends."""
 
     def begun(self, run: Run) -> None:
-        """Do nothing: spans are exported when the run ends."""
+        """Do nothing, because spans are exported when the run ends."""
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Export the spans of a run, unless its caller has not sampled the trace."""
+        """Export the spans of a run, unless the caller marked its trace as not sampled."""
         context = context_of_run(run.key.tenant, run.key.run_id, run.request.traceparent)
         if graph is None or not context.sampled:
             return

@@ -1,8 +1,8 @@
-"""Export the values of /metrics to a collector at intervals, by OTLP over HTTP.
+"""Exports the metrics of /metrics to an OpenTelemetry collector, by OTLP over HTTP.
 
 This module is imported only if a collector is configured. It counts nothing itself: it reads the
-registry of /metrics, so both always agree. All values are cumulative since the process started,
-whatever the standard variables prefer.
+same registry as /metrics, so both always agree. All values are cumulative since the start of the
+process, whatever the standard variables prefer.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.samples import Sample
 
 LAST_SECONDS: Final = 2.0
-"""Time limit for exporting the last values at shutdown."""
+"""Timeout, in seconds, for exporting the last values at shutdown."""
 
 _UNITS: Final = {"seconds": "s", "bytes": "By", "usd": "{USD}"}
 """Units by the suffix of a metric's name."""
@@ -44,7 +44,7 @@ _UNKNOWN: Final = cast("float", None)
 
 
 class Times(NamedTuple):
-    """The period that values cover, in nanoseconds since 1970."""
+    """The period that the exported values cover, in nanoseconds since 1970."""
 
     since_ns: int
     now_ns: int
@@ -62,7 +62,10 @@ class MetricExport:
         *,
         every_seconds: float,
     ) -> None:
-        """Export what ``collect`` returns after ``refresh``; on ``endpoint`` see ``SpanExport``."""
+        """Export the result of ``collect`` every ``every_seconds``, calling ``refresh`` first.
+
+        For ``endpoint``, see ``SpanExport``.
+        """
         self._refresh = refresh
         self._collect = collect
         self._every_seconds = every_seconds
@@ -75,14 +78,14 @@ class MetricExport:
         self._since_ns = time.time_ns()
 
     async def run(self) -> None:
-        """Export until cancelled; the next export includes values that the collector missed."""
+        """Export at intervals until cancelled; after a failure, the next export covers the gap."""
         while True:
             await asyncio.sleep(self._every_seconds)
             await self._refresh()
             await asyncio.to_thread(self._send)
 
     async def aclose(self) -> None:
-        """Export the last values, if the collector accepts them immediately."""
+        """Export the last values, unless the collector does not accept them immediately."""
         self._exporter.shutdown()  # cancels the retry delays
         self._exporter = OTLPMetricExporter(self._url, timeout=LAST_SECONDS)
         with suppress(Exception):
@@ -96,7 +99,7 @@ class MetricExport:
 
 
 def metrics_of(family: Family, times: Times) -> Iterator[Metric]:
-    """Convert a Prometheus metric to OpenTelemetry under its own name; yield nothing if empty."""
+    """Convert a Prometheus metric to OpenTelemetry, with the same name; yield nothing if empty."""
     name, data = family.name, _data_of(family, times)
     if family.type == "counter":
         name = f"{name}_total"

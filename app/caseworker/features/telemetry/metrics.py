@@ -1,9 +1,9 @@
-"""Count runs and requests for /metrics, in Prometheus format.
+"""Counts runs and requests for /metrics, in Prometheus format.
 
 A run is counted once, when it ends, from its usage and the snapshot of its ExecutionGraph. Nothing
 is counted while it runs. If several processes executed it, the one that ends it counts everything.
-No label holds free text from callers: every label has a bounded number of values, and run IDs are
-never labels.
+No label holds arbitrary text from callers: every label has a bounded number of values, and run IDs
+are never labels.
 """
 
 import asyncio
@@ -18,15 +18,16 @@ from caseworker.core.trace.node import made_by
 from caseworker.runs.run import Run
 
 RunLabel = Literal["tenant", "agent"]
-"""Optional labels of run metrics, which the operator can enable."""
+"""Optional labels for run metrics, which the operator can enable."""
 
 MAX_VALUES: Final = 100
-"""Maximum values of a label; further ones are counted as ``other``."""
+"""Maximum number of values per label; further values are counted as ``other``."""
 
 OTHER: Final = "other"
 
 AT_ONCE: Final = 2000
-"""Maximum CallNodes that are counted on the event loop; larger graphs use a thread."""
+"""Maximum number of CallNodes that are counted on the event loop. For larger graphs, a thread is
+used."""
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,99}", re.ASCII)
 
@@ -36,13 +37,16 @@ _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Bounded:
-    """The values of a label: limited in number, and only names."""
+    """Limits the values of a label: a maximum number, and only texts that look like names."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def __call__(self, value: str | None) -> str:
-        """Return the label value to use."""
+        """Return the label value to use for ``value``.
+
+        That is ``other`` if the value is not allowed, and an empty text for None.
+        """
         if value is None:
             return ""
         if (shown := self._known.get(value)) is not None:
@@ -157,12 +161,12 @@ class RunMetrics:
         self._accepted(run.kind.value, *self._own(run)).inc()
 
     def begun(self, run: Run) -> None:
-        """Count a run that an earlier execution had already started."""
+        """Count a resumed run, which an earlier execution had already started."""
         if run.attempts > 1:
             self._takeovers().inc()
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Count a finished run and the calls in its graph."""
+        """Count a run that has ended, and the calls in its graph."""
         own = self._own(run)
         self._run_seconds(run.kind.value, run.status.value, *own).observe(run.active_seconds)
         begun = run.started_at or run.finished_at
@@ -187,7 +191,7 @@ class RunMetrics:
         task.add_done_callback(self._counting.discard)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request; ``route`` is the template of its path."""
+        """Count an answered request; ``route`` is the path template, not the actual path."""
         self._request_seconds(method, route, str(status)).observe(seconds)
 
     def _own(self, run: Run) -> tuple[str, ...]:

@@ -23,13 +23,13 @@ from caseworker.runs.executor import RunExecutor
 from caseworker.runs.quotas import STORED, QuotaStore
 
 LOOK_SECONDS: Final = 0.5
-"""Interval for measuring the event-loop lag."""
+"""Interval in seconds at which the event-loop lag is measured."""
 
 KEPT_SECONDS: Final = 5.0
-"""How long the database figures are cached."""
+"""Seconds for which values from the database are cached."""
 
 WAIT_SECONDS: Final = 2.0
-"""Time limit for reading the database figures."""
+"""Timeout, in seconds, for reading values from the database."""
 
 UNENDED: Final = """
 SELECT status, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(queued_at)), 0)::float8
@@ -37,13 +37,14 @@ FROM runs WHERE status = 'queued' GROUP BY status
 UNION ALL SELECT 'running', count(*), 0 FROM runs WHERE status IN ('running')
 UNION ALL SELECT 'waiting', count(*), 0 FROM runs WHERE status = 'waiting'
 """
-"""Runs of all processes; each part uses an index that contains only such runs."""
+"""SQL that counts the unfinished runs of all processes. Each part uses an index that contains only
+such runs."""
 
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
 class MetricsPage:
-    """The text of /metrics: counters of this process, and its current state."""
+    """Generates the response of /metrics: this process's counters and its current state."""
 
     media_type = CONTENT_TYPE_LATEST
 
@@ -57,7 +58,7 @@ class MetricsPage:
         quotas: QuotaStore,
         unlimited: Sequence[str],
     ) -> None:
-        """Declare the metrics in ``registry``; ``executor`` is None where no runs are executed."""
+        """Declare the metrics in ``registry``; without an ``executor``, no runs execute here."""
         self._registry = registry
         self._engines = engines
         self._executor = executor
@@ -100,12 +101,12 @@ class MetricsPage:
             collector(registry=registry)
 
     async def text(self) -> bytes:
-        """Return the current metrics."""
+        """Return the response: the current metrics as text."""
         await self.refresh()
         return await asyncio.to_thread(generate_latest, self._registry)
 
     async def refresh(self) -> None:
-        """Update the gauges of the current state; counters are always up to date."""
+        """Update the metrics of the current state; counters are always up to date."""
         executor = self._executor
         self._active.set(0 if executor is None else len(executor.active))
         self._free.set(0 if executor is None else max(0, executor.free_slots))
@@ -120,7 +121,7 @@ class MetricsPage:
                 self._asked_at = time.monotonic()
 
     async def watch_loop(self) -> None:
-        """Measure the lag of the event loop until cancelled."""
+        """Measure the event-loop lag at intervals until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             due = clock() + LOOK_SECONDS

@@ -1,8 +1,8 @@
-"""Builds the chat history that a model sees: texts, and the tool calls behind answers.
+"""Builds the chat history that a model receives: messages, and the tool calls behind answers.
 
 An answer is one message. Its agent may have called tools before answering, and the next answer may
-depend on their results. Those calls are in the result of the answer's run, after the last user
-message that the agent received.
+depend on their results. Those calls are stored in the result of the answer's run, after the last
+user message that the agent received.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +15,22 @@ from caseworker.nodes.agent.output import FINISH
 from caseworker.runs.run import Run, RunStatus
 
 GO_ON = "Go on."
-"""User message inserted when an assistant must continue after a completed answer."""
+"""User message that is inserted if a model must continue although its last answer was complete."""
 MAX_ANSWERS_WITH_CALLS = 20
-"""Only this many of the newest answers include their tool calls; older ones are text only."""
+"""Maximum number of answers, the newest ones, that include their tool calls. Older answers are text
+only."""
 MAX_CALL_BYTES = 256 * 1024
-"""Total size of all tool calls and results in a history, in UTF-8."""
+"""Maximum total size, in bytes of UTF-8, of all tool calls and results in a history."""
 
 
 def spoken(
     branch: Sequence[ChatMessage], calls: Mapping[str, Sequence[Message]]
 ) -> Iterator[Message]:
-    """Yield the messages of a branch; insert :data:`GO_ON` between two consecutive answers.
+    """Yield a branch's messages for the model, with :data:`GO_ON` between consecutive answers.
 
-    ``calls`` maps the id of an answer to the tool calls and results before it. The text of a
-    stopped answer is skipped if it only repeats the text of its last tool-calling message.
+    ``calls`` maps the ID of an answer to the tool calls that it made and their results, which come
+    before it. Messages without text are skipped. So is the text of a stopped answer if its last
+    message with tool calls contains the same text.
     """
     last: Role | None = None
     for message in branch:
@@ -45,7 +47,7 @@ def spoken(
 
 
 def calls_of(run: Run, step_id: str) -> list[Message]:
-    """Return the tool calls and results of the agent of a step in a run.
+    """Return the tool calls and results of the agent that a run executed as step ``step_id``.
 
     The list is empty if the last user message is not among the agent's messages.
     """
@@ -62,7 +64,7 @@ def calls_of(run: Run, step_id: str) -> list[Message]:
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """Return the bytes of messages in UTF-8, the arguments of their calls included."""
+    """Return the size of messages in bytes of UTF-8, including the arguments of tool calls."""
     return sum(
         len(message.content.encode()) + sum(len(it.arguments.encode()) for it in message.tool_calls)
         for message in messages

@@ -1,4 +1,4 @@
-"""Store threads and their messages; see :mod:`caseworker.features.threads.thread`."""
+"""Storage for threads and their messages in Postgres."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -84,15 +84,15 @@ _THAT_CALLED = text(
 
 
 class PostgresThreads:
-    """Implements the store of threads."""
+    """Stores threads in Postgres; see :mod:`caseworker.features.threads.thread`."""
 
     def __init__(self, engines: Engines, usual: Quota = UNLIMITED) -> None:
-        """Use ``usual`` as the quota of tenants that have no quota of their own."""
+        """Apply the quota ``usual`` to tenants that have no quota of their own."""
         self._engines = engines
         self._usual = usual
 
     async def create(self, thread: Thread) -> tuple[Thread, bool]:
-        """Store a thread, unless the same request created it before.
+        """Store a thread, unless the same request already did.
 
         Returns the stored thread, and whether this call created it.
 
@@ -142,7 +142,7 @@ class PostgresThreads:
         return ThreadPage(threads=[_thread(row) for row in page], next_cursor=following)
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
-        """Delete a thread with its messages; return whether it existed."""
+        """Delete a thread and its messages; return whether it existed."""
         gone = delete(threads).where(_is(tenant, thread_id)).returning(threads.c.thread_id)
         async with transaction(self._engines.work, tenant) as connection:
             return (await connection.execute(gone)).one_or_none() is not None
@@ -150,7 +150,7 @@ class PostgresThreads:
     async def add(
         self, tenant: str, thread_id: str, messages: Sequence[ChatMessage], *, most: int
     ) -> bool:
-        """Store messages, unless the same request stored them before; return whether they are new.
+        """Store messages, unless the same request already did; return whether they are new.
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
@@ -168,13 +168,13 @@ class PostgresThreads:
             raise RunConflictError from None
 
     async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
-        """Remove messages from a thread."""
+        """Remove messages from a thread; used if their run was refused."""
         gone = delete(messages).where(_in_thread(tenant, thread_id, message_ids))
         async with transaction(self._engines.work, tenant) as connection:
             await connection.execute(gone)
 
     async def messages(self, tenant: str, thread_id: str) -> Sequence[ChatMessage]:
-        """Return the messages of a thread in order, without their contents."""
+        """Return the messages of a thread in order, without contents."""
         of_run = and_(
             runs.c.tenant_id == messages.c.tenant_id,
             runs.c.run_id == messages.c.run_id,
@@ -221,7 +221,11 @@ class PostgresThreads:
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
     ) -> Sequence[str]:
-        """Return the answers, newest first, whose last step is an agent that called tools."""
+        """Return the IDs of the newest answers whose run ended with an agent that called tools.
+
+        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to look at;
+        each of them must come from a graph with a single final step.
+        """
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
         async with transaction(self._engines.work, tenant) as connection:
             return (await connection.scalars(_THAT_CALLED, asked)).all()

@@ -1,7 +1,7 @@
-"""Thread operations for callers; every answer is an ordinary run.
+"""Thread operations for callers. Each answer in a thread is an ordinary run.
 
-Messages are stored with the run's id before the run is accepted. Repeating a request under the same
-id finds its messages and its run, and completes a request that was interrupted in between. A
+Messages are stored with the run's ID before the run is accepted. Repeating a request under the same
+ID finds its messages and its run, and completes a request that was interrupted in between. A
 running answer therefore always has its message. A message whose run was never accepted has no
 status; it can be retried.
 """
@@ -45,21 +45,21 @@ _IDS = uuid.UUID("8d2f0f0e-6c8a-5f0e-9a55-0f6f2b0f6f31")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A planned answer, with the user message that it answers if that message is new."""
+    """An answer to be started, with the user message that it answers if that is new."""
 
     parent_id: str | None
-    """Parent of the new messages."""
+    """ID of the message that the new messages follow; None at the start of a branch."""
     content: str | None = None
-    """The new user message; None creates only an answer."""
+    """Text of the new user message; None creates only an answer."""
     history: Sequence[Message]
-    """The branch as the model sees it, ending with the new user message."""
+    """Messages that the model receives, ending with the message to answer."""
     goes_on: ChatMessage | None = None
-    """The interrupted answer that the new run resumes."""
+    """The interrupted answer that the new run resumes; None if it resumes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The stored messages of a turn and its accepted run."""
+    """The stored messages of a turn, and the run that was accepted for it."""
 
     user: ChatMessage | None
     assistant: ChatMessage
@@ -67,7 +67,7 @@ class Answered:
 
 
 class Chats:
-    """Threads, their branches and their answers."""
+    """Creates and answers the messages of threads."""
 
     def __init__(self, store: ThreadStore, runs: RunService) -> None:
         self.store = store
@@ -85,7 +85,7 @@ class Chats:
         return found
 
     async def tree(self, thread: Thread) -> MessageTree:
-        """Return the messages of a thread, without contents."""
+        """Return all messages of a thread, without contents."""
         return MessageTree(await self.store.messages(thread.tenant, thread.thread_id))
 
     async def with_contents(
@@ -101,12 +101,14 @@ class Chats:
         return [replace(one, **said.get(one.message_id, {})) for one in messages]
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> Turn:
-        """Return the turn for a new user message, by default at the end of the newest branch.
+        """Return the turn for a new user message.
+
+        Without ``parent_id``, it follows the newest message of the thread.
 
         Raises:
             MessageNotFoundError: the parent does not exist.
-            InvalidRunError: the parent is a message of the user.
-            AnswerNotEndedError: the parent is still being written.
+            InvalidRunError: the parent is a user message.
+            AnswerNotEndedError: the parent is an answer that is still being written.
         """
         tree = await self.tree(thread)
         branch = tree.branch_to(parent_id) if parent_id else tree.branch_through(None)
@@ -116,7 +118,10 @@ class Chats:
         return await self._said(thread, branch, content)
 
     async def editing(self, thread: Thread, message_id: str, content: str) -> Turn:
-        """Return the turn that edits a user message; raises like :meth:`saying`."""
+        """Return the turn that sends a user message again with changed ``content``.
+
+        Raises the errors of :meth:`saying`.
+        """
         tree = await self.tree(thread)
         message = tree.get(message_id)
         if message.role is not Role.USER:
@@ -124,7 +129,7 @@ class Chats:
         return await self._said(thread, tree.branch_to(message.parent_id), content)
 
     async def retrying(self, thread: Thread, message_id: str) -> Turn:
-        """Return the turn that answers a message again; an answer is retried through its parent.
+        """Return the turn that answers a message again. Given an answer, it answers its parent.
 
         Raises:
             MessageNotFoundError: the message does not exist.
@@ -139,8 +144,8 @@ class Chats:
     async def continuing(self, thread: Thread, message_id: str) -> Turn:
         """Return the turn that continues an answer.
 
-        An interrupted answer is resumed in a sibling message; a completed one gets a follow-up
-        answer; one that never started is retried.
+        If the answer was interrupted, a sibling message resumes it. If it was complete, a further
+        answer follows it. If it never started, it is retried.
 
         Raises:
             MessageNotFoundError: the message does not exist.
@@ -165,9 +170,9 @@ class Chats:
     async def earlier(
         self, thread: Thread, run_id: str, request_hash: str
     ) -> "Answered | Turn | None":
-        """Return the earlier result of the same request: the answer, or its turn if it has no run.
+        """Return the answer that an identical earlier request created; None if the request is new.
 
-        Return None if the request is new.
+        If the run of that answer was never accepted, the turn to repeat is returned instead.
 
         Raises:
             IdempotencyMismatchError: a different request created the message.
@@ -190,7 +195,7 @@ class Chats:
         return None
 
     async def source(self, thread: Thread, message: ChatMessage) -> Run:
-        """Return the run of an answer."""
+        """Return the run that produced an answer."""
         return await self._runs.get(key_of(thread.tenant, message))
 
     async def answer(
@@ -199,16 +204,17 @@ class Chats:
         """Store the messages of a turn and accept its run, even if the caller disconnects.
 
         Raises:
-            RunConflictError: the run's id belongs to another request.
-            IdempotencyMismatchError: the ids belong to another turn.
-            ThreadNotFoundError, MessageNotFoundError: deleted in the meantime.
+            RunConflictError: the run's ID belongs to another request.
+            IdempotencyMismatchError: the message IDs belong to another turn.
+            ThreadNotFoundError, MessageNotFoundError: the thread or parent was deleted in the
+                meantime.
             ThreadFullError: the thread has reached its message limit.
         """
         work = self._answer(thread, turn, new, ends)
         return await shielded(work, grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def stop(self, thread: Thread, *, by: str, reason: str | None) -> Sequence[CancelStatus]:
-        """Cancel all unfinished answers, including those whose run is not accepted yet."""
+        """Cancel all unfinished answers, including those whose run has not been accepted yet."""
         return [
             await self._runs.cancel(key_of(thread.tenant, message), by=by, reason=reason)
             for message in (await self.tree(thread)).messages
@@ -273,7 +279,7 @@ class Chats:
 
 
 def derived_id(*parts: str) -> str:
-    """Return an id derived from its parts, so a repeated request gets the same id."""
+    """Return an ID that is derived from ``parts``, so that a repeated request gets the same ID."""
     return str(uuid.uuid5(_IDS, "\n".join(parts)))
 
 

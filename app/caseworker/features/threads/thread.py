@@ -1,8 +1,8 @@
-"""Threads: conversations whose messages form a tree, and their store.
+"""Threads: conversations whose messages form a tree, and the store for them.
 
 Every message except the first has a parent: the message that it follows. Retrying an answer or
-editing a message creates a sibling. A branch is the path from a root message to a leaf. An
-assistant's message belongs to a run: the run provides its content and its status.
+editing a message creates a sibling. A branch is the path from a root message to a leaf. Each
+assistant message belongs to a run, which provides its content and its status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from caseworker.runs.run import TERMINAL, RunKey, RunStatus
 
 
 class Role(StrEnum):
-    """The author of a message."""
+    """Who wrote a message."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -27,7 +27,7 @@ class ThreadNotFoundError(LookupError):
 
 
 class ThreadConflictError(Exception):
-    """The id belongs to a thread that another request created."""
+    """The ID belongs to a thread that a different request created."""
 
 
 class MessageNotFoundError(LookupError):
@@ -35,7 +35,7 @@ class MessageNotFoundError(LookupError):
 
 
 class AnswerNotEndedError(Exception):
-    """The run of an answer is not finished, and the operation requires that."""
+    """The operation requires that an answer is finished, but its run has not ended."""
 
     def __init__(self, field: str) -> None:
         super().__init__(field)
@@ -43,7 +43,7 @@ class AnswerNotEndedError(Exception):
 
 
 class ThreadFullError(Exception):
-    """The thread has reached its message limit."""
+    """The thread already has the maximum number of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +54,21 @@ class Thread:
     thread_id: str
     kind: DefinitionKind
     definition: Mapping[str, Any]
-    """The agent or graph that answers, inline or by name."""
+    """The agent or graph that answers, either inline or as a reference by name."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """Values for the agent's variables, or additional inputs of the graph."""
+    """Values for the agent's variables, or further inputs of the graph."""
     tools: Sequence[Any] = ()
-    """Additional tools from the user, in the format of an agent's tools."""
+    """Further tools that the user provides, in the same format as an agent's tools."""
     title: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     request_hash: str = ""
     created_at: datetime | None = None
-    """Set by the store."""
+    """Time of creation; None until the store sets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPage:
-    """Threads, newest first."""
+    """A page of threads, newest first."""
 
     threads: Sequence[Thread]
     next_cursor: str | None
@@ -76,40 +76,43 @@ class ThreadPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatMessage:
-    """A message. For an assistant, ``content`` is the output of its run so far."""
+    """A message. The ``content`` of an assistant message is the output of its run so far."""
 
     message_id: str
     parent_id: str | None
     role: Role
     content: str | None = None
-    """None if it was not loaded, or if the assistant has produced no text yet."""
+    """Text of the message; None if it was not loaded, or if the assistant has written no text
+    yet."""
     incomplete: str | None = None
-    """Why an answer is incomplete, as agents report it; None if it is complete."""
+    """Reason code for an incomplete answer, as agents report it; None if the answer is complete."""
     incomplete_reason: str | None = None
-    """Explanation from the provider or the model, such as the text of a refusal."""
+    """Explanation by the provider or the model, such as the text of a refusal; None if there is
+    none."""
     model: str | None = None
-    """The model that answered, as named in the provider's reply; None if no model was called."""
+    """Name of the model that answered, from the provider's response; None if no model was
+    called."""
     run_id: str | None = None
-    """Run of an assistant's message."""
+    """ID of the run that an assistant message belongs to; None for a user message."""
     ends: Sequence[str] = ()
-    """The final steps of the run's graph, in order; their outputs form the answer."""
+    """IDs of the final steps of the run's graph, in order; their outputs form the answer."""
     request_hash: str = ""
-    """Hash of the request that created the message."""
+    """Hash of the request that created the message, to detect repeated requests."""
     status: RunStatus | None = None
-    """Status of the run; None if the run was never accepted or is erased."""
+    """Status of the run; None if the run was never accepted or was erased."""
     erased: bool = False
-    """Whether the run was erased, and the content with it."""
+    """Whether the run was erased, and with it the content of the message."""
     created_at: datetime | None = None
-    """Set by the store."""
+    """Time of creation; None until the store sets it."""
 
     @property
     def settled(self) -> bool:
-        """Whether no run is working on the message."""
+        """Whether the message is final, because no run is working on it."""
         return self.status is None or self.status in TERMINAL
 
 
 class MessageTree:
-    """The messages of a thread, in the order of their creation."""
+    """All messages of a thread, in the order of their creation."""
 
     def __init__(self, messages: Sequence[ChatMessage]) -> None:
         self.messages = messages
@@ -117,7 +120,7 @@ class MessageTree:
         self._newest_child = {message.parent_id: message for message in messages}
 
     def get(self, message_id: str) -> ChatMessage:
-        """Return a message.
+        """Return the message with an ID.
 
         Raises:
             MessageNotFoundError: the message does not exist.
@@ -128,7 +131,7 @@ class MessageTree:
             raise MessageNotFoundError(message_id) from None
 
     def branch_to(self, message_id: str | None) -> list[ChatMessage]:
-        """Return the path from the root message to this one, inclusive; empty for None."""
+        """Return the path from the root message to the given one, inclusive; empty for None."""
         branch = []
         while message_id is not None:
             message = self.get(message_id)
@@ -137,9 +140,9 @@ class MessageTree:
         return branch[::-1]
 
     def branch_through(self, message_id: str | None) -> list[ChatMessage]:
-        """Return the path through a message to its newest descendant leaf.
+        """Return the path from the root through a message to its newest descendant.
 
-        Without a message, return the path to the newest message of the thread.
+        For None, return the path to the newest message of the thread.
         """
         if message_id is None and self.messages:
             message_id = self.messages[-1].message_id
@@ -149,7 +152,7 @@ class MessageTree:
         return branch
 
     def siblings(self, message: ChatMessage) -> list[str]:
-        """Return the ids of all messages with the same parent and role, oldest first."""
+        """Return the IDs of all messages with the same parent and role, oldest first."""
         return [
             other.message_id
             for other in self.messages
@@ -161,7 +164,9 @@ class ThreadStore(Protocol):
     """Stores threads and their messages; every method is one transaction."""
 
     async def create(self, thread: Thread) -> tuple[Thread, bool]:
-        """Store a thread; return it and whether it was created (False for a repeated request).
+        """Store a thread, unless the same request already did.
+
+        Returns the stored thread, and whether this call created it.
 
         Raises:
             ThreadConflictError: the id belongs to another thread.
@@ -169,7 +174,7 @@ class ThreadStore(Protocol):
         ...
 
     async def get(self, tenant: str, thread_id: str) -> Thread | None:
-        """Return a thread."""
+        """Return a thread, or None if it does not exist."""
         ...
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> ThreadPage:
@@ -181,35 +186,35 @@ class ThreadStore(Protocol):
         ...
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
-        """Delete a thread with its messages, but not their runs; return False if not found."""
+        """Delete a thread and its messages, but not their runs; return whether it existed."""
         ...
 
     async def add(
         self, tenant: str, thread_id: str, messages: Sequence[ChatMessage], *, most: int
     ) -> bool:
-        """Store messages, the last of them an assistant's; return False if they already exist.
+        """Store messages, the last of which is an answer; return False if they already exist.
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
             MessageNotFoundError: the parent does not exist.
-            IdempotencyMismatchError: a different request created messages with these ids.
+            IdempotencyMismatchError: a different request created messages with these IDs.
             RunConflictError: the run belongs to another message, or was not started by a thread.
             ThreadFullError: the thread would have more than ``most`` messages.
         """
         ...
 
     async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
-        """Delete messages whose run was refused."""
+        """Remove messages from a thread; used if their run was refused."""
         ...
 
     async def messages(self, tenant: str, thread_id: str) -> Sequence[ChatMessage]:
-        """Return all messages of a thread in order, without contents."""
+        """Return the messages of a thread in order, without contents."""
         ...
 
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, models: bool
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return content, incomplete, incomplete_reason and model of messages, by message ID.
+        """Return content, ``incomplete``, ``incomplete_reason`` and model by message ID.
 
         The content of an assistant that has produced no text is None. Without ``models`` the model
         is None, too.
@@ -219,13 +224,14 @@ class ThreadStore(Protocol):
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
     ) -> Sequence[str]:
-        """Return the answers whose final step is an agent that called tools, newest first.
+        """Return the IDs of the newest answers whose run ended with an agent that called tools.
 
-        Only answers whose graph has one final step are considered; ``limit`` caps the result.
+        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to look at;
+        each of them must come from a graph with a single final step.
         """
         ...
 
 
 def key_of(tenant: str, message: ChatMessage) -> RunKey:
-    """Return the key of the run of an assistant's message."""
+    """Return the key of the run that an assistant message belongs to."""
     return RunKey(tenant, message.run_id or "")

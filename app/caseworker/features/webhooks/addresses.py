@@ -1,9 +1,9 @@
-"""URL validation for webhooks, which prevents server-side request forgery (SSRF).
+"""Validation of webhook URLs, which prevents server-side request forgery (SSRF).
 
 A caller supplies the URL, and must not use this service to reach hosts that only the service can
-reach. The accepted form is narrow, so no two parsers read it differently: a host is a name, a
-dotted quad or an IPv6 address in brackets. The resolved address is checked at each request, and
-the connection uses the checked address.
+reach. The accepted syntax is narrow, so that no two parsers understand it differently: a host is a
+name, a dotted quad, or an IPv6 address in brackets. The resolved address is checked at each
+request, and the connection uses the checked address.
 """
 
 import re
@@ -38,11 +38,14 @@ class WebhookUrl:
     """Host name, or IP address without brackets."""
     port: int
     target: str
-    """Path and query."""
+    """Path and query, as sent in the request line."""
 
     @property
     def origin(self) -> str:
-        """The value of the Host header, and the only part of the URL that may be displayed."""
+        """Value of the Host header: the host, with the port unless it is the scheme's default.
+
+        This is the only part of the URL that may be displayed.
+        """
         name = f"[{self.host}]" if ":" in self.host else self.host
         usual = {"http": 80, "https": 443}[self.scheme]
         return name if self.port == usual else f"{name}:{self.port}"
@@ -50,11 +53,11 @@ class WebhookUrl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlRules:
-    """The operator's restrictions on webhook URLs."""
+    """The operator's restrictions on webhook URLs, and the checks that enforce them."""
 
     allow_http: bool = False
     allow_private: bool = False
-    """Whether private and loopback addresses are allowed."""
+    """Whether private and loopback addresses are allowed as targets."""
 
     def read(self, url: str) -> WebhookUrl:
         """Parse and validate a URL.
@@ -80,7 +83,7 @@ class UrlRules:
         return WebhookUrl(scheme, host, port, target if target[0] == "/" else f"/{target}")
 
     def require_public(self, addresses: Sequence[str]) -> None:
-        """Reject a host unless all its resolved addresses are allowed.
+        """Check the resolved addresses of a host, all of which must be allowed.
 
         Raises:
             AddressRefusedError: the host has no address, or one that is not public.

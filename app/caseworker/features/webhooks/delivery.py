@@ -1,11 +1,11 @@
-"""Webhook deliveries: the message about a finished run, its attempts and their outcome.
+"""Webhook deliveries: messages about finished runs, attempts to deliver them, and the outcomes.
 
     pending -> delivered | dead        dead | delivered -> pending (redelivered by hand)
 
-The statement that ends a run also stores its delivery. The row holds the due time; the queued job
-only wakes a process. The process claims the delivery for longer than an attempt can take. If the
-process dies, the claim expires and the delivery is due again. A message is therefore delivered at
-least once, and a receiver recognizes a repeated one by its id.
+The SQL statement that ends a run also stores its delivery. The row holds the time at which it is
+due; the queued job only wakes a process. The process claims the delivery for longer than an attempt
+can take. If the process dies, the claim expires and the delivery is due again. A message is
+therefore delivered at least once, and a receiver recognizes a repeated one by its ID.
 """
 
 import json
@@ -30,10 +30,10 @@ from caseworker.runs.service import RunService
 log = structlog.get_logger(__name__)
 
 CLAIM_MARGIN_SECONDS = 5.0
-"""Added to the timeout of an attempt to get the duration of its claim."""
+"""Seconds that the claim on a delivery lasts beyond the timeout of the attempt."""
 
 GONE = 410
-"""HTTP status by which a receiver declines further attempts."""
+"""HTTP status with which a receiver refuses any further attempts."""
 
 
 class DeliveryStatus(StrEnum):
@@ -42,37 +42,37 @@ class DeliveryStatus(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     DEAD = "dead"
-    """Not retried any more; it can be redelivered by hand."""
+    """No further attempts are made, but an operator can redeliver the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One message to one receiver."""
+    """A message to one receiver about one run."""
 
     tenant: str
     delivery_id: str
-    """The ``webhook-id`` of every attempt."""
+    """ID of the delivery, sent as ``webhook-id`` with every attempt."""
     run_id: str
     type: str
-    """Event type, such as ``run.completed``."""
+    """Type of the event, such as ``run.completed``."""
     url: str
     status: DeliveryStatus
     attempts: int
     created_at: datetime
     due_at: datetime | None
-    """Time of the next attempt; None if none is planned."""
+    """Time of the next attempt; None if there will be none."""
     last_attempt_at: datetime | None = None
     last_status_code: int | None = None
-    """HTTP status of the response to the last attempt."""
+    """HTTP status of the response to the last attempt; None without a response."""
     last_error: str | None = None
     delivered_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A delivery claimed for one attempt, with its signing secrets.
+    """A delivery that was claimed for one attempt, with the secrets to sign it.
 
-    ``secrets`` is empty if they were encrypted with a key other than the configured one.
+    ``secrets`` is empty if they were encrypted with a key that differs from the configured one.
     """
 
     delivery: Delivery
@@ -81,17 +81,17 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The outcome of an attempt."""
+    """The outcome of one attempt to deliver a message."""
 
     status_code: int | None = None
     error: str | None = None
-    """Why the attempt failed; None if the receiver accepted the message."""
+    """Reason why the attempt failed; None if the receiver accepted the message."""
     retry_after_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPage:
-    """Deliveries, newest first."""
+    """A page of deliveries, newest first."""
 
     deliveries: Sequence[Delivery]
     next_cursor: str | None
@@ -99,12 +99,12 @@ class DeliveryPage:
 
 @dataclass(frozen=True, slots=True)
 class SecretInfo:
-    """Metadata of a tenant's signing secret, without the secret itself."""
+    """A tenant's signing secret as shown in lists, without the secret itself."""
 
     version: int
     created_at: datetime
     expires_at: datetime | None
-    """None for the newest secret."""
+    """Time from which the secret no longer signs; None for the newest secret."""
 
 
 class DeliveryNotFoundError(LookupError):
@@ -112,11 +112,11 @@ class DeliveryNotFoundError(LookupError):
 
 
 class DeliveryPendingError(Exception):
-    """The delivery is still pending."""
+    """The operation requires a finished delivery, but this one is still pending."""
 
 
 class AttemptStore(Protocol):
-    """Stores claims and outcomes of delivery attempts."""
+    """Claims deliveries for attempts and stores the outcomes."""
 
     async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
         """Claim a delivery and count the attempt; return None if it is not due."""
@@ -125,12 +125,15 @@ class AttemptStore(Protocol):
     async def end(
         self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
     ) -> None:
-        """Store the outcome of a claimed attempt; a pending delivery is due after the pause."""
+        """Store the outcome of an attempt.
+
+        If ``status`` is ``pending``, the next attempt is due after ``pause_seconds``.
+        """
         ...
 
 
 class DeliveryStore(Protocol):
-    """Lists deliveries of a tenant and stores its signing secrets."""
+    """Lists the deliveries of a tenant, and stores the secrets that sign them."""
 
     async def find(
         self,
@@ -153,7 +156,7 @@ class DeliveryStore(Protocol):
         ...
 
     async def redeliver(self, tenant: str, delivery_id: str) -> Delivery:
-        """Make a delivered or dead delivery due now and reset its attempts.
+        """Make a delivered or dead delivery due now, and set its attempt count to zero.
 
         Raises:
             DeliveryNotFoundError: the delivery does not exist.
@@ -162,7 +165,10 @@ class DeliveryStore(Protocol):
         ...
 
     async def rotate(self, tenant: str, secret: str, *, previous_seconds: float) -> SecretInfo:
-        """Make ``secret`` the newest; the previous one also signs for ``previous_seconds``."""
+        """Store ``secret`` as the newest one.
+
+        The previous secret also signs for ``previous_seconds``; older ones no longer sign.
+        """
         ...
 
     async def secrets(self, tenant: str) -> Sequence[SecretInfo]:
@@ -171,7 +177,7 @@ class DeliveryStore(Protocol):
 
 
 class Sender(Protocol):
-    """Sends one message."""
+    """Sends the HTTP request of one attempt."""
 
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
@@ -182,29 +188,29 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryLimits:
-    """Retry policy, timeout and size limit of deliveries."""
+    """Retry policy, timeout and maximum body size for deliveries."""
 
     retry: RetryPolicy
     timeout_seconds: float
-    """Total timeout of one attempt."""
+    """Timeout of one attempt in seconds, from name resolution to the response."""
     max_body_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Makes delivery attempts."""
+    """Makes attempts to deliver messages."""
 
     store: AttemptStore
     sender: Sender
     runs: RunService
     view: Callable[[Run], Awaitable[Mapping[str, Any]]]
-    """Returns the public representation of a run."""
+    """Function that returns the public representation of a run, for the message."""
     limits: DeliveryLimits
     span_of: Callable[[Run], SpanOf | None] = lambda run: None
-    """Returns the spans to propagate in the trace header; None sends no header."""
+    """Function that returns a run's span contexts, to send a trace header; None sends no header."""
 
     async def deliver(self, tenant: str, delivery_id: str) -> None:
-        """Make one attempt if the delivery is due, and store the outcome."""
+        """Make one attempt at a delivery if it is due, and store the outcome."""
         claim_seconds = self.limits.timeout_seconds + CLAIM_MARGIN_SECONDS
         attempt = await self.store.begin(tenant, delivery_id, claim_seconds=claim_seconds)
         if attempt is None:
@@ -239,7 +245,8 @@ class Deliveries:
 def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
     """Return the JSON body of a message about a run.
 
-    If it exceeds ``max_bytes``, the fields result, inputs and input are omitted one by one.
+    If it exceeds ``max_bytes``, the fields ``result``, ``inputs`` and ``input`` are left out, one
+    after the other.
     """
     data, omitted = dict(run), list[str]()
     message = {"type": type_, "timestamp": data["finished_at"], "data": data}
@@ -255,10 +262,11 @@ def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
 def verdict_of(
     answer: Answer, attempts: int, policy: RetryPolicy, *, jitter: float | None = None
 ) -> tuple[DeliveryStatus, float]:
-    """Return the next status of a delivery and the seconds until the next attempt.
+    """Return the next status of a delivery, and the seconds until the next attempt.
 
-    ``attempts`` counts attempts so far; ``jitter`` is from [-1, 1], random by default. A 2xx status
-    is success and 410 ends the delivery. Everything else is retried until retries are exhausted.
+    ``attempts`` is the number of attempts so far. ``jitter`` is from [-1, 1]; None draws it at
+    random. A 2xx response means success, and 410 ends the delivery. Everything else is retried
+    until no retries are left.
     """
     if answer.error is None:
         return DeliveryStatus.DELIVERED, 0.0

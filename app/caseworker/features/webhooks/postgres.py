@@ -1,4 +1,4 @@
-"""Store webhook deliveries and their signing secrets."""
+"""Storage for webhook deliveries and their signing secrets in Postgres."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,14 +92,14 @@ _COLUMNS = tuple(Delivery.__dataclass_fields__.keys() - {"tenant", "status"})
 
 @dataclass(frozen=True, slots=True)
 class PostgresWebhooks:
-    """Implements the delivery store."""
+    """Stores deliveries and signing secrets in Postgres; see ``delivery.py``."""
 
     engines: Engines
     dispatch: QueueDispatch
     box: SecretBox
 
     async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
-        """Claim a due delivery and count the attempt; return None if the delivery is not due."""
+        """Claim a delivery and count the attempt; return None if it is not due."""
         async with transaction(self.engines.work) as connection:
             parameters = (claim_seconds, tenant, delivery_id)
             claimed = await connection.exec_driver_sql(_BEGIN, parameters)
@@ -112,7 +112,7 @@ class PostgresWebhooks:
     async def end(
         self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
     ) -> None:
-        """Record the result of an attempt; a still pending delivery gets a job for the next one."""
+        """Store the outcome of an attempt; if ``pending``, queue a job for the next attempt."""
         ended = {
             "status": status.value,
             "code": answer.status_code,
@@ -171,7 +171,7 @@ class PostgresWebhooks:
         return _delivery(row)
 
     async def redeliver(self, tenant: str, delivery_id: str) -> Delivery:
-        """Make a finished delivery due now, with its attempt count reset.
+        """Make a delivered or dead delivery due now, and set its attempt count to zero.
 
         Raises:
             DeliveryNotFoundError: no such delivery exists.
@@ -187,7 +187,10 @@ class PostgresWebhooks:
         raise DeliveryPendingError
 
     async def rotate(self, tenant: str, secret: str, *, previous_seconds: float) -> SecretInfo:
-        """Store ``secret`` as the newest; only the previous one still signs, until it expires."""
+        """Store ``secret`` as the newest one.
+
+        The previous secret also signs for ``previous_seconds``; older ones are deleted.
+        """
         async with transaction(self.engines.work, tenant) as connection:
             await connection.exec_driver_sql(_LOCK_SECRETS, (tenant,))
             await connection.exec_driver_sql(_DROP_OLD, (tenant,))
@@ -203,7 +206,7 @@ class PostgresWebhooks:
         return [SecretInfo(row.version, row.created_at, row.expires_at) for row in rows]
 
     async def rescue(self, *, late_seconds: float) -> int:
-        """Defer a job for deliveries overdue by ``late_seconds`` without one; return how many."""
+        """Queue a job for each delivery overdue by ``late_seconds``; return their number."""
         async with transaction(self.engines.work) as connection:
             found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).all()
             for row in found:

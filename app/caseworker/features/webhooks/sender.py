@@ -1,4 +1,4 @@
-"""Send webhooks to the verified address of a host, with TLS verified against its name.
+"""Sends webhooks to the checked address of a host, and verifies the TLS certificate of its name.
 
 Each attempt resolves the host once, checks every address, and connects to one of them. Connections
 and cookies are not reused, because two names with the same address would share them. Redirects are
@@ -23,18 +23,19 @@ from caseworker.platform.retry_after import seconds_asked
 USER_AGENT = "Caseworker"
 
 RESOLVERS = 8
-"""Threads for name lookups: slow name servers delay only other webhooks."""
+"""Number of threads that resolve host names, so that slow name servers delay only webhooks."""
 MAX_CONNECTIONS = 1000
-"""More than the maximum of concurrent attempts, so that none waits for the pool."""
+"""Maximum number of connections. It exceeds the number of concurrent attempts, so no attempt waits
+for a connection."""
 
 
 class WebhookSender:
-    """Implements the webhook sender."""
+    """Sends webhook requests; implements :class:`Sender`."""
 
     def __init__(
         self, rules: UrlRules, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Send where ``rules`` allow; ``timeout_seconds`` limits a whole attempt."""
+        """Send only where ``rules`` allow it; ``timeout_seconds`` limits each whole attempt."""
         self._rules = rules
         self._timeout_seconds = timeout_seconds
         self._tls = tls
@@ -50,7 +51,10 @@ class WebhookSender:
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
     ) -> Answer:
-        """POST a body; ``attempt`` counts from 1 and selects one of the host's addresses."""
+        """POST a body and return the outcome.
+
+        ``attempt`` is the number of the attempt, from 1; it selects one of the host's addresses.
+        """
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 target = self._rules.read(url)

@@ -1,4 +1,4 @@
-"""Encryption of stored signing secrets, and signatures as defined by standardwebhooks.com."""
+"""Encryption of stored signing secrets, and signatures as standardwebhooks.com defines them."""
 
 import base64
 import hashlib
@@ -14,18 +14,21 @@ _PREFIX = "whsec_"
 
 
 class SecretBox:
-    """Encrypts stored secrets if a key is configured; also reads secrets stored unencrypted."""
+    """Encrypts stored secrets if a key is configured; also reads unencrypted secrets."""
 
     def __init__(self, key: str | None = None) -> None:
-        """Derive the encryption key from the SHA-256 of ``key``, which must be unguessable."""
+        """Derive the encryption key from ``key``, which must be hard to guess.
+
+        None stores new secrets without encryption.
+        """
         self._fernet = None if key is None else _fernet_of(key)
 
     def sealed(self, secret: str) -> str:
-        """Return the stored form of a secret, encrypted if a key is configured."""
+        """Return a secret as it is stored: encrypted if a key is configured."""
         return secret if self._fernet is None else self._fernet.encrypt(secret.encode()).decode()
 
     def opened(self, stored: Sequence[str]) -> list[str]:
-        """Decrypt stored secrets; skip those that this key cannot decrypt."""
+        """Return stored secrets in plain text, without those that this key cannot decrypt."""
         return [secret for each in stored if (secret := self._opened(each)) is not None]
 
     def _opened(self, stored: str) -> str | None:
@@ -50,16 +53,17 @@ def _fernet_of(key: str) -> Any:
 
 
 def new_secret() -> str:
-    """Generate a secret in the format that receivers configure."""
+    """Generate a secret in the format in which receivers configure it."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def signed_headers(
     keys: Sequence[str], *, message_id: str, at: datetime, body: bytes
 ) -> dict[str, str]:
-    """Return the headers that identify, date and sign a body, with one signature for each secret.
+    """Return the headers with the ID, the time and the signatures of a message, one per secret.
 
-    ``at`` is the send time in UTC: receivers reject signatures that are more than some minutes old.
+    ``at`` is the time of sending in UTC. Receivers reject signatures that are older than some
+    minutes.
     """
     text = body.decode()
     signatures = (Webhook(key).sign(message_id, at, text) for key in keys)

@@ -1,8 +1,8 @@
 """The two transactions that write the row of a run that may not exist yet: accept and cancel.
 
 Both insert the row or update the existing one, so an early cancel request and a late run cannot
-miss each other. The common case, a new run without conflicts, uses a batched insert instead. Only
-the runs that this insert does not store are accepted here.
+miss each other. In the common case, a new run without conflicts, a batched insert stores the run.
+Only the runs that this insert does not store are accepted here.
 """
 
 import json
@@ -64,25 +64,26 @@ from caseworker.runs.run import (
 )
 
 CANCEL_CHANNEL = "caseworker_cancel"
-"""Notification channel for cancel requests; heartbeats find the requests that a worker missed."""
+"""Postgres notification channel for cancel requests. Heartbeats find the requests that a worker
+missed."""
 
 MAX_RECEIPT_CALLS = 100
 """Maximum number of calls listed in the response to a cancel request."""
 
 MAX_EXPIRED_DROPPED = 100
-"""Maximum number of expired pending cancels that a new one deletes."""
+"""Maximum number of expired cancel requests, for runs that do not exist, that a new one deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """Limits that the store enforces."""
+    """Limits that the store enforces when it accepts and cancels runs."""
 
     pending_cancel_ttl_seconds: float
     max_pending_cancels: int
-    """Maximum cancel requests per tenant for runs that do not exist."""
+    """Maximum number of cancel requests per tenant for runs that do not exist."""
     max_queued: int | None = None
     quota: Quota
-    """Default quota of tenants that have none of their own."""
+    """Default quota for tenants that have none of their own."""
     accept_timeout_seconds: float
 
 
@@ -92,10 +93,11 @@ async def accept_in(
     """Store a run in this transaction, or return the run that the same request created before.
 
     Raises:
-        RunConflictError: the ID, or the pair of ID and key, belongs to another request.
-        IdempotencyMismatchError: the key was used with another body.
+        RunConflictError: the run ID, or the idempotency key together with it, belongs to another
+            request.
+        IdempotencyMismatchError: the idempotency key was used with a different body.
         QueueFullError: too many runs are queued.
-        QuotaExceededError: the tenant may have no further run now.
+        QuotaExceededError: a quota of the tenant is exhausted.
         SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`take_over`.
     """
     if new.idempotency_key is not None:
@@ -193,7 +195,7 @@ async def cancel_in(
     """Store a cancel request in this transaction; end the run at once if no worker owns it.
 
     Raises:
-        TooManyPendingCancelsError: too many cancel requests wait for runs that do not exist.
+        TooManyPendingCancelsError: too many cancel requests are stored for runs that do not exist.
     """
     by, reason = cancel_request.requested_by, cancel_request.reason
     parameters = (key.tenant, key.run_id, by, reason, limits.pending_cancel_ttl_seconds)
@@ -241,7 +243,7 @@ async def halt_overdue(
 ) -> Sequence[tuple[Run, Mapping[str, Any]]]:
     """End up to ``limit`` queued runs whose deadline has passed.
 
-    Return each in its final state, with its ExecutionGraph.
+    Return each of them in its final state, with its ExecutionGraph.
     """
     rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
     found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
@@ -301,7 +303,7 @@ async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRe
 
 
 async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
-    """Return a run that must exist."""
+    """Return a run, which must exist."""
     query = select(runs).where(of_run(runs, key))
     return run_from_row((await connection.execute(query)).mappings().one())
 
@@ -313,10 +315,10 @@ async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallR
 
 
 async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
-    """Return the number of a run's last event; this transaction must have locked the run's row.
+    """Return the sequence number of a run's last event, or 0 without events.
 
-    An earlier statement must have taken the lock: the snapshot of a statement that waits for the
-    lock lacks the events committed during the wait.
+    An earlier statement of this transaction must have locked the run's row. If a statement itself
+    waits for the lock, it does not see the events that were committed during the wait.
     """
     last = select(func.max(events.c.seq)).where(of_run(events, key))
     return await connection.scalar(last) or 0
@@ -325,7 +327,10 @@ async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
 async def streamed_in(
     connection: AsyncConnection, key: RunKey
 ) -> dict[tuple[str | None, str], Any]:
-    """Return turn and streamed text of each step whose reply was streamed but never finished."""
+    """Return the answers whose streaming was not finished, by step ID and event type.
+
+    Each value holds the number of the agent's turn and the text streamed so far.
+    """
     found: dict[tuple[str | None, str], tuple[int, str]] = {}
     asked = {"tenant": key.tenant, "run_id": key.run_id}
     for row in await connection.exec_driver_sql(STREAMED, asked):

@@ -1,4 +1,4 @@
-"""SQL that accepts runs: a batch insert without conflicts, and a single insert that handles all.
+"""SQL that accepts runs: a batch insert for runs without conflicts, and an insert for all runs.
 
 As in :mod:`run_statements`, the statements are written for the driver and take rows as one JSON
 document.
@@ -26,7 +26,7 @@ FROM json_to_recordset(%s::json) AS new(
 """
 
 NEARLY_FULL_BYTES = 1 << 28
-"""Distance to the storage limit, in bytes, below which a tenant's runs are accepted one by one.
+"""Number of bytes left until the storage limit below which a tenant's runs are accepted one by one.
 
 It exceeds the bytes that the concurrent batches of all processes can insert together.
 """
@@ -45,11 +45,11 @@ WHERE {_MEETS_NOTHING}
 ON CONFLICT DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
-"""Insert runs; the caller accepts each run that is not returned with :data:`ACCEPT_ONE`.
+"""Insert runs without conflicts and return them; use :data:`ACCEPT_ONE` for the rest.
 
-A run is not returned if its ID exists as a run or a pending cancel, or if its idempotency key
-exists or is locked with :data:`LOCK_KEY`. It is not returned either if it may have to wait for
-other runs of its tenant.
+A run is not inserted if its ID exists as a run or as a cancel request stored before its run, or if
+its idempotency key exists or is locked with :data:`LOCK_KEY`. It is not inserted either if it might
+have to wait for other runs of its tenant.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """
@@ -77,9 +77,9 @@ SELECT accepted.*, jobs, waiting FROM accepted, deferred, before
 """  # noqa: S608
 """Insert queued runs, each with its job, under the conditions of :data:`ACCEPT_NEW`.
 
-The last parameter is the maximum queue length. The first parameter bounds the count of runs that
-already wait, which is returned as ``waiting``; 0 skips the count. procrastinate's own function adds
-the jobs, with the values that :class:`QueueDispatch` passes.
+The last parameter is the maximum queue length. The first parameter limits the count of runs that
+already wait, which is returned as ``waiting``; 0 skips the count. procrastinate's own SQL function
+adds the jobs, with the same values as :class:`QueueDispatch`.
 """
 
 ASK_FOR_ROOM = f"""
@@ -104,10 +104,10 @@ AND NOT EXISTS (
     WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
 ))
 """  # noqa: S608
-"""Return the new ``runs`` that only the length of the queue has kept from being inserted.
+"""Return the ``runs`` that were not inserted only because of the length of the queue.
 
-``is_full`` says whether the queue is full, so the run is rejected without a further check, or has
-capacity again. The queue holds ``most`` runs. Tenants with fewer than ``few`` queued runs may
+``is_full`` is whether the queue is full, so that the run is rejected without a further check, or
+has capacity again. The queue holds ``most`` runs. Tenants with fewer than ``few`` queued runs may
 extend it to twice that length. A run that may use this extension is not returned.
 """
 
@@ -144,9 +144,9 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
 WHERE runs.request IS NULL
 RETURNING runs.*
 """
-"""Insert a run, or turn a pending cancel or the remains of an erased run into one.
+"""Insert a run, even if a cancel request or the remains of an erased run have its ID.
 
-If the run already exists, its row is locked and not returned. If there is an unexpired cancel
+If the run already exists, its row is locked but not returned. If there is an unexpired cancel
 request, the run is stored as queued, so that this transaction can cancel it.
 """
 
@@ -157,12 +157,12 @@ _IS_QUEUED = """status = 'queued' AND queued_at <= CASE WHEN %s::boolean THEN 'i
 COUNT_QUEUED = f"""
 SELECT count(*) FROM (SELECT FROM runs WHERE {_IS_QUEUED} LIMIT %s) queued
 """  # noqa: S608
-"""Count the waiting runs, up to a limit."""
+"""Count the queued runs of all tenants, up to a limit."""
 
 COUNT_QUEUED_OF = f"""
 SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %s AND {_IS_QUEUED} LIMIT %s) queued
 """  # noqa: S608
-"""Count the waiting runs of a tenant.
+"""Count the queued runs of a tenant, up to a limit.
 
 A single statement for both counts would not use the tenant index.
 """

@@ -1,6 +1,6 @@
-"""Accept runs in batches: one statement inserts many new runs.
+"""Accepts runs in batches: one statement inserts many new runs.
 
-A run that the batch skips has a conflict, and is accepted separately.
+A run that the batch leaves out because of a conflict is accepted separately.
 """
 
 import time
@@ -22,34 +22,34 @@ from caseworker.runs.quotas import few_of_queue
 from caseworker.runs.run import NewRun, RunKey
 
 UNLIMITED = 2**62
-"""More runs than can be queued."""
+"""Queue length that is never reached; means no limit."""
 
 InsertAnswer = datetime | QueueFullError | None
 
 
 @dataclass(slots=True)
 class RunInsert:
-    """A run to insert, claimed for a worker or queued for any free one."""
+    """A run to insert, claimed for a worker or queued for any worker."""
 
     new: NewRun
     worker_id: str | None
     max_queued: int = UNLIMITED
-    """Maximum length of the queue, including this run."""
+    """Maximum length of the queue in runs, including this run."""
     max_stored_bytes: int | None = None
-    """Storage limit of its tenant; see :data:`_HAS_NO_LIMIT`."""
+    """Storage limit of the tenant in bytes; None means no limit."""
     row: str = field(init=False)
-    """The row as JSON."""
+    """Row of the run as JSON."""
     maybe_stored: bool = False
-    """True after an error in mid-insert: an existing row may be the result of this insert."""
+    """Whether an earlier attempt failed while inserting. An existing row may then be its result."""
 
     def __post_init__(self) -> None:
-        """Serialize the row."""
+        """Convert the run to its row."""
         row = new_run_to_json(self.new, self.worker_id)
         self.row = dump({**row, "max_stored_bytes": self.max_stored_bytes})
 
 
 class QueueRoom:
-    """Tracks how many runs this process may queue before it counts the queue again.
+    """Keeps track of how many runs this process may queue before it counts the queue again.
 
     Counting takes longer the more runs are queued. Each count therefore permits a small part of the
     free capacity to be used without another count. Near the limit every batch counts, and processes
@@ -65,14 +65,14 @@ class QueueRoom:
         self._until = 0.0
 
     def take(self, runs: int) -> bool:
-        """Take capacity for runs; return False if the queue must be counted first."""
+        """Use capacity for some runs; return False if the queue must be counted first."""
         if runs > self._left or self._clock() >= self._until:
             return False
         self._left -= runs
         return True
 
     def counted(self, free: int) -> None:
-        """Record the free capacity after a count."""
+        """Record how many runs the queue can still hold, after a count."""
         self._left = free // self.PART
         self._until = self._clock() + self.SECONDS
 
@@ -80,11 +80,11 @@ class QueueRoom:
 async def accept_in_batch(
     connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert], *, room: QueueRoom
 ) -> Sequence[InsertAnswer | Later]:
-    """Insert runs: the claimed ones with one statement, then the queued ones.
+    """Insert runs: the claimed ones with one statement, then the queued ones with another.
 
-    Each statement is its own transaction; a run is queued with its job or not at all. For each run
-    return its creation time, QueueFullError, or Later if it must be retried. None means that it met
-    a conflict and must be accepted separately.
+    Each statement is its own transaction; a run is queued together with its job or not at all. For
+    each run, the result is its creation time, QueueFullError, or Later if the insert must be
+    retried. None means that the run has a conflict and must be accepted separately.
     """
     first: dict[RunKey, RunInsert] = {}
     for insert in inserts:

@@ -1,4 +1,4 @@
-"""Store approvals; see :mod:`caseworker.runs.approvals`.
+"""Storage for approvals in Postgres; see :mod:`caseworker.runs.approvals`.
 
 Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
 statement that itself waits for the lock would not see rows committed during the wait.
@@ -32,7 +32,8 @@ from caseworker.runs.postgres.tables import approvals, of_run, runs
 from caseworker.runs.run import TERMINAL, Run, RunKey
 
 DECISION_CHANNEL = "caseworker_decision"
-"""Notification channel for decisions about runs that are still running other steps."""
+"""Postgres notification channel for decisions on questions of runs that still execute other
+steps."""
 
 _NOW = func.clock_timestamp()
 _DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)
@@ -66,17 +67,18 @@ WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.fence = 
     AND runs.status IN {OWNED}
 RETURNING runs.status, runs.queued_at
 """  # noqa: S608
-"""Suspend a run until an approval is decided; an earlier statement must have locked its row.
+"""Suspend a run until an approval is decided.
 
-The run is queued instead if an approval has been decided or has timed out, or if the run has a
-cancel request. While a run waits, ``queued_at`` is the latest time at which it resumes.
+An earlier statement must have locked the run's row. The run is queued instead if an approval was
+already decided or has timed out, or if the run has a cancel request. While a run waits,
+``queued_at`` is the latest time at which it resumes.
 """
 
 LOCK_OWNED = f"""
 SELECT FROM runs WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
 FOR NO KEY UPDATE
 """
-"""Lock the row of a run owned under a fencing token; returns no row if ownership was lost."""
+"""Lock the row of a run with the fencing token of its owner; no row if ownership was lost."""
 
 WAKE_DUE = """
 WITH due AS MATERIALIZED (
@@ -88,18 +90,18 @@ UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
 FROM due WHERE runs.tenant_id = due.tenant_id AND runs.run_id = due.run_id
 RETURNING runs.tenant_id, runs.run_id, runs.queued_at
 """
-"""Queue runs whose approval timed out, or whose deadline passed, while they waited."""
+"""Queue waiting runs whose approval has timed out or whose deadline has passed."""
 
 WAKE_DECIDED = """
 UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
 WHERE tenant_id = %s AND run_id = %s AND status = 'waiting'
 RETURNING run_id
 """
-"""Queue a waiting run after a decision."""
+"""Queue a waiting run because an approval was decided."""
 
 
 class PostgresApprovals:
-    """Implements the approval store."""
+    """Stores approvals in Postgres."""
 
     def __init__(self, engines: Engines, dispatch: QueueDispatch) -> None:
         self._engines = engines
@@ -107,7 +109,10 @@ class PostgresApprovals:
         self.notifier = RunNotifier()
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
-        """Store a question unless it is already stored; return it, or None if the run was lost."""
+        """Store a question, unless it is already stored, and return it.
+
+        Returns None if this process no longer owns the run.
+        """
         key = run.key
         async with transaction(self._engines.work) as connection:
             place = (key.tenant, key.run_id, run.fence)
@@ -121,7 +126,7 @@ class PostgresApprovals:
             return await _read(connection, key, asked.approval_id)
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions so far; questions past their time limit are first timed out."""
+        """Return the decisions by approval ID; questions past their time limit time out first."""
         ids = list(approval_ids)
         query = select(approvals).where(of_run(approvals, key), approvals.c.approval_id.in_(ids))
         async with transaction(self._engines.work) as connection:
@@ -131,9 +136,10 @@ class PostgresApprovals:
         return {each: decision for each, decision in found.items() if decision is not None}
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
-        """Store a decision and queue the run if it waits; None if the question does not exist.
+        """Store a decision, and queue the run if it is waiting.
 
-        A question that can no longer be decided is returned unchanged.
+        Returns None if the question does not exist. A question that can no longer be decided is
+        returned unchanged.
         """
         lock = select(runs.c.status).where(of_run(runs, key)).with_for_update(key_share=True)
         place = of_run(approvals, key) & (approvals.c.approval_id == deciding.approval_id)
@@ -156,7 +162,10 @@ class PostgresApprovals:
             return await _read(connection, key, deciding.approval_id)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification of decisions; the owner of ``notifier`` sets it."""
+        """Return an event that is set when a question of the run is decided.
+
+        The owner of ``notifier`` sets it.
+        """
         return self.notifier.listening(key)
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
@@ -165,7 +174,7 @@ class PostgresApprovals:
             return await _read(connection, key, approval_id)
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
-        """Return the questions of a run, oldest first; None if the run does not exist."""
+        """Return the questions that a run asked, oldest first; None if the run does not exist."""
         there = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
         query = _SHOWN.where(of_run(approvals, key)).order_by(
             approvals.c.requested_at, approvals.c.approval_id
@@ -176,7 +185,7 @@ class PostgresApprovals:
             return [_of_row(row) for row in (await connection.execute(query)).mappings()]
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return the questions that can be decided, oldest first."""
+        """Return a page of open questions of a tenant, oldest first."""
         order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
         query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
         if cursor is not None:
@@ -195,7 +204,7 @@ class PostgresApprovals:
 async def suspend_in(
     connection: AsyncConnection, run: Run, *, active_seconds: float, waits_for: Collection[str]
 ) -> Any:
-    """Suspend a run for approvals in this transaction.
+    """Suspend a run in this transaction, until an approval in ``waits_for`` is decided.
 
     Return the row with its new status, or None if ownership of the run was lost.
     """

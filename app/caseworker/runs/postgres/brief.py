@@ -1,9 +1,10 @@
-"""Compact rows of the journal and the events: values by position instead of by name.
+"""Compact rows for the journal and the events, which store values by position instead of by name.
 
 A run writes a dozen rows per turn, most of them in a few known forms. Such a row is stored as a
 list in which each value has a fixed position. Values that follow from other columns are left out. A
 row in any other form stores its values by name, as earlier releases did for all rows. Readers get
-the same data: the database view ``journal`` expands calls, and this module expands events.
+the same data in both cases: the database view ``journal`` expands calls, and this module expands
+events.
 """
 
 import json
@@ -29,7 +30,7 @@ from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.run import CallRecord, EventRecord
 
 CALL_KEY: Final = "call_key"
-"""Metadata key of a call's node that duplicates a column of its row."""
+"""Metadata key of a call's node, whose value is also in a column of the row."""
 
 DIMENSIONS: Final = {
     "tokens": "t",
@@ -45,13 +46,13 @@ DIMENSIONS: Final = {
     "cost_usd_estimated": "f",
     "unpriced_calls": "u",
 }
-"""One-letter names of the dimensions of a charge; the database view has the same table."""
+"""One-letter names for the dimensions of a charge; the database view has the same table."""
 
 _NODE_FIELDS = frozenset(FIELDS)
 
 
 def brief_call(record: CallRecord) -> list[Any] | None:
-    """Return node and charge of a journal row as a list; None if they do not fit that form.
+    """Return the node and the charge of a journal row as a list; None if they do not fit.
 
     The last three values are left out if all of them have their defaults.
     """
@@ -88,10 +89,10 @@ def brief_call(record: CallRecord) -> list[Any] | None:
 
 
 def brief_request(request: Mapping[str, Any] | None) -> Any:
-    """Return the request of a continued conversation as a list; other requests are unchanged.
+    """Return the compact form of a request in a conversation; other requests are unchanged.
 
-    The list holds the key of the call that started the conversation, and the number of messages
-    before this one. Each message follows as ``[reply_of]`` or ``[tool_call_id, tool_name,
+    It is a list of the key of the call that started the conversation, the number of messages before
+    this request, and the new messages. A message is ``[reply_of]`` or ``[tool_call_id, tool_name,
     result_of]``.
     """
     if request is None or request.keys() != _CONTINUED or not isinstance(request["messages"], list):
@@ -135,7 +136,7 @@ _HERE = "~"
 
 
 def brief_event(record: EventRecord) -> tuple[str, str] | None:
-    """Return the code and the values of an event; None if its data has another form."""
+    """Return the code and the values of an event in compact form; None if it does not fit."""
     data, kind = record.data, record.type
     if kind not in _FORMS or data.keys() != _FIELDS_OF[kind]:
         return None
@@ -150,7 +151,7 @@ def brief_event(record: EventRecord) -> tuple[str, str] | None:
 
 
 def whole_event(row: Mapping[str, Any] | RowMapping) -> tuple[str, Mapping[str, Any]]:
-    """Return type and data of an event as originally written."""
+    """Return the type and the data of an event as they were before :func:`brief_event`."""
     if row["brief"] is None:
         return row["type"], row["data"]
     kind, names = _OF_CODE[row["type"]]
@@ -161,7 +162,7 @@ def whole_event(row: Mapping[str, Any] | RowMapping) -> tuple[str, Mapping[str, 
 
 
 def brief_once(record: EventRecord) -> str | None:
-    """Return the key of a once-only event without its step and type prefix.
+    """Return a deduplication key without the step ID and the event type that it starts with.
 
     A shortened key starts with ``|``; a full key never does.
     """
@@ -171,7 +172,7 @@ def brief_once(record: EventRecord) -> str | None:
 
 
 def whole_once(step_id: str | None, kind: str, key: str) -> str:
-    """Return the key of a once-only event as originally written."""
+    """Return a deduplication key as it was before :func:`brief_once`."""
     if not key.startswith("|"):
         return key
     return f"{step_id}|{_OF_CODE[kind][0] if kind in _OF_CODE else kind}{key}"

@@ -1,4 +1,4 @@
-"""Look up which version a name refers to, batched across callers.
+"""Looks up which version a reference resolves to, in batches for all callers.
 
 A version never changes. A process that has cached its content only needs to check that the version
 still exists, or is still the newest. Concurrent lookups share one query over a dedicated
@@ -22,7 +22,7 @@ from caseworker.runs.graphs import DefinitionVersion
 from caseworker.runs.run import DefinitionRef
 
 Asked = tuple[str, DefinitionRef]
-"""A tenant and the reference to look up."""
+"""A tenant and a reference to look up."""
 
 HEAD = tuple(DefinitionVersion.__dataclass_fields__)
 
@@ -39,11 +39,12 @@ FROM json_to_recordset(%s::json) AS asked(
     ORDER BY kept.version DESC LIMIT 1
 ) found
 """  # noqa: S608 - columns of ours
-"""Looks up each reference with LATERAL; see :mod:`caseworker.runs.postgres.run_statements`."""
+"""SQL that looks up each reference with LATERAL; see
+:mod:`caseworker.runs.postgres.run_statements`."""
 
 
 class DefinitionHeads:
-    """Looks up versions of definitions in batches."""
+    """Looks up which versions references resolve to, in batches."""
 
     def __init__(self, url: str, patience: Patience) -> None:
         self._seconds = patience.answer_seconds
@@ -58,11 +59,11 @@ class DefinitionHeads:
         self._asking: GroupCommit[Asked, DefinitionVersion | None] = GroupCommit(connect, heads_of)
 
     def begin(self) -> None:
-        """Start answering lookups; the first one opens the connection."""
+        """Start to answer lookups; the connection is opened for the first one."""
         self._asking.begin()
 
     async def stop(self) -> None:
-        """Stop answering lookups."""
+        """Stop answering lookups and close the connection."""
         await self._asking.stop()
 
     async def head(self, tenant: str, ref: DefinitionRef) -> DefinitionVersion | None:
@@ -81,7 +82,10 @@ class DefinitionHeads:
 async def heads_of(
     connection: psycopg.AsyncConnection[Any], asked: Sequence[Asked]
 ) -> Sequence[DefinitionVersion | Later | None]:
-    """Resolve references to versions, in the same order."""
+    """Return the version that each reference resolves to, in the same order.
+
+    An element is None if the version does not exist, or Later if the lookup must be retried.
+    """
     cursor = await connection.execute(HEADS, (asked_for(asked),))
     found = {row.pop("place"): row for row in await cursor.fetchall()}
     return [
@@ -93,7 +97,7 @@ async def heads_of(
 
 
 def asked_for(asked: Iterable[Asked]) -> str:
-    """Return the statement's JSON parameter: the references, each with its position."""
+    """Return the JSON parameter of :data:`HEADS`: the references, each with its index."""
     rows = [
         {
             "place": place,

@@ -1,4 +1,4 @@
-"""Store of registered graphs and agents.
+"""Storage for registered graphs and agents in Postgres.
 
 A lock per tenant serializes registration and deletion. Each version therefore gets the next number,
 and no definition is deleted while another one contains it. Reads take no lock.
@@ -42,7 +42,8 @@ from caseworker.runs.run import DefinitionRef
 
 MAX_SHOWN_USERS = 20
 KEPT_BYTES = 1024 * 1024
-"""Size of the cache of definitions. Same creation time and digest means same content."""
+"""Size of the cache of definitions in bytes. An entry is valid while creation time and digest
+match."""
 MAX_VERSION = 2**31 - 1
 
 _HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
@@ -73,12 +74,12 @@ _USERS_OF = text(
 
 
 class PostgresDefinitions:
-    """Implements the store of definitions; see :mod:`caseworker.runs.graphs`."""
+    """Stores definitions in Postgres; see :mod:`caseworker.runs.graphs`."""
 
     def __init__(
         self, engines: Engines, heads: DefinitionHeads | None = None, usual: Quota = UNLIMITED
     ) -> None:
-        """Without ``heads``, look up each definition separately; for ``usual`` see quota_of."""
+        """Without ``heads``, look up definitions one by one; ``usual`` is the default quota."""
         self._engines = engines
         self._heads = heads
         self._usual = usual
@@ -87,7 +88,10 @@ class PostgresDefinitions:
         )
 
     async def add(self, new: NewDefinition) -> Registered:
-        """Store a definition as the next version under its name; an unchanged one is returned."""
+        """Store a definition as the next version under its name.
+
+        If the newest version is identical, it is returned instead.
+        """
         try:
             async with transaction(self._engines.work, new.tenant) as connection:
                 return await _add(connection, new, self._usual)
@@ -98,7 +102,7 @@ class PostgresDefinitions:
             raise GraphRefusedError([Problem("edges", message)]) from None
 
     async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
-        """Return a definition; for a cached one, only its current version is queried."""
+        """Return a definition, or None if it does not exist; the content may be cached."""
         if self._heads is not None:
             head = await self._heads.head(tenant, ref)
             if head is None:
@@ -115,19 +119,23 @@ class PostgresDefinitions:
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return the given definitions that exist; first reject a total above ``max_bytes``."""
+        """Return those of the wanted definitions that exist, by reference.
+
+        Raises:
+            DefinitionsTooLargeError: together they exceed ``max_bytes``. Nothing was read.
+        """
         async with transaction(self._engines.work, tenant) as connection:
             return await _definitions(connection, tenant, wanted, max_bytes)
 
     async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return which of the given definitions exist."""
+        """Return those of the wanted references that refer to an existing definition."""
         async with transaction(self._engines.work, tenant) as connection:
             return (await _heads_of(connection, tenant, wanted)).keys()
 
     async def find(
         self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the newest version under each name, ordered by name."""
+        """Return a page with the newest version of each definition, ordered by name."""
         query = (
             select(*_HEAD_COLUMNS).where(_live(tenant, kind)).ext(distinct_on(definitions.c.name))
         )
@@ -139,7 +147,7 @@ class PostgresDefinitions:
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the versions under a name, newest first."""
+        """Return a page of the versions under a name, newest first."""
         query = select(*_HEAD_COLUMNS).where(_live(tenant, ref.kind, ref.name))
         if cursor is not None:
             query = query.where(definitions.c.version < decode_cursor(cursor, _version_in))
@@ -147,7 +155,7 @@ class PostgresDefinitions:
         return await self._page(tenant, query, limit, lambda last: last.version)
 
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:
-        """Delete one version, or all versions under the name if ``ref`` has no version.
+        """Delete one version, or all versions under the name if ``ref`` gives no version.
 
         Raises:
             DefinitionNotFoundError: no such version exists.

@@ -1,4 +1,4 @@
-"""Queue jobs, deferred in the transaction that queues the run; any free worker may take one."""
+"""Adds jobs to the queue, in the transaction that queues the run; any free worker takes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ QUEUE = "runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceJob:
-    """A job that executes no run: it wakes a process to do work that a table row schedules."""
+    """A job that executes no run, but wakes a process for work that is stored in a table row."""
 
     queue: str
     task: str
     lock: str
-    """Queueing lock: no second job with the same lock is added while one waits."""
+    """Name of the queueing lock: no job is added while another one with the same lock waits."""
     arguments: Mapping[str, Any]
     at: datetime | None
-    """Earliest start time; None means now."""
+    """Earliest start time; None means at once."""
 
 
 class QueueDispatch:
-    """Defers jobs inside the transactions that queue the runs."""
+    """Adds jobs to the queue, inside the transactions that store the work."""
 
     def __init__(self, url: str) -> None:
         self._app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
@@ -40,7 +40,7 @@ class QueueDispatch:
     async def defer(
         self, connection: AsyncConnection, runs: Mapping[RunKey, datetime | None]
     ) -> None:
-        """Defer one job for each run, to be taken no earlier than the given time (None: now).
+        """Add one job for each run, to be taken no earlier than the given time (None: at once).
 
         A run that already has a waiting job keeps that job.
 
@@ -55,7 +55,7 @@ class QueueDispatch:
             await self._defer(connection, [job])
 
     async def defer_job(self, connection: AsyncConnection, job: ServiceJob) -> None:
-        """Defer a job unless a job with the same lock is already waiting.
+        """Add a job, unless one with the same lock is already waiting.
 
         Raises:
             StoreUnavailableError: the database connection was lost.

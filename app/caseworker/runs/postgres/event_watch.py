@@ -1,7 +1,7 @@
-"""Poll for new events of runs that clients follow here but another process executes.
+"""Polls for new events of runs that clients follow here but that another process executes.
 
-Events stored by this process notify its own followers. For all other followed runs, one shared
-query polls every 50 ms, however many followers there are. Without followers there is no query.
+Events that this process stores wake its own followers directly. For all other followed runs, one
+shared query polls every 50 ms, however many followers exist. Without followers, no query is sent.
 Polling replaces NOTIFY, which would serialize the commits of all writers. It also works with
 processes of other releases.
 """
@@ -16,7 +16,7 @@ from caseworker.runs.notifying import RunNotifier
 from caseworker.runs.run import RunKey
 
 WATCH_SECONDS = 0.05
-"""Delay between an answer and the next query."""
+"""Delay, in seconds, between a response and the next query."""
 
 NEWER = """
 SELECT asked.tenant_id, asked.run_id, newest.seq
@@ -27,22 +27,22 @@ FROM json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, seq integ
     ORDER BY events.seq DESC LIMIT 1
 ) newest
 """
-"""Return the runs with events after a given number, and the number of the newest one."""
+"""Return the runs that have events after a given sequence number, with the newest number."""
 
 
 class Executing(Protocol):
-    """The runs that this process executes."""
+    """Provides the runs that this process executes."""
 
     changes: int
-    """Number of times a run has started or ended here."""
+    """Counter that increases whenever a run starts or ends in this process."""
 
     @property
     def active(self) -> Set[RunKey]:
-        """The runs that are currently executed."""
+        """Keys of the runs that are being executed."""
 
 
 class EventWatch:
-    """Notifies followers of runs that this process does not execute."""
+    """Wakes followers of runs that another process executes."""
 
     def __init__(
         self,
@@ -52,7 +52,10 @@ class EventWatch:
         notifier: RunNotifier,
         executing: Executing | None,
     ) -> None:
-        """Watch the runs that ``notifier`` has listeners for and that are not executed here."""
+        """Watch the runs for which ``notifier`` has listeners, except those executed here.
+
+        ``executing`` provides the latter; None if this process executes no runs.
+        """
         self._url = url
         self._patience = patience
         self._notifier = notifier
@@ -64,7 +67,7 @@ class EventWatch:
         self._changes = (0, 0)
 
     async def run(self) -> None:
-        """Watch until cancelled; the first follower opens the connection.
+        """Watch until cancelled; the connection is opened for the first follower.
 
         Raises:
             psycopg.OperationalError: the connection was lost, or the database cannot be reached.

@@ -1,8 +1,8 @@
 """The writes that every run makes, in batches that share a commit.
 
-The writers of a batch do not know each other, and two of them may refer to the same run. Examples
-are the previous and the current owner of a run, or two callers that chose the same ID. Every row is
-therefore matched by run and fencing token, and every writer gets its own answer.
+The writers of a batch are independent, but two of them may refer to the same run. Examples are the
+previous and the current owner of a run, or two callers that chose the same ID. Every row is
+therefore matched by run and fencing token, and every writer gets its own response.
 """
 
 import asyncio
@@ -43,19 +43,20 @@ from caseworker.runs.postgres.write_documents import (
 from caseworker.runs.run import FinishRun, RunStatus
 
 LOCK_MS = 200
-"""How long a batch waits for a row that is being inserted; other locked rows it skips."""
+"""Milliseconds that a batch waits for a row that is being inserted. Rows with other locks are
+skipped."""
 
 USUAL_SECONDS = 30.0
-"""Minimum time for which the fastest answer is remembered."""
+"""Minimum number of seconds for which the fastest response is remembered."""
 
 DELAYED_SECONDS = 0.15
-"""Delay over the fastest answer after which an answer counts as old on arrival."""
+"""Seconds by which a response must be slower than the fastest one to count as old on arrival."""
 
 LARGE_BYTES = 256 * 1024
-"""Writes of at least this size use a separate connection."""
+"""Size in bytes from which a write uses a separate connection."""
 
 LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
-"""Timeouts of large writes."""
+"""Timeouts for large writes."""
 
 OwnersAnswer = Permission | FinishResult | Later
 
@@ -63,17 +64,17 @@ Row = Mapping[str, Any]
 
 
 class UsualTimes:
-    """Tracks the usual response time of a server as its fastest answer in the last minute."""
+    """Tracks the usual response time of a server: its fastest response in the last minute."""
 
     def __init__(self) -> None:
         self._before = self._current = math.inf
         self._until = 0.0
 
     def answered_at(self, sent_at: float, arrived_at: float) -> float:
-        """Return the time from which an answer ages: its arrival if it was as fast as usual.
+        """Return the time from which the age of a response counts.
 
-        A slower answer may have been in transit for the whole time, so it ages from when it was
-        requested.
+        That is its arrival, if it was as fast as usual. A slower response may have been in transit
+        for the whole time, so its age counts from when it was requested.
         """
         took = arrived_at - sent_at
         if arrived_at > self._until:
@@ -85,21 +86,21 @@ class UsualTimes:
 
 
 class PostgresJournal:
-    """Implements the journal port over connections that all runs share.
+    """Implements the journal store over connections that all runs share.
 
     Accepting runs uses its own connection, so that neither kind of write waits for the other's
     commits. The writes of owners share a second connection, because the second of two writes of a
-    run must see what the first one stored. Large writes use a third, so that the others do not wait
-    for them. A run makes no other write while a large one is in flight.
+    run must see what the first one stored. Large writes use a third connection, so that other
+    writes do not wait for them. A run makes no other write while a large one is in flight.
     """
 
     def __init__(self, url: str, patience: Patience, *, tenants_wait: bool = False) -> None:
-        """Connect to ``url``; set ``tenants_wait`` if all tenants have a limit on running runs."""
+        """Connect to ``url``; set ``tenants_wait`` if every tenant has a limit on active runs."""
         self._url = url
         self._tenants_wait = tenants_wait
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
-        """Notified of every run that stored events or ended in this process."""
+        """Is notified of every run that stored events or ended in this process."""
         self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
             partial(self._connect, self._patience),
             partial(accept_in_batch, room=QueueRoom()),
@@ -110,7 +111,7 @@ class PostgresJournal:
 
     @property
     def stuck_seconds(self) -> float:
-        """Seconds for which pending writes have made no progress."""
+        """Number of seconds for which pending writes have made no progress."""
         return max(self._accepting.stuck_seconds, self._owners.stuck_seconds)
 
     async def start(self) -> None:
@@ -128,16 +129,17 @@ class PostgresJournal:
         self._large.begin()
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
-        """Write the queued writes, then stop; writes not committed in the grace period fail."""
+        """Finish the queued writes, then stop; writes that exceed the grace period fail."""
         async with asyncio.TaskGroup() as group:
             for commits in (self._accepting, self._owners, self._large):
                 group.create_task(commits.stop(grace_seconds=grace_seconds))
 
     async def insert(self, insert: RunInsert, *, timeout_seconds: float) -> datetime | None:
-        """Insert a run and return its creation time; None if it met another row or a limit.
+        """Insert a run and return its creation time; None if it has a conflict or reaches a limit.
 
-        A run that would start here waits while started runs wait for their writes, because it would
-        delay all of them. Its caller waits as well, which slows down the arrival of further runs.
+        A run that would start here waits while runs in progress wait for their writes, because it
+        would delay all of them. Its caller waits as well, which slows down the arrival of further
+        runs.
 
         Raises:
             QueueFullError: the run is new and the queue is full.
@@ -156,14 +158,14 @@ class PostgresJournal:
         return answer
 
     async def write(self, write: JournalWrite) -> Permission:
-        """Store a piece of a run's journal; return whether the run may continue."""
+        """Store journal changes of a run; return whether the run may continue."""
         permission = cast("Permission", await self._submit(write))
         if write.events:
             self.notifier.notify(write.key)
         return permission
 
     async def finish(self, finish: FinishRun) -> FinishResult:
-        """Finish a run with one conditional update."""
+        """Store the end of a run, if its owner still owns it."""
         finished = cast("FinishResult", await self._submit(finish))
         self.notifier.notify(finish.key)
         if self._tenants_wait and not finished.frees_place:
@@ -198,10 +200,10 @@ class PostgresJournal:
 async def write_in_batch(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], *, usual: UsualTimes
 ) -> Sequence[OwnersAnswer]:
-    """Write a batch, with one statement per kind; return the answers in the same order.
+    """Write a batch, with one statement per kind; return the responses in the same order.
 
-    The statements share no transaction. Each write is complete in itself, and may be repeated if
-    the second statement fails.
+    The statements do not share a transaction. Each write is complete in itself, and may be repeated
+    if the second statement fails.
     """
     finishes = {n: write for n, write in enumerate(writes) if write.end is not None}
     journals = {n: write for n, write in enumerate(writes) if write.end is None}

@@ -1,4 +1,4 @@
-"""Receive Postgres notifications from any process."""
+"""Receives Postgres notifications that any process sent."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,7 +17,7 @@ from caseworker.runs.run import CancelRequest, RunKey
 log = structlog.get_logger(__name__)
 
 QUIET_SECONDS = 5.0
-"""Seconds without notifications before the connection is probed."""
+"""Seconds without notifications after which the connection is checked."""
 
 ANSWER_SECONDS = 5.0
 
@@ -30,10 +30,10 @@ async def listen(
     heard: Callable[[Notify], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``heard`` with every notification from now on.
+    """Call ``heard`` with every notification that arrives from now on.
 
-    ``listening`` is awaited once listening has started, so that the caller can look for missed
-    events.
+    ``listening`` is awaited once listening has started, so that the caller can look for events that
+    it missed before.
 
     Raises:
         psycopg.OperationalError: the connection was lost or no longer responds.
@@ -59,10 +59,10 @@ async def listen_for_workers(
     decided: Callable[[RunKey], object],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``cancelled`` with every cancel request, and ``decided`` when an approval was decided.
+    """Call ``cancelled`` with every cancel request, and ``decided`` when an approval is decided.
 
-    Heartbeats find cancel requests that were missed during an outage, and runs poll for decisions.
-    For the other parameters and errors see :func:`listen`.
+    If notifications are missed during an outage, heartbeats find cancel requests, and runs poll for
+    decisions. For the other parameters and errors see :func:`listen`.
     """
 
     async def read(notice: Notify) -> None:

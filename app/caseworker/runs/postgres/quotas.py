@@ -1,8 +1,8 @@
-"""Store tenant quotas, and enforce them inside the transactions that accept runs.
+"""Storage for tenant quotas, and their enforcement in the transactions that accept runs.
 
 Accepting a run for a tenant with a quota, or with a concurrency key, locks the tenant until the
-commit. ``caseworker_claim`` takes the same lock. Runs of other tenants use neither the lock nor
-these statements.
+commit. The SQL function ``caseworker_claim`` takes the same lock. Other runs use neither the lock
+nor these statements.
 """
 
 import math
@@ -29,13 +29,14 @@ from caseworker.runs.quotas import (
 from caseworker.runs.run import DEFAULT_TENANT, NewRun
 
 RETRY_SECONDS = 2
-"""Retry delay when the queue of the tenant is full."""
+"""Seconds after which to retry if the tenant's queue is full."""
 
 FULL_SECONDS = 60
-"""Retry delay when the storage quota is exhausted: only a deletion frees storage."""
+"""Seconds after which to retry if the storage quota is exhausted: only a deletion frees storage."""
 
 LOOKED_AT = 100
-"""Number of queued runs that are checked for whether a new run would overtake them."""
+"""Maximum number of queued runs that are checked to find out whether a new run would overtake
+them."""
 
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
 
@@ -134,7 +135,7 @@ ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at,
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Decides whether one run is admitted, in the transaction that accepts it."""
+    """Decides whether a run is accepted, in the transaction that stores it."""
 
     quota: Quota
     counts: Row
@@ -152,19 +153,21 @@ class Admission:
 
     @property
     def restricted(self) -> NewRun:
-        """The run with the quota's restrictions on models and prices applied to its request."""
+        """The run, with the quota's restrictions on models and prices added to its request."""
         quota, request = self.quota, self.new.request
         prices = request.requires_prices or quota.limits_cost
         request = replace(request, requires_prices=prices, models=quota.models)
         return replace(self.new, request=request)
 
     async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
-        """Charge the stored run to the quota; return the rate state, or None without a rate limit.
+        """Charge the stored run to the quota; return the state of the rate limit.
+
+        Returns None if the tenant has no rate limit.
 
         Raises:
             QuotaExceededError: a quota is exhausted; the transaction must be rolled back.
             InvalidRunError: the tenant's cost is limited, but the run has no cost limit.
-            GraphRefusedError: the run names a model that the tenant may not use.
+            GraphRefusedError: the run uses a model that the tenant may not use.
         """
         quota = self.quota
         await self.new.require_models_of(quota)
@@ -226,7 +229,7 @@ class Admission:
 
 
 async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -> Admission | None:
-    """Lock the tenant and return the admission of a run; None if no limit applies."""
+    """Lock the tenant and return the admission for a run; None if no limit applies to it."""
     quota = await quota_of(connection, new.key.tenant, usual)
     if quota.is_unlimited and new.queueing.concurrency_key is None:
         return None
@@ -244,7 +247,7 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
 
 @asynccontextmanager
 async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> AsyncIterator[None]:
-    """Check the storage quota around a block of writes; a lock serializes such writes of a tenant.
+    """Check the storage quota after the writes of the block; a lock serializes them per tenant.
 
     Raises:
         QuotaExceededError: the writes exceed a storage limit; the transaction must be rolled back.
@@ -269,7 +272,7 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
 
 
 async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
-    """Return a tenant's rate state without consuming any of it; None if it has no rate limit."""
+    """Return the state of a tenant's rate limit without using it; None if it has no limit."""
     most = (await quota_of(connection, tenant, usual)).max_runs_per_minute
     if most is None:
         return None
@@ -285,12 +288,15 @@ def _rate(most: int, available: float) -> RateState:
 
 
 def usual_of(tenant: str, usual: Quota) -> Quota:
-    """Return the default quota of a tenant; the default tenant (no keys) has unlimited storage."""
+    """Return the default quota for a tenant.
+
+    That is ``usual``, but the default tenant (used without API keys) has unlimited storage.
+    """
     return usual.without_storage if tenant == DEFAULT_TENANT else usual
 
 
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
-    """Return the quota of a tenant: its own, or else the ``usual`` one."""
+    """Return the quota of a tenant: its own, or if it has none, ``usual``."""
     row = await _row_of(connection, tenant)
     return usual_of(tenant, usual) if row is None else _quota(row)
 
@@ -307,15 +313,15 @@ def _quota(row: Row) -> Quota:
 
 
 class PostgresQuotas:
-    """Implements the store of quotas."""
+    """Stores quotas in Postgres."""
 
     def __init__(self, pool: Pool, usual: Quota) -> None:
-        """Apply the ``usual`` quota to tenants that have none of their own."""
+        """Apply the quota ``usual`` to tenants that have none of their own."""
         self._pool = pool
         self._usual = usual
 
     async def get(self, tenant: str) -> TenantQuota:
-        """Return a tenant's quota and its usage."""
+        """Return the quota of a tenant and its current usage."""
         counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
         found: dict[str, Any] = {}
         async with transaction(self._pool) as connection:
@@ -333,7 +339,7 @@ class PostgresQuotas:
             return [_own(row) for row in rows]
 
     async def put(self, tenant: str, quota: Quota) -> None:
-        """Store a quota for a tenant."""
+        """Set a tenant's own quota."""
         values = {name: getattr(quota, name) for name in _FIELDS}
         values["models"] = None if quota.models is None else list(quota.models)
         async with transaction(self._pool) as connection:
@@ -341,7 +347,7 @@ class PostgresQuotas:
             await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
 
     async def delete(self, tenant: str) -> bool:
-        """Reset a tenant to the configured default quota; return whether it had its own."""
+        """Delete a tenant's own quota, so that the default applies; return whether it had one."""
         async with transaction(self._pool) as connection:
             gone = await connection.exec_driver_sql(
                 "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
@@ -349,7 +355,7 @@ class PostgresQuotas:
             return gone.one_or_none() is not None
 
     async def nearly_full(self) -> Sequence[NearlyFull]:
-        """Return the storage limits that have reached the warning level, with tenant and usage."""
+        """Return the storage limits of all tenants that are nearly reached, with the usage."""
         async with transaction(self._pool) as connection:
             rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
             return [NearlyFull(**row) for row in rows.mappings()]

@@ -1,4 +1,4 @@
-"""SQL statements that read events, payloads and conversations of runs."""
+"""SQL statements that read the events, payloads and conversations of runs."""
 
 EVENTS = """
 SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
@@ -10,7 +10,7 @@ SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
 WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request IS NOT NULL
 ORDER BY e.seq
 """
-"""Return a run's status and its events from one snapshot."""
+"""Return a run's status and its events, as they were at the same moment."""
 
 PAYLOADS = """
 SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
@@ -22,7 +22,7 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
 ) call
 WHERE bytes_so_far <= %s ORDER BY seq
 """
-"""Return the first calls of a run with request and result, up to a limit in bytes."""
+"""Return the first calls of a run with their requests and results, up to a total size in bytes."""
 
 CONVERSATION = """
 WITH asked AS (
@@ -43,9 +43,9 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
 ) call
 WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
 """
-"""Return the calls of a conversation up to a given call, with the calls that their messages name.
+"""Return the calls of a conversation up to a given call, and the calls that they reference.
 
-If they exceed the byte limit, the newest calls are returned.
+If they exceed the byte limit, only the newest calls are returned.
 """
 
 STREAMED = """
@@ -60,4 +60,4 @@ WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND type = 'content_chunk' 
     ), 0)
 ORDER BY seq
 """
-"""Return the streamed parts of a run's unfinished replies, by step."""
+"""Return the streamed parts of a run's unfinished answers, by step."""

@@ -1,8 +1,8 @@
-"""Erase runs, and delete data whose retention period has passed.
+"""Erases runs, and deletes data whose retention period is over.
 
 Erasing a run deletes every row that refers to it, in all tables. Only the messages of a thread
-stay, marked as erased. Sweeps follow the end times of runs. Where the run itself is kept, the
-progress of the sweep is stored, so that the remaining data is not scanned again each time.
+stay, marked as erased. Sweeps follow the end times of runs. If a sweep deletes data but keeps the
+run, its progress is stored, so that the remaining data is not scanned again each time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from caseworker.runs.retention import Days, Record
 from caseworker.runs.run import TERMINAL, RunKey
 
 RUNS_AT_ONCE = 100
-"""Runs per transaction of a sweep; fewer after a timeout."""
+"""Number of runs per transaction of a sweep; fewer after a timeout."""
 
 BATCH_SECONDS = 30
-"""Statement timeout in a sweep."""
+"""Statement timeout of a sweep in seconds."""
 
 FOR_EVER = -1
-"""Value of ``days`` for a tenant that keeps a record forever, whatever is configured."""
+"""Value of ``days`` for data that a tenant keeps forever, regardless of the configuration."""
 
 OF_RUNS = [
     table
     for table in reversed(metadata.sorted_tables)
     if {"tenant_id", "run_id"} <= set(table.c.keys()) and table not in (messages, runs)
 ]
-"""Tables whose rows are deleted with their run, including those without a foreign key."""
+"""Tables whose rows are deleted together with their run, including tables without a foreign key."""
 
 DROP_JOBS = """
 DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%s)
@@ -47,7 +47,7 @@ RETURNING true
 """
 
 MERGE_STORED = "SELECT caseworker_merge_stored()"
-"""Merge the per-session storage counters, whose rows would otherwise accumulate."""
+"""Merge the storage counters of all sessions, whose rows would otherwise accumulate."""
 
 OWN_DAYS = "SELECT tenant_id, record, days FROM retention WHERE days IS NOT NULL"
 
@@ -65,7 +65,7 @@ WITH RECURSIVE tenant AS (
 )
 SELECT tenant_id FROM tenant WHERE tenant_id IS NOT NULL
 """
-"""Reads one primary-key index entry per tenant instead of all entries."""
+"""List the tenants in a table, reading one index entry per tenant instead of all entries."""
 
 DROP_PENDING = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
@@ -75,12 +75,14 @@ DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
 """  # noqa: S608
-"""Delete expired pending cancels, and expired rows stored by :data:`KEEP_FENCE`."""
+"""Delete expired cancel requests for runs that do not exist, and expired rows of
+:data:`KEEP_FENCE`."""
 
 KEEP_FENCE = "INSERT INTO runs (tenant_id, run_id, fence) VALUES (%s, %s, %s)"
-"""Keep the ID and the fence of an erased run.
+"""Keep the ID and the fencing token of an erased run.
 
-A new run with the same ID starts above that fence, so late writes of a former owner are rejected.
+A new run with the same ID continues above that token, so late writes of a former owner are
+rejected.
 """
 
 _DUE = "clock_timestamp() - make_interval(days => %(days)s)"
@@ -93,7 +95,8 @@ SELECT run_id FROM runs WHERE tenant_id = %(tenant)s AND finished_at < {_DUE}
     )
 ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """  # noqa: S608 - nothing of a caller's is in it, here and below
-"""A run with a pending webhook delivery is kept until that is delivered or has failed."""
+"""Select the runs whose retention period is over. A run with a pending webhook delivery is kept
+until the message was delivered or delivery has failed."""
 
 DROP_THREADS = f"""
 DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
@@ -132,7 +135,7 @@ DROP_PARTS: Mapping[Record, str] = {
 }
 
 COUNT_AGAIN = f"UPDATE stored_runs part SET bytes = {STORED_BYTES} FROM runs WHERE {_OF_BATCH}"  # noqa: S608
-"""Release the storage quota of the data that :data:`DROP_PARTS` deleted."""
+"""Update the stored size of runs after :data:`DROP_PARTS` has deleted some of their data."""
 
 SWEPT = """
 INSERT INTO retention (tenant_id, record, swept_until) VALUES (%(tenant)s, %(record)s, %(upto)s)
@@ -141,7 +144,7 @@ ON CONFLICT (tenant_id, record) DO UPDATE SET swept_until = excluded.swept_until
 
 
 async def erase_in(connection: AsyncConnection, key: RunKey) -> None:
-    """Erase a finished run in this transaction; its ID and fence are kept for a day.
+    """Erase a finished run in this transaction; its ID and fencing token are kept for a day.
 
     Raises:
         RunNotFoundError: the run does not exist.
@@ -174,7 +177,9 @@ async def _delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequen
 
 
 async def set_days(pool: Pool, tenant: str, record: Record, days: int | None) -> None:
-    """Set how long a tenant keeps a record: days, ``FOR_EVER``, or None for the configured default.
+    """Set for how many days a tenant keeps a category of data.
+
+    ``FOR_EVER`` keeps it forever; None applies the configured default.
 
     Raises:
         StoreUnavailableError: the database does not respond.
@@ -184,7 +189,7 @@ async def set_days(pool: Pool, tenant: str, record: Record, days: int | None) ->
 
 
 class PostgresRetention:
-    """Implements the retention store."""
+    """Deletes expired data in Postgres; implements the retention store."""
 
     def __init__(self, engines: Engines) -> None:
         self._pool = engines.work
@@ -201,7 +206,7 @@ class PostgresRetention:
             return True
 
     async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
-        """Return the retention days of each tenant, by record."""
+        """Return the retention periods in days by tenant."""
         found: dict[str, dict[Record, int | None]] = {}
         async with transaction(self._pool) as connection:
             if any(days is not None for days in usual.values()):
@@ -214,7 +219,10 @@ class PostgresRetention:
         return found
 
     async def drop(self, tenant: str, record: Record, *, days: int) -> bool:
-        """Delete a batch of expired data; return whether to go on. A failure shrinks the batch."""
+        """Delete a batch of expired data; return whether there may be more.
+
+        If a batch fails, the next one is smaller.
+        """
         limit = self._at_once
         try:
             return await self._drop(tenant, record, days, limit)
@@ -240,7 +248,10 @@ class PostgresRetention:
                     return await _drop_parts(connection, record, asked)
 
     async def drop_pending_cancels(self) -> bool:
-        """Delete a batch of expired pending cancels; return whether there may be more."""
+        """Delete a batch of expired cancel requests for runs that do not exist.
+
+        Returns whether there may be more.
+        """
         async with transaction(self._pool) as connection:
             gone = await connection.exec_driver_sql(DROP_PENDING, (RUNS_AT_ONCE,))
             return gone.rowcount == RUNS_AT_ONCE

@@ -1,4 +1,4 @@
-"""Convert rows to domain values and back, and encode cursors."""
+"""Converts rows to domain objects and back, and encodes cursors."""
 
 import base64
 import binascii
@@ -61,20 +61,23 @@ _EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
 
 
 def encode_cursor(place: Any) -> str:
-    """Return the last position of a page (a JSON value) as an opaque cursor."""
+    """Return a position in a list (any JSON value) as an opaque cursor."""
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def page_of(
     rows: Sequence[Shown], limit: int, place: Callable[[Shown], Any]
 ) -> tuple[Sequence[Shown], str | None]:
-    """Return up to ``limit`` rows, and the cursor of the next page if there are more rows."""
+    """Return up to ``limit`` rows, and the cursor for the next page (None on the last page).
+
+    ``place`` returns the position of a row.
+    """
     page = rows[:limit]
     return page, encode_cursor(place(page[-1])) if len(rows) > limit else None
 
 
 def id_in(place: Any) -> str:
-    """Return the ID in a cursor position; anything that could not be an ID never reaches SQL.
+    """Return the ID in a cursor's position. Anything else is rejected before it reaches SQL.
 
     Raises:
         ValueError: the position is not an ID.
@@ -85,7 +88,7 @@ def id_in(place: Any) -> str:
 
 
 def instant_and_id(place: Any) -> tuple[datetime, str]:
-    """Return the instant and the ID in a cursor position.
+    """Return the time and the ID in a cursor's position.
 
     Raises:
         ValueError, TypeError: the position has another form.
@@ -95,7 +98,9 @@ def instant_and_id(place: Any) -> tuple[datetime, str]:
 
 
 def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
-    """Return the position in a cursor; ``read`` converts its JSON, or raises if it is malformed.
+    """Return the position in a cursor.
+
+    ``read`` converts the position from JSON, or raises an error if it is malformed.
 
     Raises:
         InvalidRunError: the cursor is invalid.
@@ -135,7 +140,7 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
 
 
 def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
-    """Return the request from its stored form."""
+    """Return the request for its stored form."""
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
@@ -159,7 +164,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
 
 
 def run_from_row(row: Row) -> Run:
-    """Return the run in a row of ``runs``, which must not be a pending cancel."""
+    """Return the run in a row of ``runs``, which must not be a mere cancel request."""
     return Run(
         key=RunKey(row["tenant_id"], row["run_id"]),
         kind=RunKind(row["kind"]),
@@ -177,7 +182,7 @@ def run_from_row(row: Row) -> Run:
 
 
 def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Run:
-    """Return the run that an insert just stored, claimed or queued."""
+    """Return the run that an insert has just stored, claimed or queued."""
     claimed = worker_id is not None
     return Run(
         key=new.key,
@@ -214,12 +219,12 @@ def key_from_row(row: Row) -> RunKey:
 
 
 def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
-    """Return the key of a run with the fencing token of its owner."""
+    """Return the columns that identify a run and its owner's fencing token."""
     return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}
 
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
-    """Return the row of a new run, claimed for ``worker_id`` or unclaimed."""
+    """Return the row for a new run, claimed for ``worker_id``; without a worker, queued."""
     row = {
         "tenant_id": new.key.tenant,
         "run_id": new.key.run_id,
@@ -253,7 +258,10 @@ def _queueing(new: NewRun) -> dict[str, Any]:
 
 
 def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
-    """Return the outcome of a run; ``written_bytes`` counts the calls and events written too."""
+    """Return the row that ends a run.
+
+    ``written_bytes`` is the size of the calls and events that are stored with it.
+    """
     return {
         **key_to_json(finish.key, finish.fence),
         "status": finish.status.value,
@@ -268,7 +276,7 @@ def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
 
 
 def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
-    """Return a row of ``calls`` with the fencing token of the write."""
+    """Return the row of ``calls`` for a record, with the fencing token of the writer."""
     row = {
         **key_to_json(key, fence),
         "seq": int(record.node_id[1:]),
@@ -293,12 +301,12 @@ def _text_of(value: Any) -> str | None:
 
 
 def call_from_row(row: Row) -> CallRecord:
-    """Return the journal entry in a row of ``journal``, with its request if it was selected."""
+    """Return the record in a row of ``journal``, with its request if the row contains it."""
     return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
 
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
-    """Return a row of ``events`` with the fencing token of the write."""
+    """Return the row of ``events`` for an event, with the fencing token of the writer."""
     row = {
         **key_to_json(key, fence),
         "seq": record.seq,

@@ -1,4 +1,4 @@
-"""Build the queries that filter runs: pages of runs, and runs that can be stopped."""
+"""Builds the queries that select runs by a filter: pages of runs, and runs to cancel."""
 
 import re
 from datetime import datetime
@@ -27,11 +27,12 @@ from caseworker.runs.postgres.tables import runs
 from caseworker.runs.run import TERMINAL, RunKind, RunStatus
 
 LIST_STATEMENT_MS = 3000
-"""Time limit of the page query: a filter without an index scans all runs."""
+"""Statement timeout of the page query in milliseconds; a filter without an index scans all runs."""
 RUN_BYTES = 1200
-"""Approximate size of a run on a page, without its metadata."""
+"""Approximate size of a run on a page in bytes, without its metadata."""
 LISTED_CHARS = LISTED_INPUT_CHARS + LOOKAHEAD_CHARS
-"""Characters read of a run's input: the part shown plus the lookahead that redaction needs."""
+"""Number of characters to read of a run's input: those that are shown, and those that redaction
+looks ahead."""
 
 _LISTED_REQUEST: ColumnElement[Any] = literal_column(
     f"""(SELECT (r - '{{graph,inputs,chat,input}}'::text[]) || jsonb_strip_nulls(jsonb_build_object(
@@ -83,7 +84,7 @@ def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
     """Return the query for a page of runs, newest first, plus one run that shows if more follow.
 
     If the page exceeds ``max_bytes``, only runs that start within that limit are returned. Each row
-    carries ``there_are``, the number of runs the page would have without the limit.
+    has a column ``there_are``: the number of runs on the page without that limit.
 
     Raises:
         InvalidRunError: the cursor is invalid.
@@ -99,7 +100,10 @@ def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
 
 
 def stoppable(tenant: str, wanted: RunFilter) -> Select[Any]:
-    """Return the query for IDs of matching runs that have neither ended nor a cancel request."""
+    """Return the query for the IDs of matching runs that can be cancelled.
+
+    These are runs that have not ended and have no cancel request.
+    """
     return select(runs.c.run_id).where(
         *_conditions(tenant, wanted),
         runs.c.status.in_(_STOPPABLE),

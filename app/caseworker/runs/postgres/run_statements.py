@@ -1,18 +1,19 @@
 """SQL that changes runs, calls and events.
 
-The statements are written for the driver, each in one place. The batches of :mod:`journal` send
-them over their own connection; transactions send the same text with ``exec_driver_sql``. Each takes
-its rows as one JSON document, so it is prepared once for every batch size.
+The statements are written for the driver, so that each exists only once. The batches of
+:mod:`journal` send them over their own connection; transactions send the same text with
+``exec_driver_sql``. Each takes its rows as one JSON document, so it is prepared once for all batch
+sizes.
 
 Runs are looked up one by one with LATERAL. For a join the planner, which does not know the batch
 size, would keep scanning a whole table that was small when it made the plan.
 """
 
 OWNED = "('running')"
-"""Statuses of a run that has an owner."""
+"""Statuses of a run that a worker owns, as an SQL list."""
 
 UNOWNED = "('queued', 'waiting')"
-"""Statuses of a run that has neither ended nor an owner."""
+"""Statuses of a run that has not ended and that no worker owns, as an SQL list."""
 
 _TERMINAL = "('completed', 'failed', 'halted', 'cancelled')"
 
@@ -42,10 +43,11 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
 WHERE runs.status IS NULL OR runs.status NOT IN {_TERMINAL}
 RETURNING runs.*
 """  # noqa: S608 - nothing of a caller's is in it, here and below
-"""Store a cancel request on the run's row; the first one wins. Return no row if the run ended."""
+"""Store a cancel request in the run's row. The first one wins; no row is returned for an ended
+run."""
 
 FENCE_UNUSED = "(fence = 0 OR created_at <= clock_timestamp() - interval '1 day')"
-"""Whether no former owner of an erased run can still write to a new run with its ID."""
+"""SQL condition: no former owner of an erased run can still write to a new run with the same ID."""
 
 DROP_EXPIRED = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
@@ -100,12 +102,13 @@ SPENT = """
         WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
         GROUP BY part.dimension
     ) AS spent"""
-"""Sum up a run's charges and active seconds so far; money is stored and returned as text."""
+"""Return the total of a run's charges and its execution time so far; costs are stored and returned
+as text."""
 
 WRITE_CALLS = _WRITE_CALLS.format(calls=_CALLS)
-"""Write journal rows of a run that this transaction has locked.
+"""Write journal rows of a run whose row this transaction has locked.
 
-A finished call keeps its outcome. A node that was stored without a call key gets its key later.
+A finished call keeps its outcome. A node that was stored without a call key may get its key later.
 """
 
 _EVENTS = """json_to_recordset(%s::json) AS n(
@@ -124,9 +127,9 @@ _WRITE_EVENTS = """
 """
 
 WRITE_EVENTS = _WRITE_EVENTS.format(events=_EVENTS)
-"""Write events of a run that this transaction has locked.
+"""Write events of a run whose row this transaction has locked.
 
-A stored event stays unchanged, unless its text has since been stored with a call.
+A stored event does not change, except that its text is removed once a call contains the text.
 """
 
 
@@ -147,14 +150,14 @@ _OF_RUN = "part WHERE part.tenant_id = runs.tenant_id AND part.run_id = runs.run
 STORED_BYTES = f"""{_size("runs.request runs.metadata runs.result")}
     + coalesce((SELECT sum({_size("value request brief node")}) FROM calls {_OF_RUN}), 0)
     + coalesce((SELECT sum({_size("data brief")}) FROM events {_OF_RUN}), 0)"""  # noqa: S608
-"""Compressed bytes of a row of ``runs`` with its calls and events.
+"""Compressed size in bytes of a row of ``runs`` with its calls and events.
 
 Rows that the same statement writes are not counted. Files are counted separately.
 """
 
 WEBHOOKS_QUEUE = "webhooks"
 DELIVER = "deliver_webhook"
-"""Task name of a delivery job."""
+"""Name of the task that delivers a webhook."""
 
 _ANNOUNCE_FINISHED = f"""deliveries AS (
     INSERT INTO webhook_deliveries (tenant_id, run_id, type, url)
@@ -190,10 +193,10 @@ WITH owned AS MATERIALIZED (
 ), {_written_by("owned")}
 SELECT * FROM owned
 """  # noqa: S608
-"""Store journal writes of runs; return the runs still owned, with their cancel requests.
+"""Store journal writes of runs; return the runs that are still owned, with their cancel requests.
 
 The row lock orders this against a DELETE request. Whichever commits first is visible to the other,
-so after a stored cancel request no barrier permits another call. A row locked by another
+so after a cancel request was stored, no barrier permits another call. A row locked by another
 transaction is skipped and retried, so that it does not delay the other runs of the batch.
 """
 
@@ -248,10 +251,11 @@ SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
 
 
 FINISH = _finish(OWNED)
-"""Finish runs; a run that is not returned is locked, lost, or has a cancel request."""
+"""End runs that workers own, and return them. A run that is not returned is locked, is owned by
+another worker, or has a cancel request."""
 
 FINISH_UNOWNED = _finish(UNOWNED)
-"""Finish runs without an owner, whose rows this transaction has locked."""
+"""End runs that no worker owns. The transaction must already hold the locks on their rows."""
 
 RUN_STATES = f"""
 SELECT run.* FROM {_ASKED}, LATERAL (
@@ -260,13 +264,14 @@ SELECT run.* FROM {_ASKED}, LATERAL (
     FROM runs WHERE {_THAT_RUN} OFFSET 0
 ) run
 """  # noqa: S608
-"""Return the state of runs that a statement skipped; a run that is not returned is lost."""
+"""Return the state of runs that a statement skipped. A run that is not returned is owned by another
+worker or has ended."""
 
 CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text, %s::text[])"
-"""Claim the next queued run, or the named one, unless it has to wait.
+"""Claim the next queued run, or a given one, unless it has to wait.
 
-The next run belongs to the tenant with the fewest running runs. Among its runs the highest priority
-comes first, then the oldest. A run waits until its start time, and while its tenant or its
+The next run belongs to the tenant with the fewest running runs. Of the tenant's runs, the highest
+priority comes first, then the oldest. A run waits until its start time, and while its tenant or its
 concurrency key is at its limit.
 """
 
@@ -320,13 +325,13 @@ UPDATE runs SET status = 'queued', worker_id = NULL,
 FROM judged WHERE runs.tenant_id = judged.tenant_id AND runs.run_id = judged.run_id
 RETURNING runs.tenant_id, runs.run_id, runs.queued_at
 """  # noqa: S608
-"""Requeue the runs of dead workers.
+"""Queue the runs of dead workers again.
 
 A loss is consecutive if the run has produced no further result since the previous loss. Otherwise
 the count of losses starts again at zero.
 
-A run whose worker has no row at all is left alone for the silence limit. Its process may just have
-come back and accepted the run before its next heartbeat.
+A run whose worker has no row at all is not touched until the silence limit. Its process may just
+have come back and accepted the run before its next heartbeat.
 """
 
 ADD_LATE = f"""
@@ -346,7 +351,7 @@ WITH before AS MATERIALIZED (
 )
 SELECT tenant_id FROM changed
 """  # noqa: S608
-"""Replace the usage of a finished run, and charge its tenant the cost difference."""
+"""Replace the usage of a run that has ended, and charge the difference in cost to its tenant."""
 
 # -- reading -----------------------------------------------------------------------------------
 
@@ -360,4 +365,4 @@ SELECT * FROM runs
 WHERE deadline <= clock_timestamp() AND status = 'queued' AND cancel_requested_at IS NULL
 ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 """
-"""Return and lock queued runs whose deadline has passed."""
+"""Lock and return the queued runs whose deadline has passed."""

@@ -1,4 +1,4 @@
-"""Store of runs: accept, cancel, claim and read them."""
+"""Storage for runs in Postgres: accept, cancel, claim and read them."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ from caseworker.runs.run import (
 
 @dataclass(slots=True)
 class PostgresRuns:
-    """Implements the run store; one row is the truth, see :mod:`caseworker.runs.ports`."""
+    """Stores runs in Postgres; see :mod:`caseworker.runs.ports` for the rules."""
 
     engines: Engines
     journal: PostgresJournal
@@ -90,7 +90,7 @@ class PostgresRuns:
     """Runs that this process is inserting; the event is set when the insert has finished."""
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
-        """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
+        """Store a run durably, claimed for ``worker_id``; without a worker, queued."""
         if (other := self._inserting.get(new.key)) is not None:
             await other.wait()  # only the outcome of that insert shows which one created the run
             return await self._accept_alone(new, worker_id)
@@ -144,7 +144,7 @@ class PostgresRuns:
         return cancelled
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
-        """Return the oldest matching runs that have not ended and have no cancel request."""
+        """Return the oldest runs that match and that have neither ended nor a cancel request."""
         query = stoppable(tenant, wanted).order_by(runs.c.created_at, runs.c.run_id)
         async with self._listing(tenant, wanted) as connection:
             found = (await connection.execute(query.limit(wanted.limit))).scalars().all()
@@ -153,7 +153,7 @@ class PostgresRuns:
     async def cancel_matching(
         self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
     ) -> CancelStatus | None:
-        """Cancel a run that still matches; None if it does not, has ended or is being cancelled."""
+        """Cancel a run, if :meth:`stoppable` would still return it; otherwise return None."""
         locked = stoppable(key.tenant, wanted).where(of_run(runs, key))
         async with transaction(self.engines.work) as connection:
             fits = await connection.execute(locked.with_for_update(key_share=True))
@@ -164,16 +164,16 @@ class PostgresRuns:
         return cancelled
 
     async def get(self, key: RunKey) -> Run | None:
-        """Return a run; None if it does not exist or is only a pending cancel."""
+        """Return a run; None if it does not exist, even if a cancel request is stored for it."""
         return await self._one(key.tenant, of_run(runs, key))
 
     async def erase(self, key: RunKey) -> None:
-        """Erase a finished run with all its data."""
+        """Erase an ended run with all its data."""
         async with transaction(self.engines.work) as connection:
             await erase_in(connection, key)
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
-        """Return the run with this idempotency key, or with this ID if the key is None."""
+        """Return the run that has an idempotency key; without a key, return the run ``key``."""
         if idempotency_key is None:
             return await self._one(key.tenant, of_run(runs, key))
         by_key = runs.c.idempotency_key == idempotency_key
@@ -209,7 +209,7 @@ class PostgresRuns:
     async def claim(
         self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
     ) -> Run | None:
-        """Claim the given queued run, or the next one; None if there is none to claim."""
+        """Claim the given queued run, or the next one; return None if none can be claimed."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
         asked = (worker_id, self.limits.quota.max_running, *one, list(excluding))
         async with transaction(self.engines.work) as connection:
@@ -237,7 +237,7 @@ class PostgresRuns:
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
     ) -> None:
-        """Release a claimed run to the queue, or suspend it until approvals are decided."""
+        """Release a claimed run to the queue, or suspend it until an approval is decided."""
         key = run.key
         released = (pause_seconds, active_seconds, counted, key.tenant, key.run_id, run.fence)
         async with transaction(self.engines.work) as connection:
@@ -256,7 +256,7 @@ class PostgresRuns:
         self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
-        """Record a result that arrived after the end; the run's status and result do not change."""
+        """Record costs that arose after the end of a run; its status and result do not change."""
         key, fence = result.key, result.fence
         added = {
             "usage": dump(result.usage),
@@ -273,7 +273,7 @@ class PostgresRuns:
         self.journal.notifier.notify(key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
-        """Return the events after number ``after``, and whether the run had ended by then."""
+        """Return the events after the sequence number ``after``, and whether the run had ended."""
         asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
         async with transaction(self.engines.work, key.tenant) as connection:
             rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
@@ -283,7 +283,7 @@ class PostgresRuns:
         return EventPage(found, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification that is set whenever a run has new events."""
+        """Return an event object that is set when the run has new events."""
         return self.journal.notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
@@ -292,14 +292,14 @@ class PostgresRuns:
             return await journal_of(connection, key)
 
     async def spent(self, key: RunKey) -> SpentSoFar:
-        """Return the charge and the active seconds of a run so far."""
+        """Return the usage of a run according to its journal."""
         asked = {"tenant": key.tenant, "run_id": key.run_id}
         async with transaction(self.engines.work, key.tenant) as connection:
             found = (await connection.exec_driver_sql(SPENT, asked)).one()
         return SpentSoFar(charge=charge_of(found.charge), seconds=found.seconds)
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
-        """Return one call with its request, its attempts and the root node of the run."""
+        """Return the records of one call, with its request and attempts, and of the run's root."""
         node = journal.c.node
         attempts = and_(
             node["parent_id"].astext == node_id,
@@ -314,7 +314,7 @@ class PostgresRuns:
     async def payloads(
         self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
     ) -> Sequence[CallRecord]:
-        """Return the first calls of a run with their requests and results, up to ``max_bytes``."""
+        """Return the first calls of a run, with requests and results of up to ``max_bytes``."""
         wanted = None if call_keys is None else list(call_keys)
         asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
         async with transaction(self.engines.work, key.tenant) as connection:
@@ -324,7 +324,7 @@ class PostgresRuns:
     async def conversation(
         self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
     ) -> Sequence[CallRecord]:
-        """Return the calls of the conversation that a call started, and calls they reference."""
+        """Return the calls of a conversation, and the calls that they reference, in order."""
         asked = {
             "tenant": key.tenant,
             "run_id": key.run_id,
@@ -337,7 +337,7 @@ class PostgresRuns:
         return [call_from_row(row) for row in rows]
 
     async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
-        """Return the stored CallNodes of a run."""
+        """Return the stored CallNodes of a run, in the order of their IDs."""
         node = cast(journal.c.node, Text)
         query = select(node).where(of_run(journal, key)).order_by(journal.c.seq)
         async with transaction(self.engines.work, key.tenant) as connection:

@@ -1,4 +1,4 @@
-"""Table columns for building queries; the migrations define constraints and indexes."""
+"""The columns of the tables, for building queries; migrations define constraints and indexes."""
 
 from typing import Any
 
@@ -57,11 +57,12 @@ runs = Table(
     *_columns(INSTANT, "cancel_requested_at cancel_delivered_at pending_cancel_expires_at"),
     Column("deadline", INSTANT),
 )
-"""A row whose ``request`` is null is a pending cancel: a cancel request stored before its run."""
+"""Runs, and cancel requests that were stored before their run. In a row for the latter, ``request``
+is null."""
 
 
 def of_run(table: Table, key: RunKey) -> ColumnElement[bool]:
-    """Return the condition that a row is the given run, or belongs to it."""
+    """Return the SQL condition that a row is the row of a run, or belongs to the run."""
     return and_(table.c.tenant_id == key.tenant, table.c.run_id == key.run_id)
 
 
@@ -77,18 +78,19 @@ def _of_call() -> list[Column[Any]]:
 
 
 calls = Table("calls", metadata, *_of_call(), Column("brief", JSON))
-"""If ``brief`` is set, it contains charge and node; see the module ``brief``."""
+"""Calls of runs. If ``brief`` is set, it contains charge and node in compact form; see the module
+``brief``."""
 
 journal = Table("journal", MetaData(), *_of_call())
-"""View for reading calls, with charge and node in full however they are stored.
+"""View for reading calls, with charge and node in full, however they are stored.
 
-``request`` is needed only to read a trace; code that executes runs omits it.
+``request`` is needed only to read a trace; code that executes runs leaves it out.
 """
 
 JOURNAL_COLUMNS = [column for column in journal.c if column.name != "request"]
 
 snapshots = Table("snapshots", metadata, *_of_run(), Column("snapshot", JSON, nullable=False))
-"""The ExecutionGraphs of runs that an earlier release finished; no longer read."""
+"""ExecutionGraphs of runs that an earlier release finished; no longer read."""
 
 events = Table(
     "events",
@@ -127,7 +129,8 @@ definitions = Table(
     Column("size_bytes", Integer, nullable=False),
     Column("created_at", INSTANT, nullable=False),
 )
-"""A deleted version keeps its row, without the definition, so that its number is not reused."""
+"""Versions of graphs and agents. A deleted version keeps its row, without the content, so that its
+number is not used again."""
 
 approvals = Table(
     "approvals",
@@ -179,7 +182,7 @@ messages = Table(
     Column("ends", JSONB, nullable=False),
     Column("created_at", INSTANT, nullable=False),
 )
-"""An assistant message refers to a run and has no content of its own."""
+"""Messages of threads. An assistant message refers to a run and has no content of its own."""
 
 retention = Table(
     "retention",
@@ -189,7 +192,7 @@ retention = Table(
     Column("days", Integer),
     Column("swept_until", INSTANT),
 )
-"""Retention days of tenants that have their own, and how far finished runs have been swept.
+"""Retention periods of tenants that have their own, and the progress of sweeps.
 
 The row with an empty tenant name holds the time of the last sweep.
 """
@@ -240,4 +243,5 @@ artifacts = Table(
 stored_runs = Table(
     "stored_runs", metadata, *_of_run(), Column("bytes", BigInteger, nullable=False)
 )
-"""Bytes stored by each run, without its files; triggers add them up per tenant in ``stored``."""
+"""Size in bytes stored for each run, without its files. Triggers add up the sizes per tenant in the
+table ``stored``."""

@@ -1,4 +1,4 @@
-"""Import rows of an ended run into a new one: journal entries and the files of their calls.
+"""Imports rows of an ended run into a new one: journal entries, and the files of their calls.
 
 The contents stay in the database. Python reads only the few columns that decide which rows are
 imported. The new run has copies, so later changes to the old run do not affect it.
@@ -14,14 +14,14 @@ from caseworker.runs.going_on import NodeLine, taken_over
 from caseworker.runs.run import TERMINAL, RunKey, RunSource
 
 MANY_LINES = 2_000
-"""Number of rows above which the selection runs on a thread."""
+"""Number of rows above which the rows to import are selected in a thread."""
 
 LOCK_SOURCE = """
 SELECT status FROM runs
 WHERE tenant_id = %(tenant)s AND run_id = %(source)s AND request IS NOT NULL
 FOR KEY SHARE
 """
-"""Lock the source run, so that it is not erased during the import."""
+"""Lock the run to import from, so that it is not erased during the import."""
 
 LINES = """
 SELECT seq, node->>'node_id' AS node_id, node->>'parent_id' AS parent_id, node->>'kind' AS kind,
@@ -63,7 +63,7 @@ SELECT tenant_id, %(run_id)s, seq,
 FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s
     AND seq = ANY(%(known)s::integer[] || %(unknown)s::integer[] || %(open)s::integer[])
 """  # noqa: S608 - nothing of a caller's is in it
-"""Copy journal rows. A copy has zero cost and duration; the original usage is in its metadata."""
+"""Copy journal rows. A copy has no cost and no duration; its metadata holds the original usage."""
 
 COPY_FILES = """
 INSERT INTO artifacts (
@@ -76,16 +76,16 @@ FROM artifacts WHERE tenant_id = %(tenant)s AND run_id = %(source)s
         WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND outcome = 'result'
     )
 """
-"""Copy the files of imported calls; a file's slot starts with the digest of its call key."""
+"""Copy the files of imported calls. The slot of a file starts with the hash of its call key."""
 
 
 async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource) -> None:
-    """Import rows from ``source`` into a run, in the transaction that stores the run.
+    """Import rows from the run ``source``, in the transaction that stores the new run ``key``.
 
     Raises:
-        SourceNotFoundError: the source run does not exist.
-        SourceNotEndedError: the source run has not ended.
-        InvalidRunError: the source run has no such node.
+        SourceNotFoundError: the run to import from does not exist.
+        SourceNotEndedError: the run to import from has not ended.
+        InvalidRunError: the run to import from has no such node.
     """
     asked = {"tenant": key.tenant, "source": source.run_id, "run_id": key.run_id}
     status = (await connection.exec_driver_sql(LOCK_SOURCE, asked)).scalar_one_or_none()

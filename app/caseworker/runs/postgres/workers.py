@@ -1,4 +1,4 @@
-"""Workers, the processes that execute runs: heartbeats, and recovery of the runs of dead workers.
+"""Workers (the processes that execute runs): heartbeats, and recovery of the runs of dead workers.
 
 Every worker looks for stale runs itself instead of leaving that to a queue job. A worker whose
 slots are full must still notice that another one died, and a recovery that is killed midway must
@@ -42,10 +42,10 @@ from caseworker.runs.silence import LOOKS_PER_BEAT, SilenceWatch, Silent
 log = structlog.get_logger(__name__)
 
 BATCH = 200
-"""Maximum number of runs per transaction; the rest are processed in further transactions."""
+"""Maximum number of runs per transaction; further runs are processed in further transactions."""
 
 OLDEST = 1000
-"""Number of queued runs, oldest first, that are checked for a missing job."""
+"""Maximum number of queued runs, oldest first, that are checked for a missing job."""
 
 BEAT = """
 INSERT INTO workers (worker_id, host, pid, drain_requested_at) VALUES (%s, %s, %s, %s)
@@ -56,7 +56,8 @@ RETURNING drain_requested_at
 _LIFE_LOCK = "hashtextextended({worker_id}, 1)"
 
 HOLD_LIFE_LOCK = f"SELECT pg_advisory_lock_shared({_LIFE_LOCK.format(worker_id='%s')})"
-"""A shared lock, because the server may not have closed the previous connection yet."""
+"""Acquire the lock that shows that this worker is alive. It is a shared lock, because the server
+may not have closed the worker's previous connection yet."""
 
 LEAVE = "DELETE FROM workers WHERE worker_id = %s"
 
@@ -88,7 +89,7 @@ WHERE CASE WHEN surely THEN true
     ELSE pg_try_advisory_xact_lock({_LIFE_LOCK.format(worker_id="worker_id")}) END
 FOR UPDATE OF workers SKIP LOCKED
 """  # noqa: S608
-"""Return the silent workers that are dead: they sent no heartbeat since they were checked.
+"""Return which of the silent workers are dead: they still have sent no heartbeat.
 
 They also hold no connection, unless they have been silent for ``stale_seconds``.
 """
@@ -98,7 +99,8 @@ DELETE FROM workers w WHERE worker_id = ANY(%s) AND NOT EXISTS (
     SELECT FROM runs WHERE runs.worker_id = w.worker_id AND status IN {OWNED}
 )
 """  # noqa: S608
-"""Keep the row while the worker still owns runs: its last heartbeat shows how long they ran."""
+"""Delete the rows of dead workers that own no runs. While a worker owns runs, its last heartbeat
+shows how long they were executed."""
 
 FORGOTTEN = """
 SELECT run.tenant_id, run_id, queued_at FROM (
@@ -118,9 +120,10 @@ LIMIT %(limit)s
 """
 """Return queued runs that have no job and do not wait for another run of their tenant.
 
-Workers take jobs oldest first, so such a run is among the oldest by its turn at the latest.
-Checking only those costs the same however long the queue is. Runs with a concurrency key, or of
-tenants with a limit, may have to wait without a job. Every worker claims those at each heartbeat.
+Workers take jobs oldest first, so such a run is among the oldest when it would be next at the
+latest. Checking only those takes the same time however long the queue is. Runs with a concurrency
+key, or of tenants with a limit, may have to wait without a job. Every worker tries to claim those
+at each heartbeat.
 """
 
 DELETE_STALLED_JOBS = """
@@ -133,11 +136,11 @@ DELETE FROM procrastinate_jobs WHERE id IN (
     FOR UPDATE OF job SKIP LOCKED
 )
 """
-"""Delete jobs that a dead worker took without claiming the run; the run gets a new job."""
+"""Delete jobs that a dead worker took without claiming the run. The run then gets a new job."""
 
 
 class PostgresWorkers:
-    """Implements the heartbeat port, over a dedicated connection."""
+    """Stores heartbeats in Postgres, over a dedicated connection."""
 
     def __init__(self, engines: Engines) -> None:
         self._pool = engines.pulse
@@ -146,7 +149,7 @@ class PostgresWorkers:
         """Restored if another process considered this one dead and deleted its row."""
 
     async def beat(self, worker_id: str) -> Beat:
-        """Record a heartbeat; return the worker's own runs, cancel requests and drain flag.
+        """Record a heartbeat; return the worker's runs, their cancel requests and the drain flag.
 
         Raises:
             StoreUnavailableError: the database does not respond.
@@ -178,7 +181,9 @@ class PostgresWorkers:
 
 
 async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
-    """Return whether any non-draining worker sent a heartbeat recently, by the database's clock.
+    """Return whether any worker that accepts runs has sent a heartbeat recently.
+
+    The database's clock decides: the heartbeat must be younger than ``stale_seconds``.
 
     Raises:
         StoreUnavailableError: the database does not respond.
@@ -190,23 +195,23 @@ async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """The state of a worker as stored in the database."""
+    """The state of a worker, as stored in the database."""
 
     worker_id: str
     host: str | None
     pid: int | None
     started_at: datetime
     drain_requested_at: datetime | None
-    """When a drain was requested; None if none was."""
+    """Time at which an operator asked it to accept no more runs; None if that did not happen."""
     beat_at: datetime
     silent_seconds: float
-    """Seconds since its last heartbeat, by the database's clock."""
+    """Seconds since the worker's last heartbeat, on the database's clock."""
     runs: int
-    """Number of runs that it executes."""
+    """Number of runs that the worker executes."""
 
 
 async def list_workers(pool: Pool) -> list[WorkerState]:
-    """Return all workers.
+    """Return the state of each worker.
 
     Raises:
         StoreUnavailableError: the database does not respond.
@@ -231,26 +236,29 @@ async def request_drain(pool: Pool, worker_id: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class StaleRunRecovery:
-    """Requeues runs that would otherwise never be executed."""
+    """Queues runs again that would otherwise never be executed."""
 
     pool: Pool
     dispatch: QueueDispatch
     interval_seconds: float
     stale_seconds: float
-    """Maximum silence of a worker before its runs are recovered."""
+    """Seconds without a heartbeat after which a worker's runs are recovered in any case."""
     max_attempts: int
-    """Consecutive losses after which a run fails; a run at the limit is requeued without delay."""
+    """Number of consecutive losses after which a run fails. A run at that limit is queued again
+    without delay."""
     worker_id: str | None = None
-    """ID of the worker that runs the recovery; None if the process sends no heartbeats."""
+    """ID of the worker that recovers runs; None if this process sends no heartbeats."""
     usual_max_running: int | None = None
-    """Maximum concurrent runs of tenants without a quota."""
+    """Maximum number of active runs for tenants without a quota of their own; None means no
+    limit."""
     observers: RunObservers = field(default_factory=RunObservers)
-    """Notified of runs that end here because their deadline passed before they started."""
+    """Observers to notify of runs that end here, because their deadline passed before they
+    started."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start with an empty silence watch."""
+        """Start without knowing of any heartbeats."""
         self._watch = SilenceWatch(
             interval_seconds=self.interval_seconds,
             stale_seconds=self.stale_seconds,
@@ -258,7 +266,7 @@ class StaleRunRecovery:
         )
 
     async def run(self) -> None:
-        """Recover runs repeatedly; after a database outage, retry at the next interval."""
+        """Recover runs at intervals; after a database outage, continue at the next interval."""
         away = False
         for look in itertools.count():
             try:
@@ -275,9 +283,9 @@ class StaleRunRecovery:
                 self._watch.interrupted()  # this process was frozen or overloaded
 
     async def recover(self, *, only_silent: bool = False) -> Sequence[RunKey]:
-        """Requeue all stale runs and end overdue ones; return the runs that got a job.
+        """Queue all stale runs again and end overdue runs; return the runs that got a job.
 
-        With ``only_silent``, do nothing unless a worker has fallen silent.
+        With ``only_silent``, do nothing unless a worker has become silent.
 
         Raises:
             StoreUnavailableError: the database does not respond.
@@ -343,10 +351,9 @@ async def take_lost(
     stale_seconds: float,
     max_attempts: int,
 ) -> Mapping[RunKey, datetime]:
-    """Requeue runs of dead workers.
+    """Queue the runs of dead workers again; return for each the earliest time of its restart.
 
-    Return the earliest restart time of each. A run that was lost more than once is delayed, in case
-    the run itself crashes its workers.
+    A run that was lost more than once is delayed, in case the run itself crashes its workers.
     """
     judged = (
         [each.worker_id for each in silent],
@@ -367,7 +374,10 @@ async def take_lost(
 
 
 async def take_due(connection: AsyncConnection) -> Mapping[RunKey, datetime]:
-    """Requeue runs whose wait for an approval has timed out."""
+    """Queue waiting runs whose time limit for an approval has passed.
+
+    Returns the earliest start time of each run.
+    """
     return _places((await connection.exec_driver_sql(WAKE_DUE, (BATCH,))).all())
 
 

@@ -1,4 +1,4 @@
-"""Serialize the writes of run owners as JSON rows, once and with their size.
+"""Converts the writes of run owners to JSON rows, once, and determines their size.
 
 A row is serialized when its write is submitted, not when its batch is sent. The size of a write is
 therefore known when its connection is chosen, and a repeated batch only joins existing texts. A
@@ -15,34 +15,34 @@ from caseworker.runs.postgres.rows import call_to_json, event_to_json, finish_to
 from caseworker.runs.run import FinishRun, RunKey
 
 Ownership = tuple[RunKey, int]
-"""A run and the fencing token of its owner."""
+"""A run's key, and the fencing token of its owner."""
 
 BREATH_BYTES = 256 * 1024
-"""Bytes to serialize before yielding to the event loop."""
+"""Number of bytes to serialize before yielding to the event loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnersWrite:
-    """A write by a run's owner, with its rows as JSON."""
+    """A write by the owner of a run, with its rows as JSON texts."""
 
     what: JournalWrite | FinishRun
     calls: Mapping[tuple[Ownership, str], str]
-    """Rows by owner and node ID."""
+    """Rows of calls by owner and node ID."""
     events: Mapping[tuple[Ownership, int], str]
-    """Rows by owner and event number."""
+    """Rows of events by owner and sequence number."""
     end: str | None
-    """Row with the outcome of the run, if the write finishes it."""
+    """Row that ends the run; None if the write does not end it."""
     size_bytes: int
-    """Total size of all texts, which are ASCII."""
+    """Total size of all rows in bytes; the texts are ASCII."""
 
     @property
     def owner(self) -> Ownership:
-        """The run and the fencing token of the writer."""
+        """The run that is written, and the fencing token of the writer."""
         return self.what.key, self.what.fence
 
 
 async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
-    """Return a write with its rows as JSON.
+    """Return a write with its rows as JSON texts.
 
     Raises:
         ValueError: the write contains a number that is not valid JSON.
@@ -67,19 +67,22 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
 
 
 def calls_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the calls to write as a JSON array; of a call written twice, the later state."""
+    """Return the calls of several writes as a JSON array.
+
+    If the same call was written twice, the array only contains its later state.
+    """
     last = {place: text for write in writes for place, text in write.calls.items()}
     return _array(last.values())
 
 
 def events_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the events to write as a JSON array; duplicates of one owner are identical."""
+    """Return the events of several writes as a JSON array, each event only once."""
     once = {place: text for write in writes for place, text in write.events.items()}
     return _array(once.values())
 
 
 def ends_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the outcomes of finished runs as a JSON array."""
+    """Return the rows that end runs, from several writes, as a JSON array."""
     return _array(write.end for write in writes if write.end is not None)
 
 

@@ -1,8 +1,8 @@
-"""Background work of the service other than runs, such as webhook deliveries, in queue jobs.
+"""Executes the background work of the service, such as webhook deliveries, as queue jobs.
 
-A job only wakes a process. A table row holds the work and its due time, and a worker claims that
-row. A job that is lost, duplicated or late is therefore harmless. :class:`JobRescue` replaces lost
-jobs.
+A job only wakes a process. The work and the time at which it is due are stored in a table row, and
+a worker claims that row. A job that is lost, duplicated or late is therefore harmless.
+:class:`JobRescue` replaces lost jobs.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ log = structlog.get_logger(__name__)
 Task = Callable[..., Awaitable[None]]
 
 CONNECTIONS = 2
-"""Maximum connections of a worker: a job holds none while it executes."""
+"""Maximum number of database connections of a worker; a job holds none while it executes."""
 
 GREED = 3
-"""How many slots a tenant may hold per free slot; a single tenant gets three quarters of all.
+"""Number of slots that a tenant may hold for each free slot.
 
-The rest stays free for tenants that arrive later (Choudhury and Hahne, Dynamic queue length
-thresholds for shared-memory packet switches, 1998).
+A single tenant gets three quarters of all slots. The rest stays free for tenants that arrive later
+(Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998).
 """
 
 _TAKE = """
@@ -55,24 +55,26 @@ FROM next WHERE job.id = next.id RETURNING job.*
 """Like procrastinate's own statement, but excludes some tenants; these jobs have no locks."""
 
 RESCUE_SECONDS = 5.0
-"""Minimum interval between searches for lost jobs, and how late a job must be to count as lost."""
+"""Minimum interval, in seconds, between searches for lost jobs. A job that is late by as much
+counts as lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundQueue:
-    """Tasks and concurrency of one queue."""
+    """One queue: the tasks that its jobs execute, and how many of them at the same time."""
 
     tasks: Mapping[str, Task]
-    """Handlers by task name; they are called with the arguments of the job."""
+    """Handlers by task name; each is called with the arguments of a job."""
     at_once: int
-    """Maximum concurrent jobs of this queue, so that slow jobs do not delay other queues."""
+    """Maximum number of concurrent jobs from this queue, so that slow jobs do not delay other
+    queues."""
 
 
 class SharedJobManager(CapacityAwareJobManager):
     """Gives a worker jobs only from queues that have free slots.
 
-    Jobs of a tenant that holds its share of a queue's slots are skipped, so that other tenants get
-    theirs.
+    The jobs of a tenant that holds its full share of a queue's slots are skipped, so that other
+    tenants get slots.
     """
 
     def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
@@ -81,7 +83,7 @@ class SharedJobManager(CapacityAwareJobManager):
         self._held: Counter[tuple[str, str]] = Counter()
 
     async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Take the next job; None if no job may start now."""
+        """Return the next job; None if no job may start now."""
         free = [name for name, places in self._free.items() if places > 0]
         full = [
             f"{queue}/{tenant}"
@@ -99,7 +101,7 @@ class SharedJobManager(CapacityAwareJobManager):
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
-        """Release the slot of a finished job."""
+        """Mark a job as finished and release its slot."""
         try:
             await super().finish_job(job, status, delete_job)
         finally:
@@ -115,7 +117,7 @@ def _holder(job: Job) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundWorker:
-    """Executes the jobs of the given queues."""
+    """The worker of this process that executes the jobs of background queues."""
 
     url: str
     queues: Mapping[str, BackgroundQueue]
@@ -146,17 +148,18 @@ class BackgroundWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRescue:
-    """Defers a new job for due work whose job or process was lost."""
+    """Queues a new job for due work whose job, or whose process, was lost."""
 
     pool: Pool
     rescues: Mapping[str, Callable[[], Awaitable[int]]]
-    """By queue, the function that finds such work, defers jobs for it, and returns their number."""
+    """Function for each queue that finds such work, queues jobs for it, and returns their
+    number."""
     interval_seconds: float
     stale_seconds: float
-    """Maximum silence of a job's worker before the job is taken away."""
+    """Seconds without a heartbeat after which a worker's jobs are taken away from it."""
 
     async def run(self) -> None:
-        """Search repeatedly; after a database outage, retry at the next interval."""
+        """Search at intervals; after a database outage, continue at the next interval."""
         while True:
             await asyncio.sleep(self.interval_seconds)
             try:

@@ -1,9 +1,9 @@
-"""Take queued runs for this process, as many as it has slots for, without losing a wake-up.
+"""Takes queued runs for this process, one for each free slot, without missing a wake-up.
 
 procrastinate's worker fetches a job, and if there is none it sleeps until a notification or its
 next poll. When the fetch returns, it discards all notifications received so far. A job that is
-committed after the query, and announced before the answer arrives, would be missed until the next
-poll. Therefore every wake-up is counted here, and an empty answer counts only if no wake-up came
+committed after the query, and announced before the response arrives, would be missed until the next
+poll. Therefore every wake-up is counted here, and an empty response counts only if no wake-up came
 during the query. Doing this in ``fetch_job`` is enough: no other code runs between its return and
 the point where the worker discards the notifications.
 """
@@ -30,45 +30,46 @@ from caseworker.runs.run import Run
 from caseworker.runs.run_slots import RunSlots
 
 CONCURRENCY = 4
-"""Number of concurrent jobs; a job only claims its run, which then executes outside the job."""
+"""Number of concurrent jobs. A job only claims its run; the run then executes outside the job."""
 
 
 def claims_at_once(max_runs: int) -> int:
-    """Return how many claims run concurrently; 1 if more could exceed a tenant's share."""
+    """Return the number of concurrent claims; 1 if more might exceed a tenant's share of slots."""
     return CONCURRENCY if max_runs >= 20 * CONCURRENCY else 1
 
 
 STOP_GRACE_SECONDS = 5.0
-"""Time limit for stopping a worker: its jobs get one second, then it unregisters."""
+"""Seconds that stopping a worker may take: its jobs get one second, then it unregisters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTimes:
-    """Intervals of the worker in seconds."""
+    """How often a worker polls, and when other workers count as dead, in seconds."""
 
     poll: float
-    """Poll interval; notifications wake the worker at once, polls find the ones it missed."""
+    """Poll interval in seconds. Notifications wake the worker at once; polling finds jobs whose
+    notification was lost."""
     heartbeat: float
     stale: float
-    """Maximum silence of another process's worker before its jobs are taken away."""
+    """Seconds without a heartbeat after which another worker's jobs are taken away from it."""
 
 
 class Executor(Protocol):
-    """Executes claimed runs in this process, in a limited number of slots."""
+    """Executes claimed runs in this process, up to its number of slots."""
 
     @property
     def worker_id(self) -> str:
-        """Worker ID under which runs are claimed."""
+        """ID of the worker for which runs are claimed."""
         ...
 
     @property
     def free_slots(self) -> int:
-        """How many more runs may be started now."""
+        """Number of further runs that may be started now."""
         ...
 
     @property
     def slots(self) -> RunSlots:
-        """Which tenants hold the slots."""
+        """The slots of this process, with the tenants that hold them."""
         ...
 
     def reserve(self) -> bool:
@@ -76,27 +77,28 @@ class Executor(Protocol):
         ...
 
     def unreserve(self) -> None:
-        """Release a reserved slot."""
+        """Release a slot that :meth:`reserve` reserved."""
         ...
 
     async def room(self) -> None:
-        """Wait until a slot may be free."""
+        """Wait until a slot may be free; use :meth:`reserve` to get it."""
         ...
 
     async def freed(self) -> None:
-        """Wait until a run ends for which other runs of its tenant may have waited."""
+        """Wait until a run ends that may have kept other runs of its tenant waiting."""
         ...
 
     def start(self, run: Run, *, permitted_at: float) -> None:
         """Execute a run that was claimed for this process.
 
-        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock.
+        ``permitted_at`` is the time, on the monotonic clock, at which the claiming statement was
+        sent.
         """
         ...
 
 
 class CapacityAwareJobManager(JobManager):
-    """Gives a worker jobs only while ``has_room`` is true, and can be woken from outside."""
+    """Gives a worker jobs only while slots are free, and can be woken from outside."""
 
     def __init__(
         self,
@@ -105,20 +107,20 @@ class CapacityAwareJobManager(JobManager):
         has_room: Callable[[], bool],
         looked: asyncio.Event | None = None,
     ) -> None:
-        """Give no jobs while ``has_room`` returns false; ``wake`` makes the worker check again.
+        """Give no jobs while ``has_room`` returns False; :meth:`wake` checks it again.
 
-        ``looked`` is set after the first search for a job, when the worker is ready.
+        ``looked`` is set after the first search for a job, which means that the worker is ready.
         """
         super().__init__(connector)
         self._has_room = has_room
         self._notify_worker: NotificationCallback | None = None
         self._wakes = 0
         self.refused = asyncio.Event()
-        """Set when a job may exist but no slot was free."""
+        """Set when a job was not fetched because no slot was free, so that one may be waiting."""
         self._looked = looked or asyncio.Event()
 
     async def register_worker(self) -> int:
-        """Register the worker; if cancelled during this, unregister it before raising."""
+        """Register the worker. If this is cancelled, unregister it before raising."""
         registering = asyncio.create_task(super().register_worker(), name="register worker")
         try:
             return await asyncio.shield(registering)
@@ -141,19 +143,19 @@ class CapacityAwareJobManager(JobManager):
                 return job
 
     async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Take the next job; None if there is none."""
+        """Return the next job, or None if there is none."""
         return await super().fetch_job(queues, worker_id)
 
     async def listen_for_jobs(
         self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
     ) -> None:
-        """Store the callback that wakes the worker; QueueWorker itself receives notifications."""
+        """Store the callback that wakes the worker; notifications are received by QueueWorker."""
         self._notify_worker = on_notification
         await self.wake()
         await asyncio.Event().wait()
 
     async def wake(self) -> None:
-        """Make the worker look for jobs now."""
+        """Make the worker search for jobs now."""
         self._wakes += 1
         if self._notify_worker is not None:
             await self._notify_worker(
@@ -163,7 +165,7 @@ class CapacityAwareJobManager(JobManager):
 
 @dataclass(frozen=True, slots=True)
 class QueueWorker:
-    """The worker of this process for queued runs."""
+    """The worker of this process that takes queued runs."""
 
     url: str
     store: RunStore
@@ -171,9 +173,9 @@ class QueueWorker:
     times: QueueTimes
     patience: Patience
     claiming: asyncio.Semaphore
-    """Limits concurrent claims; see :func:`claims_at_once`."""
+    """Semaphore that limits concurrent claims; see :func:`claims_at_once`."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set after the first search for a job, when the worker is ready."""
+    """Set after the first search for a job, which means that the worker is ready."""
 
     async def run(self) -> None:
         """Take jobs until the database connection is lost.
@@ -247,10 +249,10 @@ class QueueWorker:
 async def take_jobs(
     app: procrastinate.App, queues: Sequence[str], *, at_once: int, times: QueueTimes
 ) -> None:
-    """Take jobs of the given queues until the connection is lost or this task is cancelled.
+    """Take jobs from ``queues`` until the connection is lost or this task is cancelled.
 
-    However often this task is cancelled, the worker is cancelled only once, and gets
-    ``STOP_GRACE_SECONDS`` to stop: a second cancel would keep it from unregistering.
+    However often this task is cancelled, the worker is cancelled only once and gets
+    ``STOP_GRACE_SECONDS`` to stop, because a second cancellation would keep it from unregistering.
     """
     worker = app.run_worker_async(
         queues=queues,
@@ -277,7 +279,7 @@ async def take_jobs(
 async def wake_when_told(
     jobs: CapacityAwareJobManager, url: str, queues: Iterable[str], patience: Patience
 ) -> None:
-    """Wake a worker whenever a job is announced."""
+    """Wake a worker whenever a new job is announced in one of ``queues``."""
 
     async def heard(_: object) -> None:
         await jobs.wake()
@@ -287,7 +289,7 @@ async def wake_when_told(
 
 
 def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnectionPool[Connection]":
-    """Return an unopened connection pool for a worker."""
+    """Return a connection pool for a worker; the caller opens it."""
     return AsyncConnectionPool(
         connection_class=Connection,
         kwargs=connect_options(url, patience),
