@@ -39,7 +39,7 @@ from caseworker.models.ports import (
 )
 
 FORMAT = 1
-"""Incremented when older files can no longer be read."""
+"""Version of the file format, incremented when older files can no longer be read."""
 
 _TODAY = re.compile(r'"today": "[A-Z][a-z]+, [A-Z][a-z]+ \d\d?, \d{4}"')
 _HASH_CHARS = 16
@@ -62,14 +62,14 @@ class RecordedFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedExchange:
-    """One line of a recording: a call's last attempt, with a reply or a failure."""
+    """One line of a recording: the last attempt of a call, with its reply or failure."""
 
     case: str
     purpose: str
     attempt: int
     request_hash: str
     seconds: float
-    """How long the endpoint took; a replay takes no time."""
+    """Duration of the recorded attempt in seconds. A replay does not wait for it."""
     reply: ModelReply | None = None
     error: RecordedFailure | None = None
 
@@ -78,14 +78,14 @@ _EXCHANGE = TypeAdapter(RecordedExchange)
 
 
 def case_of(run_id: str) -> str:
-    """Return the part of a run ID that stays the same from one evaluation to the next."""
+    """Return the part of a run ID that is the same in every evaluation of a case."""
     return run_id.partition(":")[2] or run_id
 
 
 def request_hash(model: str, request: ModelRequest) -> str:
     """Return a hash of everything that is sent, except the run ID and today's date.
 
-    The time limit is not included.
+    The time limit is not part of the hash.
     """
     run_id = request.origin.run_id if request.origin else ""
 
@@ -111,7 +111,7 @@ def request_hash(model: str, request: ModelRequest) -> str:
 
 
 class Recorder:
-    """Writes the recording of one process: each line at once, and all lines sorted at the end."""
+    """Writes the recording of one process: each line immediately, and a sorted file at the end."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         """Create the file, replacing an earlier one; ``about`` goes into its header.
@@ -125,13 +125,13 @@ class Recorder:
         path.write_text(f"{self._header}\n", encoding="utf-8")
 
     def add(self, exchange: RecordedExchange) -> None:
-        """Record an exchange; a later attempt of the same call replaces it."""
+        """Record an exchange. A later attempt of the same call replaces an earlier one."""
         self._last[exchange.case, exchange.purpose] = exchange
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(exchange))
 
     def close(self) -> None:
-        """Rewrite the file sorted, with the last attempt of every call."""
+        """Rewrite the file in sorted order, with only the last attempt of every call."""
         ordered = (_line(self._last[key]) for key in sorted(self._last))
         self._path.write_text("".join((f"{self._header}\n", *ordered)), encoding="utf-8")
 
@@ -201,7 +201,7 @@ class RecordingProvider:
 class RecordedProvider:
     """Replays a recording strictly: a call that is not recorded, or that has changed, is an error.
 
-    Usage is replayed as recorded, and costs what the recorded model costs.
+    Token usage is replayed as recorded and charged at the recorded model's price.
     """
 
     name = "recorded"
@@ -223,7 +223,7 @@ class RecordedProvider:
         }
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Return the recorded reply.
+        """Return the recorded reply to a request.
 
         Raises:
             ModelError: the recorded call failed, the call was not recorded, or its request differs.
