@@ -46,8 +46,9 @@ class PolicySpec(StepData):
     """How to handle failures of a step."""
 
     on_error: Literal["fail", "retry", "skip", "fallback"] = "fail"
-    """What happens if the last attempt fails: ``fail`` and ``retry`` fail the step, ``skip`` and
-    ``fallback`` continue."""
+    """What happens when the attempts are exhausted: ``fail`` and ``retry`` fail the step, ``skip``
+    replaces its output by ``fallback_value``, and ``fallback`` executes the node in
+    ``fallback``."""
     retry_count: int = 0
     """Maximum number of retries after the first attempt."""
     retry_delay_ms: int = 1000

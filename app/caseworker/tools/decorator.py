@@ -1,4 +1,4 @@
-"""Turns a function into a tool."""
+"""The ``tool`` decorator, which turns a function into a tool."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 class FunctionTool:
-    """A tool that calls a function; a Tool. The function itself remains callable."""
+    """A Tool that calls a function. It remains callable like the function itself."""
 
     def __init__(self, function: Function, **options: Any) -> None:
         """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.

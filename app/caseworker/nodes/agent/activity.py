@@ -55,7 +55,7 @@ class TurnActivity:
         self._once(TURN_START, {"last_answer": True} if last_answer else {})
 
     def stream(self) -> "_Stream":
-        """Start an answer and return the receiver for its chunks; ``shown`` then returns its text."""
+        """Start an answer and return a receiver for its chunks; ``shown`` returns its text."""
         self._stream = _Stream(self._emit)
         return self._stream
 
