@@ -109,7 +109,7 @@ def artifact_name(name_stem: str, number: int, media_type: str) -> str:
 
 
 def stem_of(*words: str) -> str:
-    """Return a file name stem from the letters and digits in ``words``, cut to its maximum length."""
+    """Return a file name stem from the letters and digits in ``words``, cut to its length limit."""
     plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())
     return plain[:_MAX_STEM].strip("-")
 

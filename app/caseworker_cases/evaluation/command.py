@@ -40,7 +40,10 @@ _share = partial(_target, max=1)
 
 
 class WithClient(Protocol):
-    """Opens a client for a URL, or for the application in this process, and runs code with it."""
+    """Function that opens an API client and runs code with it.
+
+    The client talks to a URL, or to the application in this process.
+    """
 
     def __call__(
         self,
@@ -61,7 +64,7 @@ class WithClient(Protocol):
 
 
 def evaluation_command(with_client: WithClient) -> Callable[..., None]:
-    """Return the command that evaluates the service which ``with_client`` connects to."""
+    """Return the CLI command that evaluates the service to which ``with_client`` connects."""
 
     def command(
         dataset: Annotated[

@@ -26,7 +26,7 @@ _DAY_FIRST = re.compile(_WEEKDAY + r"(?P<day>\d\d?) (?P<month>[a-z]+),? (?P<year
 
 
 def same_answer(answer: str, gold: str) -> bool:
-    """Return whether two answers are equal as text, as numbers or as dates."""
+    """Return whether an answer equals the gold answer as text, as a number or as a date."""
     one, other = _folded(answer), _folded(gold)
     if one == other:
         return True

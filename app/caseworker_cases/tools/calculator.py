@@ -24,7 +24,7 @@ from caseworker_cases.tools.crosschecks import arithmetic
 
 MAX_LENGTH = 1000
 MAX_OPERATIONS_DEEP = 100
-"""Maximum depth of nested operations, such as the terms of one long sum."""
+"""Maximum nesting depth of operations. Each further term of a sum adds one level."""
 
 _CHARACTERS = f"^([0-9a-zA-Z+*/^%!(), .-]|{RESULT_PLACE})+$"
 """Characters that a planner may write in an expression; stops a small model from endless output."""

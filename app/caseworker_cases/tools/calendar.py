@@ -13,7 +13,7 @@ from caseworker_cases.tools.dates.operations import CLOCK_UNITS, OPERATIONS, per
 from caseworker_cases.tools.dates.reader import MAX_LENGTH, DateReader
 
 MAX_AMOUNT = 4_000_000
-"""More than the number of days between the earliest and the latest date."""
+"""Maximum amount to add to a date, more than the days between the earliest and the latest date."""
 
 _DATE = text(
     MAX_LENGTH,

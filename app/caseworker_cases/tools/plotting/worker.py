@@ -19,11 +19,11 @@ from caseworker_cases.tools.plotting.drawing import CapExceededError, drawn
 from caseworker_cases.tools.plotting.picture import Picture
 
 MAX_MEMORY_BYTES = 1 << 30
-"""Address space limit; the libraries alone map about half of it."""
+"""Limit for the process's address space, in bytes. The libraries alone map about half of it."""
 
 
 def main(idle_seconds: float) -> None:
-    """Serve requests until the input ends or the idle timeout expires."""
+    """Draw requested charts until the input ends or the idle timeout expires."""
     replies = _replies()
     _limit_memory()
     with open(0, "rb", buffering=0) as asked:  # unbuffered, so that select sees every line
