@@ -41,7 +41,7 @@ class Completion:
     """Why the answer is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
     """The provider's or the model's explanation for an incomplete answer, such as a refusal text.
-    None if there is none."""
+    None if neither gave one."""
     repairs: tuple[str, ...] = ()
     """Names of the faults in the provider's reply that were repaired."""
     estimated: bool = False
@@ -51,8 +51,8 @@ class Completion:
     thinking: str = ""
     """The reasoning text that the model returned; empty if it returned none."""
     provider_state: Mapping[str, Any] | None = None
-    """Opaque provider data to send back with this message; see :attr:`Message.provider_state`. None
-    if there is none."""
+    """Opaque provider data to send back with this message, or None; see
+    :attr:`Message.provider_state`."""
     call_key: str | None = None
     """Key of the journaled call whose result is exactly ``text``. None if ``text`` is only the JSON
     part of that result."""

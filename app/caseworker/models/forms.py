@@ -47,12 +47,12 @@ class StatedSchema(dict[str, Any]):
 
     @cached_property
     def text(self) -> str:
-        """The schema as canonical JSON text, computed once."""
+        """The schema as canonical JSON text, cached after the first use."""
         return json.dumps(self, ensure_ascii=False, sort_keys=True)
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of ``text`` in hex, computed once."""
+        """SHA-256 hash of ``text`` in hex, cached after the first use."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -148,7 +148,7 @@ def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Messag
 
 
 def json_part(reply: str) -> str | None:
-    """Extract the JSON from a reply that may have text around it; return None if there is none.
+    """Extract the JSON from a reply that may have text around it, or return None.
 
     The result is the whole reply if it is JSON. Otherwise it is the first fenced block that is
     JSON, or else the first complete JSON object. A reply that is cut off inside an object yields

@@ -43,7 +43,7 @@ class ToolDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a prompt."""
+    """A message in a prompt."""
 
     role: Role
     content: str
@@ -56,7 +56,7 @@ class Message:
     """Name of the tool that produced the result in a ``tool`` message; None for other messages."""
     provider_state: Mapping[str, Any] | None = None
     """Provider-specific JSON to send back with an assistant message, such as the signature of its
-    thinking. Other providers ignore it. None if there is none."""
+    thinking, or None. Other providers ignore it."""
     result_of: str | None = field(default=None, compare=False)
     """Key of the journaled call that produced the message: the model call for an assistant message,
     the tool call for a ``tool`` message. None if no journaled call produced it. The content of a
@@ -193,7 +193,7 @@ class ModelReply:
     """Why the answer is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
     """The provider's or the model's explanation for an incomplete answer, such as a refusal text.
-    None if there is none."""
+    None if neither gave one."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Tools to call, in the order of the reply. In an incomplete answer the arguments may be cut
     off, as ``""`` or broken JSON. Such a call must not be made."""
@@ -307,11 +307,11 @@ class RateLimits(Protocol):
         ...
 
     async def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Give up this process's queue position for a model and tenant."""
+        """Release this process's queue position for a model and tenant."""
         ...
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Block the model for all processes for ``seconds`` (provider back-off)."""
+        """Block the model for all processes for ``seconds``, as the provider requested."""
         ...
 
 

@@ -20,7 +20,7 @@ AWAY_SECONDS = 1.0
 """Delay in seconds before a call retries if the database is unavailable."""
 LONGEST_WAIT_SECONDS = 5.0
 """Maximum delay in seconds before a waiting process asks again. It limits how long a queue that has
-left can block others."""
+left can block the remaining ones."""
 
 _TAKE = """
 SELECT caseworker_take_turn(%(model)s, %(tenant)s, %(process)s,
@@ -70,7 +70,7 @@ class PostgresProviderLimits:
         await self._tell(limit, _LEAVE, (limit.model, tenant, self._process))
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Block the model for all processes for ``seconds`` (provider back-off)."""
+        """Block the model for all processes for ``seconds``, as the provider requested."""
         await self._tell(limit, _PAUSE, {"model": limit.model, "seconds": seconds})
 
     async def _tell(self, limit: RateLimit, statement: str, values: Any) -> None:

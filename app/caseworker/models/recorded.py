@@ -1,8 +1,9 @@
-"""Recorded models: replies of a real endpoint, kept in a file and replayed without a network.
+"""Recorded models: replies from a real endpoint, kept in a file and replayed without a network.
 
-A recording is a JSON Lines file. The header says what was recorded, when and how. Each other line
-is one exchange, sorted by case and purpose, so that two recordings can be compared with a line
-diff. Requests are stored as hashes; keys and URLs are not stored. Two keys identify an exchange:
+A recording is a JSON Lines file. The header describes the recorded models and settings, and when
+the recording was made. Each other line is one exchange, sorted by case and purpose, so that two
+recordings can be compared with a line diff. Requests are stored as hashes; keys and URLs are not
+stored. Two keys identify an exchange:
 
 - the *case* is the part of the run ID after its first colon, or the whole ID without a colon, so
   that a later evaluation of the same case finds it;
@@ -48,12 +49,12 @@ _WORD = re.compile(r"\s*\S+\s*?|\s+$")
 
 
 class RecordingError(ValueError):
-    """The file is not a recording that can be replayed."""
+    """A file is not a recording that can be replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFailure:
-    """The final failure of a call."""
+    """The final failure of a recorded call."""
 
     fault: ModelFault
     message: str
@@ -258,7 +259,7 @@ class RecordedProvider:
         raise ModelError(message, retryable=False, fault=fault)
 
     async def aclose(self) -> None:
-        """Do nothing: the file was read at construction."""
+        """Do nothing, because the file was read at construction."""
 
 
 def _streamed(reply: ModelReply, request: ModelRequest) -> ModelReply:

@@ -73,7 +73,7 @@ class Turns:
             self._notify(self._limits.leave(limit, tenant))
 
     def give_back(self, limit: RateLimit, tokens: int) -> None:
-        """Record unused tokens. If there are any, wake the model's queue that would wake first."""
+        """Record unused tokens. If there are any, wake the queue for this model that is due next."""
         if limit.tokens_per_minute is None:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens
@@ -196,7 +196,7 @@ class ModelTurn:
             self._line.call_next()
 
     def leave(self) -> None:
-        """Leave the queue."""
+        """Leave the queue and let the next call request a slot."""
         line = self._line
         line.waiting.pop(self, None)
         if line.called is self:

@@ -38,8 +38,7 @@ class ApprovalData(StepData):
     """JSON Schema (type object) for arguments that the reviewer may submit instead. Default: the
     reviewer cannot change the arguments."""
     timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
-    """Time limit for the decision in seconds. A request that is not decided by then counts as
-    refused."""
+    """Time limit for the decision in seconds. When it expires, the request counts as refused."""
 
 
 class ApprovalNode:

@@ -150,7 +150,7 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
     """Build a step's context for a contextual node.
 
     If a graph is executed from Python, the caller's context is a service of the run. The step
-    shares its session, trace and results. A step without input of its own gets the caller's input.
+    shares its session, trace and results. A step that has no input gets the caller's input.
     """
     caller = context.run.services.get(ExecutionContext, _NOBODY)
     upstream = dict(caller.upstream)

@@ -1,7 +1,7 @@
 """The JSON format of a graph.
 
 Steps and edges are parsed one by one and not as one document, so that an error in one of them does
-not hide errors in others.
+not hide further errors.
 """
 
 import re
@@ -36,7 +36,7 @@ MAX_ERROR_NAMES = 32
 
 
 class WorkSpec(StepData):
-    """A node type with its configuration."""
+    """A node type with the configuration for it."""
 
     type: TypeName
     data: dict[str, Any]
@@ -46,8 +46,8 @@ class PolicySpec(StepData):
     """How to handle failures of a step."""
 
     on_error: Literal["fail", "retry", "skip", "fallback"] = "fail"
-    """What happens when the attempts are exhausted: ``fail`` and ``retry`` fail the step, ``skip``
-    replaces its output by ``fallback_value``, and ``fallback`` executes the node in
+    """Outcome of the step when its attempts are exhausted. ``fail`` and ``retry`` fail the step,
+    ``skip`` replaces its output by ``fallback_value``, and ``fallback`` executes the node in
     ``fallback``."""
     retry_count: int = 0
     """Maximum number of retries after the first attempt."""
@@ -65,7 +65,8 @@ class PolicySpec(StepData):
     )
     """Names of errors that are not retried: error classes, or error codes of tools."""
     fallback: WorkSpec | None = None
-    """Node that runs instead of a failed step, with the same inputs; null if there is none."""
+    """Node that runs instead of a failed step, with the same inputs. Null unless ``on_error`` is
+    ``fallback``."""
 
     def policy(self) -> ErrorPolicy:
         """Return the engine's error policy for these settings.
@@ -96,7 +97,7 @@ class EdgeData(StepData):
     """The channel of an edge."""
 
     channel: Literal["flow", "link"]
-    """What the edge transports: ``flow`` carries values, ``link`` provides dependencies such as
+    """Channel of the edge: ``flow`` carries values, ``link`` provides dependencies such as
     tools."""
 
 

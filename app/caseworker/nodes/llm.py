@@ -116,7 +116,7 @@ class LlmNode:
         Raises:
             MissingValueError: the prompt refers to a value that does not exist.
             ModelAnswerIncomplete: the answer is cut off, withheld, refused or empty.
-            UnfitReplyError: the answer violates its schema, also when requested again.
+            UnfitReplyError: the answer violates its schema, even after it was requested again.
             CallFailedError: the provider failed after all retries.
             Stop: a limit or a cancel request prevented or ended the call.
         """

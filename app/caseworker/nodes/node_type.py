@@ -43,7 +43,7 @@ class NodeType:
 
     name: str
     description: str
-    """User documentation: how the step type uses its inputs, and what it produces."""
+    """User documentation: how the step type uses its inputs, and which outputs it produces."""
     node: Node
     data: type[StepData]
     handles: Handles = ONE_OUTPUT

@@ -1,6 +1,6 @@
-"""A step that calls a Python function registered in this process.
+"""The step type that calls a Python function registered in this process.
 
-Functions come only from the process; a graph can merely name one.
+A graph can only name a function; it cannot contain code.
 """
 
 from collections.abc import Iterable

@@ -280,7 +280,7 @@ class RouterNode:
         """Put the value on the handles of the matching routes.
 
         Raises:
-            MissingValueError: there is no value to send.
+            MissingValueError: the value to send is missing.
             TooManyComparisonsError: the conditions compare too many values.
         """
         work = Work()

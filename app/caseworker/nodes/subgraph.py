@@ -85,7 +85,7 @@ class GivenOutputs(StepData):
 
 
 class SubgraphData(GivenOutputs):
-    """A graph to execute and its outputs."""
+    """An inner graph to execute, and the outputs to take from it."""
 
     graph: GraphField
     """Graph to execute. Its first steps receive the inputs of this step, by handle."""
@@ -104,7 +104,7 @@ class SubgraphNode:
     async def execute(
         self, data: SubgraphData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Execute the graph."""
+        """Execute the inner graph and return its outputs."""
         return await data.executed(data.graph, inputs, context)
 
 
@@ -136,7 +136,7 @@ HIGHEST_MAX_ITEMS = 10_000
 
 
 class UnfitListError(ValueError):
-    """The value is not a list of items, or the list is too long."""
+    """A value is not a list of items, or the list is too long."""
 
 
 class MapData(GivenOutputs):
@@ -301,7 +301,7 @@ class MapNode:
         The output ``items`` has the numbers of completed, failed, skipped and other items.
 
         Raises:
-            MissingValueError: there is no list of items.
+            MissingValueError: the list of items is missing.
             UnfitListError: the value is not a list, or it is too long.
             Exception: an item failed; the other items are cancelled.
         """

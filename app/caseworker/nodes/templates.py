@@ -3,8 +3,8 @@
 A template is parsed once, when its graph is checked. Rendering substitutes values in a single pass:
 values are never parsed as templates, and nothing is evaluated. ``$${`` is an escaped ``${``.
 
-A path such as ``default.items.0.price`` refers to a value in the inputs of a step. The first name
-is an input handle; the others are object keys and list indexes. A path only finds JSON values: it
+A path such as ``default.items.0.price`` refers to a value in a step's inputs. The first name is an
+input handle; the following ones are object keys and list indexes. A path only finds JSON values. It
 reads no attributes and calls nothing, whatever its names are.
 """
 
@@ -101,7 +101,7 @@ class TemplateError(ValueError):
 
 
 class TooMuchTextError(ValueError):
-    """The values to substitute are too large."""
+    """The values to substitute into a template are too large."""
 
     def __init__(self, max_chars: int) -> None:
         super().__init__(

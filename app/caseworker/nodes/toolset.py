@@ -100,14 +100,14 @@ class ToolsetNode:
     async def materialize(
         self, data: ToolsetData, output_handle: str, context: FlowContext
     ) -> Toolset:
-        """Return the tools of the step."""
+        """Return the step's own tools and those of the toolsets linked to it."""
         linked = await linked_tools(context)
         own = data.toolset()
         return own if linked is None else own | linked
 
 
 async def linked_tools(context: FlowContext) -> Toolset | None:
-    """Return all tools linked to a step; None if it has no such link.
+    """Return all tools linked to a step; None if no toolset is linked.
 
     Raises:
         TypeError: a linked value is not a toolset.

@@ -40,7 +40,7 @@ class ArtifactTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedArtifact:
-    """A file that is stored with its run."""
+    """Metadata of a file that is stored with its run."""
 
     name: str
     media_type: str

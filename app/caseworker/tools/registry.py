@@ -32,7 +32,7 @@ class ToolRegistry:
         self._by_name = dict(sorted(by_name.items()))
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool with this name, or None if there is none."""
+        """Return the tool with this name, or None if it is not registered."""
         return self._by_name.get(name)
 
     def specs(self) -> tuple[ToolSpec, ...]:

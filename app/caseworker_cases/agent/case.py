@@ -1,8 +1,8 @@
 """The case value, and the step data that it is built from.
 
 A case is a question that is answered in passes. In each pass a model plans tool calls, the calls
-run, and their results are verified. The small tier (model) works first; the big tier takes over if
-the small one fails.
+run, and their results are verified. The small tier (model) works first. If it fails, the case
+escalates to the big tier.
 """
 
 from dataclasses import dataclass, replace
@@ -70,7 +70,7 @@ class ActLimits:
     tier."""
     max_steps_fallback_only: int
     """Maximum number of ACT steps in ``fallback_only``, never more than ``max_steps``. With 1, a
-    single pass runs and the gate decides what follows. With 0, a single pass runs and is only
+    single pass runs and the gate decides how to continue. With 0, a single pass runs and is only
     verified."""
     no_progress_patience: int
     """Number of consecutive rounds without improvement that are tolerated. One more ends the small
@@ -229,7 +229,7 @@ class CaseData(StepData):
         Raises:
             MissingValueError: the question refers to a value that does not exist.
             TooMuchTextError: the values are too large.
-            CaseDataError: there is no question.
+            CaseDataError: the question is empty.
         """
         limits = {} if self.act is None else self.act.model_dump(exclude_none=True)
         return Case(

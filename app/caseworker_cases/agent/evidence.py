@@ -112,8 +112,8 @@ def compose(evidence: Sequence[Evidence]) -> Answer | None:
 def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
     """Return the findings on which an answer is based.
 
-    A written answer is based on the latest equivalent finding, if there is one, and on the results
-    that this finding used.
+    A written answer is based on the latest equivalent finding, if any, and on the results that this
+    finding used.
     """
     written = any(found.tool == RESPOND for found in answer.basis)
     findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
@@ -129,7 +129,7 @@ def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list
 
 
 def finding(result: ToolResult) -> str | None:
-    """Return a tool's finding as text: a number if there is one, otherwise its ``text``.
+    """Return a tool's finding as text: its number if it has one, otherwise its ``text``.
 
     A calendar result has the date in words (``Monday, September 8, 2025``) as ``text`` and the ISO
     date as ``value``. A number of days is a ``value``.

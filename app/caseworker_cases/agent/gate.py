@@ -27,7 +27,7 @@ ACT_STEPS = "act_steps"
 
 
 class Decision(StrEnum):
-    """What the loop does next."""
+    """The next action of the loop."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -104,7 +104,7 @@ _LIMITS = {
 
 
 def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
-    """Decide what the loop does next."""
+    """Decide whether to continue, stop or escalate."""
     if state.passed:
         return GateDecision(Decision.STOP, Reason.PASSED)
     if state.tier is Tier.BIG:

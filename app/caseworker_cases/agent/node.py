@@ -55,8 +55,8 @@ RESULT = "result"
 MAX_REASON_CHARS = 400
 
 REMEMBERED_OFFERS = 64
-"""Maximum number of cached tool offers. There is one offer for cases without linked tools, one for
-each graph with links, and one for each set of expected tools."""
+"""Maximum number of cached tool offers: one for cases without linked tools, one for each graph with
+links, and one for each set of expected tools."""
 
 
 class CaseFailedError(Exception):
@@ -95,7 +95,7 @@ class CaseNode:
         """Work on a case; put its result on ``result`` and its answer on ``default``.
 
         Raises:
-            CaseDataError: there is no question.
+            CaseDataError: the question is empty.
             MissingValueError: the question refers to a value that does not exist.
             CaseFailedError: the big tier failed too.
             Stop: a limit or a cancel request ended it. The result so far is kept.
@@ -157,7 +157,7 @@ def _unknown(_: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]
 
 
 def case_type(parts: NodeParts) -> NodeType:
-    """Build the step type for cases from the objects of a process."""
+    """Build the step type that works on cases, with a process's tools and settings."""
     return type_of(
         CaseNode(
             models=parts.models,

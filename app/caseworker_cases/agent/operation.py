@@ -58,7 +58,7 @@ class OperationCheck:
     async def holds(self, *, expected: bool) -> bool | None:
         """Return whether the operation is confirmed; False if another plan differs.
 
-        ``expected`` says that the answer is the finding of an expected tool. It confirms the
+        ``expected`` is True if the answer is the finding of an expected tool. This confirms the
         operation unless the built-in planner's plan differs.
 
         None means undecided. Either the question has no words, the reply is not a plan, or the

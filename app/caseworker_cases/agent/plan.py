@@ -38,7 +38,7 @@ _INTENDED = re.compile(r"\$\{results?\b")
 _INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 CANNOT = "cannot"
-"""Function name that a planner calls, instead of a tool, to give up."""
+"""Function name that a planner calls, instead of a tool, to decline the case."""
 
 _CANNOT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -65,7 +65,7 @@ CALLS = PlanForm("calls", "function", "arguments", lead="steps")
 
 
 def plan_schema(functions: Iterable[Function], form: PlanForm = ACTIONS) -> StatedSchema:
-    """Return the JSON Schema for plans, with one branch per function and one to give up.
+    """Return the JSON Schema for plans, with a branch per function and one for ``CANNOT``.
 
     The title of a branch is the name of the tool that its function belongs to.
     """

@@ -56,7 +56,7 @@ class Planner:
     """Requests a plan for each pass.
 
     If a reply violates the schema or names an unknown tool, the planner is reprompted once with the
-    error. A planner that gives up is not called again.
+    error. A planner that declines the case is not called again.
     """
 
     def __init__(self, work: CaseWork) -> None:
@@ -65,7 +65,7 @@ class Planner:
         self._dialogue = Dialogue(work.case, work.tools)
 
     async def plan(self) -> Plan | PlanFailure:
-        """Return a plan, which may still name unknown tools, or the reason why there is none."""
+        """Return a plan, which may still name unknown tools, or the reason for having no plan."""
         try:
             return await self._plan()
         except CallFailedError as failed:
@@ -78,7 +78,7 @@ class Planner:
             return PlanFailure(PlanFailureKind.CALLS_USED)
 
     async def second_plan(self) -> Plan | None:
-        """Request a plan in another form without showing the first; None if there is no plan.
+        """Request a plan in another form without showing the first; None if the request fails.
 
         Raises:
             Stop: a cancel request or the run's time limit ended the call.

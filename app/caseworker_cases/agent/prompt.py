@@ -1,7 +1,7 @@
-"""The prompts of a case: constant parts first, the question last.
+"""The prompts for a case: constant parts first, the question last.
 
-The system message holds the instructions and the tools, and is equal for all cases with the same
-tools. User messages are JSON documents, equal for equal states.
+The system message holds the instructions and the tools, and is the same for all cases with the same
+tools. User messages are JSON documents. They are the same for equal states of a case.
 """
 
 import json
@@ -101,8 +101,8 @@ class Dialogue:
     def ask(self, evidence: Sequence[Evidence], failure: str | None) -> tuple[Message, ...]:
         """Return the next prompt.
 
-        ``evidence`` is the complete evidence of the case, in order. ``failure`` says why the last
-        plan failed; None if it did not.
+        ``evidence`` is the complete evidence of the case, in order. ``failure`` is the reason why
+        the last plan failed; None if it did not.
         """
         document: dict[str, Any] = {}
         if len(evidence) > self._shown:

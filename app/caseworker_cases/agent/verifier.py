@@ -57,8 +57,8 @@ Recompute = Callable[[Evidence], ToolResult | None]
 """Function that runs an action again and returns the result, or None if it cannot be repeated."""
 
 Agrees = Callable[[Evidence], bool | None]
-"""Function that returns whether another method gives the same result; None if there is no other
-method."""
+"""Function that returns whether another method gives the same result; None if no other method
+exists."""
 
 
 class Check(StrEnum):
@@ -127,9 +127,9 @@ def verify(
 ) -> Verdict:
     """Verify how well the evidence answers the case.
 
-    ``recompute`` and ``agrees`` are called for the actions that the answer is based on, to check
-    their results. ``same`` compares answers. ``operation`` is whether the plan's operation is
-    confirmed without a gold answer; None if that is not known.
+    ``recompute`` repeats the actions, and ``agrees`` cross-checks those on which the answer is
+    based. ``same`` compares answers. ``operation`` is whether the plan's operation is confirmed
+    without a gold answer; None if that is not known.
     """
     answer = compose(evidence)
     used = {found.tool for found in evidence if not found.failed and not found.refused}
@@ -306,7 +306,7 @@ class DeterministicTools:
     async def again(
         self, name: str, args: Mapping[str, Any], context: ToolContext
     ) -> ToolResult | None:
-        """Run a tool again; None if its result does not depend on the arguments alone."""
+        """Run a tool again; None if it is external or not deterministic."""
         tool = self._tools.get(name)
         if tool is None or not tool.spec.deterministic:
             return None
@@ -317,7 +317,7 @@ class DeterministicTools:
             return failure("The tool broke when it was asked again.", type(error).__name__)
 
     async def agrees(self, found: Evidence, context: ToolContext) -> bool | None:
-        """Return whether another method gives the same result; None if there is no other method."""
+        """Return whether another method gives the same result; None if no other method exists."""
         tool = self._tools.get(found.tool)
         if not isinstance(tool, CrossChecked):
             return None

@@ -119,7 +119,7 @@ class CaseState:
     plan_failure: PlanFailure | None = None
     """Why the current pass has no plan; None if it has one."""
     failure: str | None = None
-    """Description of the last pass's errors, for the next planner; None if there were none."""
+    """Description of the last pass's errors, for the next planner; None without errors."""
     planned_by: str = ""
     """ID of the trace node of the model call that produced the last plan."""
     verified: bool | None = False

@@ -1,8 +1,8 @@
 """The ``eval`` command: its options, progress bar and exit codes.
 
-Exit code 0: all targets are met, or ``--no-gate``. 1: a target was missed. 2: nothing was measured
-because of the options, the data set or the service. 130: the evaluation was interrupted; running
-cases were cancelled, and the finished ones are written.
+Exit code 0: no target was missed, or ``--no-gate`` was given. 1: a target was missed. 2: nothing
+was measured because of the options, the data set or the service. 130: the evaluation was
+interrupted; running cases were cancelled, and results of finished cases were written.
 """
 
 import sys

@@ -53,7 +53,7 @@ class EvalCase(BaseModel, extra="forbid", frozen=True):
     """Input of the case. It may be blank or too long, to test that the service rejects it."""
     expected_tools: tuple[Text, ...] = ()
     gold_answer: Text | None = None
-    """The correct answer. If it is None, the service's own verification decides."""
+    """The correct answer. With None, the service's own verification decides."""
     family: Word = "general"
     difficulty: Difficulty = "medium"
     """Difficulty of the case. Only ``easy`` cases (one tool, one action) count for the latency

@@ -71,7 +71,7 @@ class OutputFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to evaluate, and the targets to meet."""
+    """The data set, options and targets of an evaluation."""
 
     dataset: Dataset
     """All cases in the file. ``selection`` and the service's models decide which of them run."""

@@ -1,7 +1,7 @@
 """Targets for an evaluation, and the regression allowed against an earlier one.
 
-A metric that was not measured, such as the latency of easy cases if there are none, misses no
-target.
+A metric that was not measured misses no target. An example is the latency of easy cases in a data
+set without easy cases.
 """
 
 import json

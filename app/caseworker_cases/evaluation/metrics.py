@@ -70,7 +70,7 @@ def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Return the nearest-rank percentile, rounded to four decimals; None if there are no values."""
+    """Return the nearest-rank percentile, rounded to four decimals; None without values."""
     if not values:
         return None
     return round(sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)], 4)

@@ -178,7 +178,7 @@ class Runner:
 
 
 def run_id_of(evaluation_id: str, case: EvalCase, repeat: int) -> str:
-    """Return the run ID for a trial. Recordings identify the case by the text after the colon."""
+    """Return a trial's run ID; recordings identify the case by the text after its first colon."""
     return f"{evaluation_id}:{case.id}" if repeat == 1 else f"{evaluation_id}:{case.id}:{repeat}"
 
 

@@ -56,7 +56,7 @@ class PlanningPrompt:
         )
 
     def error(self) -> str:
-        """Return the last error message; empty if there was no error."""
+        """Return the last error message; empty if nothing failed."""
         for found in reversed(self.evidence):
             result = found.get("result", found)
             if isinstance(result, Mapping) and (reason := _reason(result.get("error"))):

@@ -52,16 +52,15 @@ class OfflineProvider:
         return ModelReply(text=json.dumps(planned), model=model, usage=usage, finish_reason="stop")
 
     async def aclose(self) -> None:
-        """Do nothing, because there is no connection."""
+        """Do nothing, because this provider opens no connection."""
 
 
 def plan(prompt: PlanningPrompt) -> Plan:
-    """Return the only plan for a question, or why there is none.
+    """Return the only plan for a question, or the reason for having none.
 
-    There is none if the question matches no sentence, or if the plan needs a tool that is not
-    allowed. A plan that was already tried or has failed is not returned again. There is one
-    exception: after a failure, it is changed to skip the days of a month or year that have no
-    prices yet.
+    A question that matches no sentence has no plan, and neither has one that needs a forbidden
+    tool. A plan that was already tried or has failed is not returned again, with one exception:
+    after a failure, it is changed to skip the days of a month or year that have no prices yet.
     """
     error, first_days = prompt.error(), prompt.first_days()
     if error and not first_days:

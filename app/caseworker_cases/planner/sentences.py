@@ -2,8 +2,8 @@
 
 A sentence is plain text with three notations: ``[a ]`` is optional, ``(a|b)`` is one of several
 alternatives, and ``{place}`` or ``{name:place}`` is a placeholder. ``<what is>`` and ``<which date
-is>`` stand for the usual optional openings. A sentence is split at its placeholders. Each part is
-matched once, from left to right and without backtracking, so parsing takes linear time.
+is>`` are short for the usual optional openings. A sentence is split at its placeholders. Each part
+is matched once, from left to right and without backtracking, so parsing takes linear time.
 """
 
 import re

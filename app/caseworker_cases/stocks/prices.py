@@ -101,7 +101,7 @@ class PriceSource(Protocol):
 
         Raises:
             ToolRefusedError: the error code gives the reason. ``unknown_symbol``: the symbol is
-                unknown. ``out_of_range``: the dates are not covered. ``no_data``: there is no
+                unknown. ``out_of_range``: the dates are not covered. ``no_data``: the range has no
                 trading day. ``source_unavailable``: the source is unreachable or rate-limits the
                 caller. ``source_refused``: the source rejects the key.
         """

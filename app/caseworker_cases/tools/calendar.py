@@ -1,4 +1,4 @@
-"""The calendar tool."""
+"""The calendar tool: date arithmetic and conversions."""
 
 from collections.abc import Mapping
 from datetime import MAXYEAR, MINYEAR
@@ -50,12 +50,12 @@ _FUNCTIONS = (
 
 
 class Calendar(CheckedTool):
-    """Date arithmetic on structured arguments; a Tool.
+    """A Tool for date arithmetic on structured arguments.
 
     The result is ``{"value": ISO date or number, "text": in words, "timezone": zone, …}``. The zone
-    is the argument ``timezone``, else the run's zone; a converted time has its target zone. Error
-    codes are ``invalid_date``, ``ambiguous_date``, ``unknown_timezone``, ``invalid_arguments`` and
-    ``out_of_range``.
+    is the argument ``timezone``, or else the run's zone. A converted time has its target zone.
+    Error codes are ``invalid_date``, ``ambiguous_date``, ``unknown_timezone``,
+    ``invalid_arguments`` and ``out_of_range``.
     """
 
     spec = ToolSpec(

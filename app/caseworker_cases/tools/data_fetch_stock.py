@@ -67,10 +67,10 @@ _SPEC = ToolSpec(
 
 
 class DataFetchStock(PriceTool):
-    """Daily prices from a PriceSource; a Tool.
+    """A Tool that returns daily prices from a PriceSource.
 
     The result is ``{"symbol", "source", "currency", "start", "end", "count", "columns", "rows",
-    "rows_omitted", "summary", "text"}``; ``start`` and ``end`` are the first and the last trading
+    "rows_omitted", "summary", "text"}``. ``start`` and ``end`` are the first and the last trading
     day found. For a single day it also has ``value``: the first requested field on that day.
     """
 

@@ -106,7 +106,7 @@ class Said:
 
     @property
     def shown(self) -> str:
-        """The redacted error message with a colon in front; empty if there is none."""
+        """The redacted error message with a colon in front, or an empty string."""
         text = " ".join(self.message[:_SEARCHED_CHARS].split())
         return f": {redact_text(text, max_chars=_SAID_CHARS)}" if text else ""
 

@@ -123,8 +123,8 @@ def _with_children(schema: Schema, change: Callable[[Any], Any]) -> dict[str, An
 def is_strict(schema: Any) -> bool:
     """Return whether OpenAI's strict mode accepts a schema without changing its meaning.
 
-    A strict endpoint treats every object as closed. For a schema with an open object, such as the
-    arguments of a tool yet to be chosen, that would allow only ``{}`` there.
+    A strict endpoint allows no additional properties in any object. An object with arbitrary
+    properties, such as the arguments of a tool yet to be chosen, could then only be ``{}``.
     """
     if not isinstance(schema, Mapping):
         return True

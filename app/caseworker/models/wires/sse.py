@@ -18,7 +18,7 @@ class Event:
     """A server-sent event that has data."""
 
     name: str
-    """Value of the ``event`` field; empty if there is none."""
+    """Value of the ``event`` field; empty if the field is missing."""
     data: str
     """The ``data`` lines, joined by newlines."""
 

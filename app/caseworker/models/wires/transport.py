@@ -41,7 +41,7 @@ _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
 class WireError(Exception):
-    """There is no reply, or the reply was rejected."""
+    """No reply arrived, or the reply was rejected."""
 
     words = "the connection failed or was cut"
     retryable = False
@@ -130,7 +130,7 @@ class ModelTransport:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
-        """Send one request and return the reply, whose body is still unread."""
+        """Send one request and return the reply, whose body has not been read yet."""
         if self._session is None:
             self._session = self._open_session()
         sent = {**headers, "accept-encoding": "identity"}

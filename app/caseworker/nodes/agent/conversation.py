@@ -57,7 +57,7 @@ class Conversation:
         self._window.add(*messages)
 
     def cut(self, max_tokens: int, tools: Sequence[ToolDefinition]) -> Cut | None:
-        """Return the messages to drop so that the others fit; None if all of them fit.
+        """Return the messages to drop so that the remaining ones fit; None if all messages fit.
 
         Raises:
             ConversationTooLongError: the messages that must always be sent do not fit either.

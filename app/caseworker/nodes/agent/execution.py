@@ -1,8 +1,8 @@
 """Executes agents as steps, and as tools of other agents.
 
-An agent runs in its own budget scope inside its caller's scope, under its own trace node. A stop of
-its run also stops the agent. As a tool it fails like a tool: if only the agent itself ends, for
-example because of its own limit, the calling model receives that as a tool result.
+An agent runs in a separate budget scope inside its caller's scope, under a separate trace node. A
+stop of its run also stops the agent. As a tool it fails like a tool: if only the agent itself ends,
+for example because of a limit in its definition, the calling model receives that as a tool result.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class AgentTask:
     messages: Sequence[Message]
     """The earlier messages of the conversation, followed by the request."""
     linked: Toolset | None = None
-    """Tools and agents linked to the step; None if there are none."""
+    """Tools and agents linked to the step; None without such a link."""
     depth: int = 1
     """Nesting depth of this agent; the outermost agent has depth 1."""
 
@@ -74,7 +74,7 @@ class AgentTask:
         """Build the initial conversation.
 
         Raises:
-            AgentInputError: an input is missing or invalid, or there is no request.
+            AgentInputError: an input is missing or invalid, or the request is missing.
             MissingValueError: the prompt refers to a value that does not exist.
         """
         definition = self.definition

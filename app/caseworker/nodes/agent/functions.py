@@ -1,4 +1,4 @@
-"""Offers a tool's functions to models, each with the names and types of its own arguments only.
+"""Offers a tool's functions to models, each with the names and types of only its arguments.
 
 A model chooses more reliably between functions with few arguments than between the argument sets of
 one tool with many operations. A call of a function is translated to a call of the tool.

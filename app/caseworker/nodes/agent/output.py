@@ -28,14 +28,14 @@ class OutputInvalidError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An agent's answer."""
+    """An agent's answer, with the outcome of its schema validation."""
 
     output: Any
     raw: str
     valid: bool | None
     """Whether the answer matches the required schema; None if no schema is required."""
     problem: str | None = None
-    """Description of the schema violation; None if there is none."""
+    """Description of the schema violation; None if the answer violates no schema."""
 
 
 class Output:

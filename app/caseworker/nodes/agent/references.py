@@ -12,7 +12,7 @@ from caseworker.nodes.templates import compact
 from caseworker.platform.logs.redaction import redact_text
 
 MAX_SHOWN_CHARS: Final = 4000
-"""Maximum characters of a tool's arguments or result in an event."""
+"""Maximum length, in characters, of a tool's arguments or result in an event."""
 LEAST_CHARS: Final = 100
 """Minimum length in characters of a text that is replaced by a reference. A reference takes as much
 space as a shorter text."""

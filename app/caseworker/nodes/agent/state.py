@@ -28,7 +28,8 @@ class AgentState:
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
-    """The provider's or the model's explanation for an incomplete answer; None if there is none."""
+    """The provider's or the model's explanation for an incomplete answer; None if neither gave
+    one."""
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Number of answers from each model, keyed by provider and model."""
 

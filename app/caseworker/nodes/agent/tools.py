@@ -36,7 +36,7 @@ class LinkedAgent:
 
     definition: AgentDefinition
     linked: Toolset | None = None
-    """Tools and agents linked to the agent's step; None if there are none."""
+    """Tools and agents linked to the agent's step; None without such a link."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Input values that the agent's step provides."""
 

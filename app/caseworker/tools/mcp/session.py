@@ -116,7 +116,7 @@ class Session:
         A cancelled caller returns immediately. The server is notified in the background.
 
         Raises:
-            ToolRefusedError: there is no result; its code gives the reason.
+            ToolRefusedError: the call has no result; the error's code gives the reason.
         """
         call = asyncio.create_task(self._request(tool, args))
         self._calls.add(call)

@@ -2,7 +2,7 @@
 
 The SDK's own transport buffers lines of any length, so this module replaces it. The child leads its
 own process group. It is stopped as the protocol specifies: its stdin is closed, then the group gets
-SIGTERM, then SIGKILL. If this process is killed, the kernel closes the child's stdin, which tells
+SIGTERM, then SIGKILL. If this process is killed, the kernel closes the child's stdin, which signals
 the child to exit.
 """
 

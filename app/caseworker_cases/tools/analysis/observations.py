@@ -35,7 +35,7 @@ class Observations:
     source: str = "given values"
     symbol: str | None = None
     note: str | None = None
-    """Note needed to interpret the numbers, such as about splits; None if there is none."""
+    """Note needed to interpret the numbers, such as about splits; None without a note."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -108,7 +108,7 @@ def end_of_month(year: int, month: int) -> date:
 
 
 def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
-    """Return the nth Monday (``weekday`` 0) to Sunday of a month; ``nth`` -1 is the last."""
+    """Return the date of a month's nth ``weekday`` (0 is Monday); ``nth`` -1 is the last one."""
     weeks = calendar.monthcalendar(year, month)
     days = [week[weekday] for week in weeks if week[weekday]]
     if nth > len(days):
@@ -118,13 +118,16 @@ def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
 
 
 def next_weekday(day: date, weekday: int, *, forward: bool) -> date:
-    """Return the nearest date with this weekday strictly after ``day``, or strictly before it."""
+    """Return the nearest date with this weekday after ``day``, or before it if not ``forward``.
+
+    ``day`` itself is never returned.
+    """
     distance = (weekday - day.weekday()) % 7 if forward else (day.weekday() - weekday) % 7
     return shifted(day, (distance or 7) * (1 if forward else -1), "days")
 
 
 def whole_months_between(start: date, end: date) -> tuple[int, int]:
-    """Return the full months from ``start`` to a later ``end``, and the remaining days."""
+    """Return the number of full months from ``start`` to a later ``end``, and of days left over."""
     months = (end.year - start.year) * 12 + end.month - start.month
     if _months_after(start, months) > end:
         months -= 1

@@ -1,9 +1,10 @@
 """The drawing process: ``python -m caseworker_cases.tools.plotting.worker IDLE_SECONDS``.
 
-It reads chart descriptions from standard input, one JSON line each. It answers each with a JSON
-line, followed by the number of bytes given in that line. It has no keys in its environment, a
-memory limit and no state, so its parent can kill it at any time. It exits when its input ends, or
-after the idle timeout, so that an idle service does not pay for it.
+It reads chart descriptions from standard input, one JSON line each. The reply to each is a JSON
+line with the size of the chart in bytes, followed by the chart. On failure the line names the
+problem instead. The process has no keys in its environment, a memory limit and no state, so its
+parent can kill it at any time. It exits when its input ends. It also exits after the idle timeout,
+so that an idle service does not pay for it.
 """
 
 import json
