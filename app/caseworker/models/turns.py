@@ -73,7 +73,7 @@ class Turns:
             self._notify(self._limits.leave(limit, tenant))
 
     def give_back(self, limit: RateLimit, tokens: int) -> None:
-        """Record unused tokens. If there are any, wake the queue for this model that is due next."""
+        """Record unused tokens. If there are any, wake the queue of this model that is due next."""
         if limit.tokens_per_minute is None:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens

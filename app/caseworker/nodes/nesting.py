@@ -79,7 +79,7 @@ GraphField = Annotated[
         }
     ),
 ]
-"""A graph nested in a step."""
+"""Field type for a graph nested in a step's data."""
 
 StepField = Annotated[
     InnerStep,
@@ -93,7 +93,7 @@ StepField = Annotated[
         }
     ),
 ]
-"""A step nested in a step."""
+"""Field type for a step nested in another step's data."""
 
 
 Place = tuple[str | int, ...]

@@ -91,7 +91,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer with the evidence for it."""
+    """An answer to a case, with the evidence for it."""
 
     text: str
     basis: tuple[Evidence, ...]

@@ -85,8 +85,7 @@ class Verdict:
 
     checks: Mapping[Check, bool | None]
     failure: str
-    """Description of the errors for the planner, without the gold answer; empty if there are
-    none."""
+    """Description of the errors for the planner, without the gold answer; empty without errors."""
     pass_metric: float
     """Fraction of the applicable checks that must pass."""
     needs_operation: bool = False

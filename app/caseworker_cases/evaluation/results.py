@@ -99,7 +99,7 @@ class Result:
 
     @property
     def right(self) -> bool:
-        """Whether the answer equals the gold answer, verified or not; False if either is missing."""
+        """Whether the answer equals the gold answer, verified or not; False if one is missing."""
         gold = self.case.gold_answer
         return gold is not None and self.answer is not None and same_answer(self.answer, gold)
 
