@@ -1,4 +1,4 @@
-"""The model's answer as agents and steps receive it."""
+"""The model answer that agents and steps receive."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from caseworker.models.ports import Incomplete, Message, ToolCall
 
 
 class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure as callers see it
-    """A model's answer is not complete."""
+    """A model's answer is incomplete: cut off, withheld, refused or empty."""
 
     def __init__(self, incomplete: Incomplete, said: str | None = None) -> None:
         """Build the message; ``said`` is the explanation of the provider or the model, if any."""
@@ -19,47 +19,49 @@ class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A model's answer with its token usage and cost; it may be replayed from the journal."""
+    """A model's answer with its token usage and cost, possibly replayed from the journal."""
 
     text: str
-    """The reply text. If JSON was requested, only the JSON part, provided the reply has one."""
+    """The reply text. If JSON was requested and the reply contains JSON, only the JSON part."""
     provider: str
-    """The provider of the model that answered, which may be a fallback."""
+    """Name of the provider that answered, which may be a fallback."""
     model: str
-    """The model that answered, as its provider names it."""
+    """Name of the model that answered, as its provider reports it."""
     tokens_in: int
     tokens_out: int
     tokens_cached: int = 0
-    """The part of ``tokens_in`` that the provider read from its cache."""
+    """Number of input tokens, included in ``tokens_in``, that the provider read from its cache."""
     tokens_reasoning: int = 0
-    """The part of ``tokens_out`` that was spent on reasoning."""
+    """Number of output tokens, included in ``tokens_out``, that the model spent on reasoning."""
     cost_usd: Decimal | None
-    """None if the model's price is unknown."""
+    """Cost in US dollars; None if the model's price is unknown."""
     finish_reason: str | None = None
-    """Why the model stopped writing, in the provider's own term."""
+    """The provider's own name for why the model stopped writing; None if it sent none."""
     incomplete: Incomplete | None = None
-    """Why the answer is not complete; None if it is."""
+    """Why the answer is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
-    """The provider's or the model's explanation for an incomplete answer, such as a refusal
-    text."""
+    """The provider's or the model's explanation for an incomplete answer, such as a refusal text.
+    None if neither gave one."""
     repairs: tuple[str, ...] = ()
-    """The kinds of faults in the provider's reply that were repaired."""
+    """Names of the faults in the provider's reply that were repaired."""
     estimated: bool = False
-    """Whether tokens and cost are estimates, because the provider sent no counts."""
+    """Whether the token counts and the cost are estimates because the provider sent no counts."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tool calls that the model requests, in its order."""
+    """The tool calls that the model requests, in the order of the reply."""
     thinking: str = ""
-    """The reasoning that the model exposed."""
+    """The reasoning text that the model returned; empty if it returned none."""
     provider_state: Mapping[str, Any] | None = None
-    """Opaque provider data to send back with this message; see :attr:`Message.provider_state`."""
+    """Opaque provider data to send back with this message, or None; see
+    :attr:`Message.provider_state`."""
     call_key: str | None = None
-    """The key of the journaled call whose result is exactly ``text``; None if JSON was
-    extracted."""
+    """Key of the journaled call whose result is exactly ``text``. None if ``text`` is only the JSON
+    part of that result."""
     node_id: str = ""
-    """The call node of this call; it becomes the parent of the tool calls that the model
-    requests."""
+    """ID of this call's node in the trace. The tool calls that the model requests become its
+    children."""
     failed: tuple[str, ...] = ()
-    """The call nodes of earlier failed calls for this answer, in other forms or to other models."""
+    """IDs of the trace nodes of earlier failed calls for the same answer. Those calls used another
+    structured-output mode or another model."""
 
     def require_complete(self) -> None:
         """Raise ModelAnswerIncomplete if the answer is not complete."""
@@ -68,7 +70,7 @@ class Completion:
 
     @property
     def message(self) -> Message:
-        """The answer as an assistant message for the next prompt."""
+        """This answer as an assistant message for the next prompt."""
         return Message(
             role="assistant",
             content=self.text,
@@ -79,10 +81,10 @@ class Completion:
 
     @property
     def tokens_estimated(self) -> int:
-        """Tokens that are estimated: all of them or 0."""
+        """Number of estimated tokens: all tokens if the counts are estimates, else 0."""
         return self.tokens_in + self.tokens_out if self.estimated else 0
 
     @property
     def cost_usd_estimated(self) -> Decimal:
-        """The cost in US dollars that is estimated: all of it or 0."""
+        """Estimated cost in US dollars: the whole cost if it is an estimate, else 0."""
         return (self.cost_usd or Decimal(0)) if self.estimated else Decimal(0)

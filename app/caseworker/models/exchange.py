@@ -1,4 +1,7 @@
-"""One request to one model in one reply form: a separate call in trace, journal and budget."""
+"""Executes one request to one model in one structured-output mode.
+
+Each exchange is a separate call in the trace, the journal and the budget.
+"""
 
 import hashlib
 import json
@@ -41,31 +44,32 @@ from caseworker.models.turns import Turns
 log = structlog.get_logger(__name__)
 
 OnDelta = Callable[[int, Delta], None]
-"""Called with the attempt number, from 1, and a part of that attempt's reply."""
+"""Callback invoked for each part of a streamed reply, with the attempt number (starting at 1) and
+the part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One request to one model in one form."""
+    """One request to one model in one structured-output mode."""
 
     model: ChatModel
     request: ModelRequest
     name: str
-    """The name of the call in the trace."""
+    """Name of the call in the trace."""
     key: StepPath
-    """The path of the call in the run; it is the same each time the run is executed."""
+    """Path that identifies the call in the run. It is the same each time the run is executed."""
     metadata: Mapping[str, Any]
     wants_json: bool = False
-    """Whether the reply must be JSON, regardless of the reply form."""
+    """Whether the reply must be JSON, in any structured-output mode."""
     log: MessageLog | None = None
-    """The conversation log, if the request sends exactly the messages of a log."""
+    """The message log, if the request sends exactly its messages; otherwise None."""
 
     @cached_property
     def request_hash(self) -> str:
-        """Return the hash of the request; a recorded reply to a different request is not replayed.
+        """Return a hash of the request, which prevents replaying the reply to a different request.
 
-        It is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state of
-        the messages that it has already read.
+        The hash is a prefix of the SHA-256 of a JSON document. A message log supplies the hash
+        state for the messages that it has already hashed.
         """
         request, schema = self.request, self.request.json_schema
         asked: dict[str, Any] = {
@@ -89,7 +93,7 @@ class Exchange:
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        """The request parameters that a trace shows in addition to the messages."""
+        """Request parameters that a trace shows in addition to the messages."""
         request, external = self.request, self.model.provider.external
         return {
             "max_output_tokens": request.max_output_tokens,
@@ -100,7 +104,7 @@ class Exchange:
         }
 
     def note_stored(self) -> None:
-        """Record in the log that a journaled call stores the prompt up to this point."""
+        """Record in the message log which journaled call stores the prompt up to this point."""
         log, count = self.log, len(self.request.messages)
         if log is None or (log.stored is not None and log.stored.messages > count):
             return
@@ -131,7 +135,7 @@ class Exchanges:
         once: Mapping[Dimension, Amount],
         on_delta: OnDelta | None = None,
     ) -> Completion:
-        """Send the request, with retries; ``once`` is charged with the first attempt.
+        """Send the request and retry it if necessary; charge ``once`` with the first attempt only.
 
         ``on_delta`` receives the parts of the reply as they arrive. A replayed reply has no parts.
 
@@ -308,7 +312,7 @@ def _shown_message(message: Message) -> dict[str, Any]:
 
 
 def completion_of(exchange: Exchange, answered: Answered) -> Completion:
-    """Build the completion from a journaled answer; keep only the JSON if it was requested."""
+    """Build the completion from a journaled answer; if JSON was requested, keep only the JSON."""
     value: Mapping[str, Any] = answered.value
     cost, incomplete = value.get("cost_usd"), value.get("incomplete")
     text = read_json(value["text"]) if exchange.wants_json else value["text"]

@@ -1,10 +1,11 @@
-"""How a model is asked for JSON: with a schema, in JSON mode, or by the prompt alone.
+"""Structured-output modes: how a model is asked for JSON.
 
-Not every endpoint supports all three forms. The strictest form is tried first. If the endpoint
-rejects its parameter, the request is repeated in the next simpler form, and later requests start
-there. Later requests also start in a simpler form if an endpoint accepts the parameter but replies
-with prose. Constraints that a form does not enforce are added to the prompt. Text around the JSON
-in a reply is removed.
+The modes are a schema parameter, the provider's JSON mode, or instructions in the prompt alone. Not
+every endpoint supports all three. The strictest mode is tried first. If the endpoint rejects its
+parameter, the request is repeated in the next simpler mode, and later requests start there. Later
+requests also start in a simpler mode if an endpoint accepts the parameter but replies with prose.
+Constraints that a mode does not enforce are added to the prompt. Text around the JSON in a reply is
+removed.
 """
 
 import hashlib
@@ -19,10 +20,11 @@ from typing import Any
 from caseworker.models.ports import Message, ModelRequest
 
 MAX_REPLY_CHARS = 1_000_000
-"""Replies longer than this are not searched for JSON."""
+"""Maximum length, in characters, of a reply that is searched for JSON."""
 
 NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
-"""NUL, which the database cannot store, and lone surrogates, which UTF-8 cannot encode."""
+"""Matches characters that cannot be stored: NUL, which the database rejects, and lone surrogates,
+which UTF-8 cannot encode."""
 _MAX_TRIES = 100
 """Maximum number of opening braces to try in a reply; each try may be linear in its length."""
 _FENCE = re.compile(r"^ {0,3}```([A-Za-z0-9]*)[ \t]*$", re.MULTILINE)
@@ -38,40 +40,40 @@ _STATED = "Your whole reply must be that one JSON value, without prose and witho
 
 
 class StatedSchema(dict[str, Any]):
-    """A JSON Schema that the messages already state, so no form adds it to the prompt.
+    """A JSON Schema that the messages already contain, so no mode adds it to the prompt.
 
-    Build it once and share it between requests; it is never changed.
+    Build it once and share it between requests. It must not be modified.
     """
 
     @cached_property
     def text(self) -> str:
-        """The schema as canonical JSON text, computed once."""
+        """The schema as canonical JSON text, cached after the first use."""
         return json.dumps(self, ensure_ascii=False, sort_keys=True)
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of ``text`` in hex, computed once."""
+        """SHA-256 hash of ``text`` in hex, cached after the first use."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 class ReplyForm(StrEnum):
-    """One way to ask for JSON, from the strictest to the simplest."""
+    """A structured-output mode. Members are ordered from the strictest to the simplest."""
 
     SCHEMA = "schema"
-    """The schema is sent in the protocol's own parameter."""
+    """The endpoint receives the schema in a request parameter and enforces it."""
     JSON = "json"
-    """JSON mode: the protocol guarantees an object, and the prompt states the schema."""
+    """The endpoint's JSON mode guarantees an object, and the prompt contains the schema."""
     TEXT = "text"
-    """Only the prompt asks for JSON."""
+    """Only the prompt asks for JSON; the endpoint enforces nothing."""
 
     @property
     def simplicity(self) -> int:
-        """The position of the form in the order of the members, from 0 for the strictest."""
+        """Zero-based rank of the mode; 0 is the strictest."""
         return list(ReplyForm).index(self)
 
 
 class StructuredOutput(StrEnum):
-    """The configured reply form; AUTO uses the strictest form that the endpoint supports."""
+    """Configured structured-output mode. AUTO picks the strictest that the endpoint supports."""
 
     AUTO = "auto"
     SCHEMA = "schema"
@@ -80,9 +82,10 @@ class StructuredOutput(StrEnum):
 
 
 def forms_for(configured: StructuredOutput, schema: Mapping[str, Any]) -> tuple[ReplyForm, ...]:
-    """Return the forms in which to request a reply, the strictest first.
+    """Return the structured-output modes to try for a request, the strictest first.
 
-    JSON mode yields objects only, so a schema of any other type falls back to the prompt.
+    JSON mode can only produce objects. A schema of any other type therefore skips it and falls back
+    to instructions in the prompt.
     """
     is_object = schema.get("type") == "object"
     if configured is StructuredOutput.AUTO:
@@ -93,7 +96,7 @@ def forms_for(configured: StructuredOutput, schema: Mapping[str, Any]) -> tuple[
 
 
 def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
-    """Return the request converted to a form; without a schema it is returned unchanged."""
+    """Return the request converted to a structured-output mode, or unchanged without a schema."""
     if form is ReplyForm.SCHEMA or request.json_schema is None:
         return request
     instruction = _STATED
@@ -131,7 +134,7 @@ def read_json(reply: str) -> str:
 
 
 def is_prose(reply: str) -> bool:
-    """Return whether a non-blank reply contains no JSON, not even a truncated start of it."""
+    """Return whether a non-blank reply contains no JSON, not even the start of truncated JSON."""
     begun = any(mark in reply for mark in "{[")
     return bool(reply.strip()) and not begun and json_part(reply) is None
 
@@ -145,11 +148,11 @@ def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Messag
 
 
 def json_part(reply: str) -> str | None:
-    """Extract the JSON from a reply that may have text around it; return None if there is none.
+    """Extract the JSON from a reply that may have text around it, or return None.
 
-    The result is the whole reply, else the first fenced block that is JSON, else the first complete
-    JSON object. A reply that is cut off inside an object yields None, even if complete objects are
-    nested in it. Broken JSON is not repaired.
+    The result is the whole reply if it is JSON. Otherwise it is the first fenced block that is
+    JSON, or else the first complete JSON object. A reply that is cut off inside an object yields
+    None, even if complete objects are nested in it. Broken JSON is not repaired.
     """
     if len(reply) > MAX_REPLY_CHARS:
         return None

@@ -1,12 +1,12 @@
 """Calls models by name through the run's call gateway, with retries, fallbacks and charges.
 
 A *logical call* is one request by an agent or step and is counted once. It may need several
-exchanges. If a model does not support a form of structured output, the request is repeated in a
-simpler form. If a model fails, its next fallback is called. Each exchange is a separate call with
+exchanges. If a model does not support a structured-output mode, the request is repeated in a
+simpler one. If a model fails, its next fallback is called. Each exchange is a separate call with
 its own retries, estimate and price, so the trace shows which models were called at which cost.
 
-The form that a process has learned for an endpoint never overrides a journal: a run that is
-executed again starts with the form in its own journal.
+A process remembers which structured-output mode works for an endpoint. This never overrides a
+journal: a run that is executed again starts with the mode that its own journal contains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -155,18 +155,21 @@ class ModelGateway:
         fallbacks: Sequence[str] = (),
         charge: Charge = NOTHING,
     ) -> Completion:
-        """Call a model, then its fallbacks if it fails; ``max_output_tokens`` only lowers limits.
+        """Call a model; if it fails, call its fallbacks one after another.
 
-        ``name`` is the name of the call in the trace. ``key`` is its path inside the step, the same
-        each time the run is executed. ``on_delta`` requests a stream: it receives each part of the
-        reply with the attempt number, from 1. A later attempt restarts the reply, and a replayed
-        call has no parts. ``temperature`` overrides the configured one.
+        ``name`` is the name of the call in the trace. ``key`` identifies the call inside the step
+        and is the same each time the run is executed. ``max_output_tokens`` can only lower the
+        model's configured limit. ``temperature`` overrides the configured one.
 
-        ``model`` is the first model to call (default: the tier's). ``fallbacks`` are called next,
-        before the configured fallbacks. A name is either a key of the model table or a model name
-        of the tier's provider.
+        ``on_delta`` requests a stream. It is invoked for each part of the reply with the attempt
+        number, which starts at 1. A later attempt starts the reply again. A replayed call streams
+        no parts.
 
-        ``charge`` is charged once with the call.
+        ``model`` is the first model to call; by default it is the tier's model. ``fallbacks`` are
+        called next, before the configured fallbacks. A name is either a key of the model table or a
+        model name of the tier's provider.
+
+        ``charge`` is charged once, regardless of the number of attempts.
 
         If ``messages`` is a ``MessageLog``, each call stores and hashes only the messages added
         since the previous call.

@@ -1,9 +1,9 @@
-"""An append-only message list that makes each call of a conversation cost only its new messages.
+"""An append-only message list, so that each call of a conversation processes only new messages.
 
-Hashing a request, estimating its tokens and storing it would otherwise read all messages again in
-every call. The log keeps the hash state, the size, and the call that stored the conversation so
-far. The next call stores only the new messages and the number of messages before them. Messages
-that are results of journaled calls are stored as references to those calls.
+With a plain list, every call would hash, measure and store all messages again. The log keeps the
+hash state, the size, and the key of the call that stored the conversation so far. The next call
+stores only the new messages and the number of messages before them. Messages that are results of
+journaled calls are stored as references to those calls.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from caseworker.models.pricing import message_bytes
 
 @dataclass(frozen=True, slots=True)
 class StoredPrompt:
-    """How much of a log is already stored, and with which request parameters."""
+    """How many messages of a log are already stored, and with which request parameters."""
 
     call_key: str
-    """The call that stored the first messages of the log."""
+    """Key of the call that stored the first messages of the log."""
     messages: int
     parameters: Mapping[str, Any]
 
@@ -51,7 +51,7 @@ class MessageLog(Sequence[Message]):
         self.size_bytes += sum(map(message_bytes, messages))
 
     def hashed(self, head: str, count: int) -> "hashlib._Hash":
-        """Return a hash of ``head`` and the first ``count`` messages as JSON."""
+        """Return a SHA-256 hash object over ``head`` and the first ``count`` messages as JSON."""
         if head != self._hashed_head or count < self._hashed:
             self._hasher, self._hashed, self._hashed_head = hashlib.sha256(head.encode()), 0, head
         for at in range(self._hashed, count):

@@ -1,8 +1,8 @@
-"""The estimated and the real cost of the attempts of one exchange.
+"""Estimated and actual cost of the attempts of one exchange.
 
-Before an attempt: an upper estimate, reduced if the remaining budget is smaller. Afterwards: the
-provider's counts; an estimate if the request was sent but the answer or its counts were lost; zero
-if nothing was sent.
+Before an attempt, the cost is estimated at its maximum; the output limit is lowered if less budget
+remains. After an attempt, it is computed from the provider's token counts. It is estimated if the
+request was sent but the answer or its counts were lost. It is zero if nothing was sent.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from caseworker.models.table import ChatModel
 
 
 class Metering:
-    """Sizes one request to its budget and computes the cost of each attempt.
+    """Fits a request into the remaining budget and computes the cost of each attempt.
 
-    Attempts at a provider that is not external cost nothing.
+    Attempts are free if the provider is local to this process (its ``external`` is False).
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Metering:
         """The estimate for the full request, before it is fitted to a budget."""
 
     def refusal(self, scope: Scope) -> Stop | None:
-        """Return a stop if the scope limits cost and the model's price is unknown, else None."""
+        """Return a stop if cost is limited but the model's price is unknown; otherwise None."""
         if self.estimate.cost_usd is not None or not scope.requires_prices():
             return None
         unknown = PriceUnknownError(self._model.provider.name, self._model.model)
@@ -81,9 +81,10 @@ class Metering:
         return Stop(cause)
 
     def fit(self, room: Room) -> Spent:
-        """Lower the output limit to the remaining budget and return the estimate for it.
+        """Lower the output limit so that the request fits the budget; return its estimated usage.
 
-        The cost is linear in the number of output tokens.
+        ``room`` returns the remaining budget for a dimension. The cost is linear in the number of
+        output tokens.
         """
         most, tokens, cost = self._full.tokens_out, room(Dimension.TOKENS), room(Dimension.COST_USD)
         if tokens is not None:
@@ -97,7 +98,7 @@ class Metering:
         return self._spent(self._allowed)
 
     def next_attempt(self) -> ModelRequest:
-        """Start an attempt and return its request."""
+        """Record the start of an attempt and return the request to send."""
         self._delivery = Delivery()
         self._began = asyncio.get_running_loop().time()
         request = replace(self._request, delivery=self._delivery)
@@ -106,7 +107,10 @@ class Metering:
         return request
 
     def lost(self) -> Spent:
-        """Return the charge for an attempt whose answer will never arrive."""
+        """Return the charge for an attempt whose answer will never arrive: an estimate, or nothing.
+
+        Nothing is charged if the request was not sent.
+        """
         if not self._delivery.sent or not self._external:
             return FREE
         seconds = asyncio.get_running_loop().time() - self._began
@@ -119,7 +123,7 @@ class Metering:
         return FREE if refused else self.lost()
 
     def answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:
-        """Return the token usage and cost of an answer; estimate both if it has no counts."""
+        """Return a reply's token usage and cost; both are estimates if it has no token counts."""
         if reply.usage is not None:
             return reply.usage, self._spent(reply.usage)
         usage = estimate_unmetered(self._allowed, reply)

@@ -1,4 +1,4 @@
-"""The model provider port: requests, replies and failures of one attempt."""
+"""The interface to model providers: the request, reply and errors of one attempt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 Role = Literal["system", "user", "assistant", "tool"]
 
 MAX_REPLY_BYTES = 1024 * 1024
-"""Default limit for the size of a provider's reply in bytes."""
+"""Default maximum size of a provider's reply, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +16,13 @@ class ToolCall:
     """A tool call that a model requests."""
 
     id: str
-    """The model's ID for the call; the message with the result repeats it."""
+    """ID that the model assigned to the call. The message with the result repeats it."""
     name: str
     arguments: str
-    """The arguments as the model wrote them: JSON that may be malformed."""
+    """Arguments as the model wrote them: JSON that may be malformed."""
 
     def to_json(self) -> dict[str, str]:
-        """Return it as JSON."""
+        """Return the tool call as a JSON object."""
         return {"id": self.id, "name": self.name, "arguments": self.arguments}
 
 
@@ -31,40 +31,44 @@ class ToolDefinition:
     """A tool as offered to a model."""
 
     name: str
-    """Letters, digits, ``_`` and ``-``, at most 64: accepted by every protocol."""
+    """Name of at most 64 letters, digits, ``_`` and ``-``, which every provider accepts."""
     description: str
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments; its type is object."""
+    """JSON Schema of the arguments, with type ``object``."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; the schema is shared, not copied."""
+        """Return the definition as a JSON object; the schema is shared, not copied."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a prompt."""
+    """A message in a prompt."""
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tool calls that an assistant message requests, in order."""
+    """Tool calls that an assistant message requests, in order; empty for other messages."""
     tool_call_id: str | None = None
-    """For a ``tool`` message: the ID of the call that produced the result."""
+    """ID of the tool call that produced the result in a ``tool`` message; None for other
+    messages."""
     tool_name: str | None = None
-    """For a ``tool`` message: the name of the tool."""
+    """Name of the tool that produced the result in a ``tool`` message; None for other messages."""
     provider_state: Mapping[str, Any] | None = None
-    """JSON that the provider needs back with an assistant message, such as the signature of its
-    thinking; other providers ignore it."""
+    """Provider-specific JSON to send back with an assistant message, such as the signature of its
+    thinking, or None. Other providers ignore it."""
     result_of: str | None = field(default=None, compare=False)
-    """The key of the journaled call that produced the message: for an assistant message the model
-    call, for a ``tool`` message the tool call. The content of a ``tool`` message is then that
-    result as compact, complete JSON. The key is not sent; stored messages refer to the call by
-    it."""
+    """Key of the journaled call that produced the message: the model call for an assistant message,
+    the tool call for a ``tool`` message. None if no journaled call produced it. The content of a
+    ``tool`` message is then the call's complete result as compact JSON. The key is not sent to the
+    provider; stored messages refer to the call by it."""
 
     @property
     def reference(self) -> dict[str, Any] | None:
-        """The stored form of a message that a journaled call produced: a reference; else None."""
+        """Reference to the journaled call that produced the message; None if no call did.
+
+        Messages are stored in this form if it is not None.
+        """
         if self.result_of is None:
             return None
         if self.role == "assistant":
@@ -72,7 +76,7 @@ class Message:
         return {"role": self.role, **self.extras(), "result_of": self.result_of}
 
     def extras(self) -> dict[str, Any]:
-        """Return the fields beyond role and content as JSON; empty for plain text."""
+        """Return all fields except role and content as JSON; empty for a plain text message."""
         extras: dict[str, Any] = {}
         if self.tool_calls:
             extras["tool_calls"] = [call.to_json() for call in self.tool_calls]
@@ -95,22 +99,26 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOrigin:
-    """The run and call that make a request. It is not sent; recordings are keyed by it."""
+    """The run and the call that make a request; recordings use it to find replies.
+
+    It is not sent to the provider.
+    """
 
     run_id: str
     call: str
-    """The path of the call in its run, such as ``case/small/1/plan``; the same each time the run is
-    executed."""
+    """Path of the call in its run, such as ``case/small/1/plan``. It is the same each time the run
+    is executed."""
     attempt: int = 1
-    """From 1; every retry is another attempt."""
+    """Attempt number, starting at 1. Every retry is a new attempt."""
 
 
 @dataclass(slots=True)
 class Delivery:
-    """Whether a request may have reached the provider, as far as this process knows.
+    """Records whether a request may have reached the provider, as far as this process knows.
 
-    A provider that can observe this sets ``sent`` to False before it connects, and to True just
-    before it sends the first byte of the body. A request that was not sent costs nothing.
+    A provider that can observe delivery sets ``sent`` to False before it connects. It sets ``sent``
+    to True just before it sends the first byte of the body. A request that was not sent costs
+    nothing.
     """
 
     sent: bool = True
@@ -118,108 +126,111 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """The request of one provider attempt."""
+    """The request that one attempt sends to a provider."""
 
     messages: tuple[Message, ...]
     json_schema: Mapping[str, Any] | None = None
-    """The JSON Schema that the reply must follow; None requests text."""
+    """JSON Schema that the reply must follow; None requests text."""
     json_object: bool = False
-    """Whether to request the provider's JSON mode, which takes no schema."""
+    """Whether to use the provider's JSON mode, which takes no schema."""
     tools: tuple[ToolDefinition, ...] = ()
-    """The tools that the model may call."""
+    """Tools that the model may call."""
     max_output_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
     timeout_seconds: float | None = None
-    """The time limit of this attempt."""
+    """Time limit of this attempt in seconds; None means no limit."""
     origin: RequestOrigin | None = field(default=None, compare=False)
     delivery: Delivery | None = field(default=None, compare=False, repr=False)
-    """Where the provider records that the request was sent."""
+    """Object in which the provider records whether the request was sent; None if not needed."""
     on_delta: Callable[[Delta], None] | None = field(default=None, compare=False, repr=False)
-    """Requests a stream: called with each part in order. The reply still holds the whole text."""
+    """Callback that requests a streamed reply. It is invoked with each part in order; the returned
+    reply still holds the whole text. None requests no stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """Token counts of one provider attempt, as reported by the provider."""
+    """Token counts of one attempt, as reported by the provider."""
 
     tokens_in: int
     tokens_out: int
     tokens_cached: int = 0
-    """The part of ``tokens_in`` that the provider read from its cache."""
+    """Number of input tokens, included in ``tokens_in``, that the provider read from its cache."""
     tokens_reasoning: int = 0
-    """The part of ``tokens_out`` that was spent on reasoning."""
+    """Number of output tokens, included in ``tokens_out``, that the model spent on reasoning."""
 
 
 class Incomplete(StrEnum):
-    """Why an answer is not complete."""
+    """The reason why an answer is incomplete."""
 
     LENGTH = "length"
-    """The output limit cut it off."""
+    """The answer reached the output limit and was cut off."""
     CONTENT_FILTER = "content_filter"
-    """The provider withheld the rest or all of it."""
+    """The provider withheld part or all of the answer."""
     REFUSAL = "refusal"
     """The model refused to answer."""
     EMPTY = "empty"
     """The answer has neither text nor a tool call."""
     CANCELLED = "cancelled"
-    """A stop of the run or a provider failure ended it."""
+    """The run was stopped, or the provider failed, before the answer was complete."""
     TIMEOUT = "timeout"
-    """The time limit expired before it ended."""
+    """The time limit expired before the answer was complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """A provider's reply."""
+    """A provider's reply to one attempt."""
 
     text: str
     model: str
-    """The model that answered, as the provider names it."""
+    """Name of the model that answered, as the provider reports it."""
     usage: TokenUsage | None
-    """None if the provider sent no counts; the call is then charged at an estimate."""
+    """Token usage. None if the provider sent no counts; the attempt is then charged at an
+    estimate."""
     finish_reason: str | None = None
-    """Why the model stopped, in the provider's own term."""
+    """The provider's own name for why the model stopped; None if it sent none."""
     incomplete: Incomplete | None = None
     """Why the answer is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
-    """The provider's or the model's explanation for it, such as a refusal text."""
+    """The provider's or the model's explanation for an incomplete answer, such as a refusal text.
+    None if neither gave one."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tools to call, in the model's order. In an incomplete answer the arguments may be cut
-    off: ``""`` or broken JSON; such a call must not be made."""
+    """Tools to call, in the order of the reply. In an incomplete answer the arguments may be cut
+    off, as ``""`` or broken JSON. Such a call must not be made."""
     thinking: str = ""
-    """The reasoning that the model exposed."""
+    """The reasoning text that the model returned; empty if it returned none."""
     provider_state: Mapping[str, Any] | None = None
-    """See :attr:`Message.provider_state`."""
+    """Opaque provider data to send back with this message; see :attr:`Message.provider_state`."""
     repairs: tuple[str, ...] = ()
-    """The kinds of faults in the provider's reply that were repaired, each once."""
+    """Names of the faults in the provider's reply that were repaired, without duplicates."""
 
 
 class ModelFault(StrEnum):
-    """The error class of a failed attempt, as shown in traces."""
+    """Error class of a failed attempt, as shown in traces."""
 
     UNAVAILABLE = "ModelUnavailable"
-    """Network, timeout or provider failure; the same attempt may succeed later."""
+    """The network or the provider failed, or the attempt timed out. A retry may succeed."""
     MISCONFIGURED = "ModelMisconfigured"
-    """The endpoint rejects the configured key, account, model or URL."""
+    """The endpoint rejected the configured key, account, model or URL."""
     FORM_UNSUPPORTED = "StructuredOutputUnsupported"
     """The endpoint does not support the parameter that requests JSON."""
     SCHEMA_REFUSED = "SchemaRefused"
-    """The endpoint supports the parameter but rejects this schema."""
+    """The endpoint supports the schema parameter but rejected this schema."""
     UNREADABLE_REPLY = "ModelReplyUnreadable"
-    """The model wrote output that its endpoint cannot parse, such as a malformed tool call.
-    Repeating the request would give the same result."""
+    """The model wrote output that its endpoint cannot parse, such as a malformed tool call. A retry
+    would give the same result."""
     REFUSED = "ModelRequestRefused"
-    """The request itself is invalid, for any model."""
+    """The request itself is invalid, so no model would accept it."""
 
 
 _MISCONFIGURED = frozenset({401, 402, 403, 404, *range(300, 400)})
 
 
 class ModelError(Exception):
-    """A failed provider attempt.
+    """An attempt at a provider failed.
 
-    The message is safe to log: it names the kind of failure and quotes the provider only redacted
-    and truncated.
+    The message is safe to log. It names the kind of failure; text from the provider is redacted and
+    truncated.
     """
 
     def __init__(
@@ -248,61 +259,64 @@ class ModelError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEndpoint:
-    """The configuration of one model's endpoint, passed to provider factories.
+    """Endpoint configuration of one model, passed to provider factories.
 
     Factories are entry points of the group ``caseworker.providers``. A factory raises
-    ``ValueError`` or ``OSError`` if it cannot use the configuration; the message is shown to the
-    operator.
+    ``ValueError`` or ``OSError`` if it cannot use the configuration. The error message is shown to
+    the operator.
     """
 
     model: str
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     max_reply_bytes: int = MAX_REPLY_BYTES
-    """The maximum size of a reply in bytes, after decompression."""
+    """Maximum size of a reply in bytes, after decompression."""
     recording: str | None = None
-    """The recording file, for the provider that replays one."""
+    """Path of the recording file to replay; None for providers that call an endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """The rate limit of a model, shared by all processes."""
+    """A model's rate limit, which all processes share."""
 
     model: str
-    """Identifies the model with its provider and endpoint; equal names share the limit."""
+    """Identifier of the model, its provider and its endpoint. Limits with the same identifier are
+    shared."""
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    """Input and output tokens per minute. A request takes its maximum first and is corrected to its
-    real usage."""
+    """Maximum input and output tokens per minute; None means unlimited. A request first reserves
+    its maximum, which is later corrected to its actual usage."""
 
 
 class RateLimits(Protocol):
-    """Grants rate slots of models, shared by all processes and fair between tenants.
+    """Grants rate slots for models, shared by all processes and fair between tenants.
 
-    A waiting tenant is overtaken by at most one call of each other tenant. A process holds one
-    queue position for each model and tenant. A position that is not polled in time is skipped.
+    A rate slot is permission to send one request to a rate-limited model. At most one call of each
+    other tenant may overtake a waiting tenant. A process holds one queue position for each model
+    and tenant. A position that is not polled in time is skipped.
     """
 
     async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
-        """Request a rate slot for at most ``tokens`` tokens; return 0 if granted, else the delay.
+        """Request a rate slot for at most ``tokens`` tokens; return 0 if granted, else a delay.
 
         The delay is in seconds. The caller keeps its queue position and must ask again after the
-        delay. An unavailable database also results in a delay. ``unused`` corrects earlier
-        requests: the tokens that they took but did not use, or a negative number if they used more.
+        delay. The result is also a delay if the database is unavailable. ``unused`` corrects the
+        usage of earlier requests: it is the number of tokens that they reserved but did not use. It
+        is negative if they used more than they reserved.
         """
         ...
 
     async def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Release the queue position of this process."""
+        """Release this process's queue position for a model and tenant."""
         ...
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Block the model for all processes for ``seconds`` (provider back-off)."""
+        """Block the model for all processes for ``seconds``, as the provider requested."""
         ...
 
 
 class ModelProvider(Protocol):
-    """Sends prompts to a model; each call is a single attempt, and the caller retries.
+    """Sends prompts to a model. Each call makes a single attempt; the caller handles retries.
 
     Cancelling the task that awaits ``complete`` ends the attempt and closes its connection.
     """
@@ -314,11 +328,11 @@ class ModelProvider(Protocol):
 
     @property
     def external(self) -> bool:
-        """False only when an attempt has no effect outside this process and costs nothing."""
+        """Whether an attempt has effects outside this process or costs money."""
         ...
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Make one attempt; raise ModelError if it is refused, fails, is cut off or times out."""
+        """Make one attempt; raise ModelError if it is rejected, fails, is cut off or times out."""
         ...
 
     async def aclose(self) -> None:

@@ -1,7 +1,8 @@
-"""List prices of public model providers, from the genai-prices package; nothing is downloaded.
+"""List prices of public model providers, from the genai-prices package.
 
-Loading the tables takes a second and memory. It happens when this module is imported, before the
-process serves requests. A configuration without a paid provider does not import it.
+Nothing is downloaded. Loading the price tables takes a second and memory, and happens when this
+module is imported, before the process serves requests. A configuration without a paid provider does
+not import it.
 """
 
 from decimal import Decimal
@@ -19,10 +20,10 @@ _PRICED_AS: dict[str, str | None] = {"recorded": None}
 
 
 def list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
-    """Return today's list price of an attempt in US dollars, with the discount for cached input.
+    """Return today's list price of an attempt in US dollars, including the cached-input discount.
 
-    A server that serves a model under a public name is charged at the public price, unless the
-    configuration sets another one.
+    A self-hosted server that serves a model under a public name is charged at the public price,
+    unless the configuration sets another one.
 
     Raises:
         PriceUnknownError: the model has no list price.

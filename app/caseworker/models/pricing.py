@@ -1,4 +1,4 @@
-"""Prices of model calls, and token estimates made before a call."""
+"""Model prices, and token estimates made before a call."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from caseworker.models.forms import StatedSchema
 from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
 
 ListPrice = Callable[[str, str, TokenUsage], Decimal]
-"""Returns the public price in US dollars of one attempt at a provider's model. Raises
-``PriceUnknownError`` for an unlisted model; an unknown price is never treated as zero."""
+"""Function that returns the list price, in US dollars, of one attempt to call a provider's model.
+It raises ``PriceUnknownError`` for an unlisted model; an unknown price is never treated as zero."""
 
 DEFAULT_OUTPUT_TOKENS = 1024
-"""Output tokens assumed for a request that sets no limit."""
+"""Number of output tokens assumed for a request that sets no limit."""
 
 MOST_TOKENS_PER_SECOND = 200
-"""Upper bound for the output of a lost answer; few models write faster."""
+"""Assumed maximum output speed, in tokens per second, of a model whose answer was lost."""
 
 _MILLION = Decimal(1_000_000)
 _BYTES_PER_TOKEN = 3
@@ -26,20 +26,20 @@ _TOKENS_PER_MESSAGE = 8
 
 
 class PriceUnknownError(LookupError):
-    """The price of a model is unknown, so a cost limit cannot be enforced for it."""
+    """A model's price is unknown, so a cost limit cannot be enforced for it."""
 
     def __init__(self, provider: str, model: str) -> None:
         super().__init__(f"the price of the model {model!r} of {provider} is not known")
 
 
 def no_list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
-    """Raise PriceUnknownError; used by a process without a price list."""
+    """Raise PriceUnknownError; used as the ``ListPrice`` of a process without a price list."""
     raise PriceUnknownError(provider, model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """The price of a model in US dollars per million tokens.
+    """A model's price in US dollars per million tokens.
 
     Raises:
         ValueError: a price is negative, NaN or infinite.
@@ -48,7 +48,7 @@ class TokenPrice:
     usd_per_million_in: Decimal
     usd_per_million_out: Decimal
     usd_per_million_cached: Decimal | None = None
-    """Price of input tokens read from the provider's cache; None means no discount."""
+    """Price of a million input tokens read from the provider's cache; None means no discount."""
 
     def __post_init__(self) -> None:
         for price in (self.usd_per_million_in, self.usd_per_million_out, self._cached):
@@ -61,7 +61,7 @@ class TokenPrice:
         return self.usd_per_million_in if cached is None else cached
 
     def cost_usd(self, usage: TokenUsage) -> Decimal:
-        """Return the cost of a token usage in US dollars."""
+        """Return the cost of the given token usage in US dollars."""
         cached = min(usage.tokens_cached, usage.tokens_in)
         fresh = usage.tokens_in - cached
         cost = fresh * self.usd_per_million_in + cached * self._cached
@@ -77,12 +77,13 @@ def message_bytes(message: Message) -> int:
 def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None) -> TokenUsage:
     """Estimate the maximum token usage of an attempt before it is made.
 
-    Input: three UTF-8 bytes a token for messages, schema and tools, plus eight tokens of overhead
-    for each message and tool. English text has four or more characters a token, so it is
-    overestimated by about a third. Digits, JSON and code have about three. A Chinese character has
-    three bytes and is about one token. Output: the request's limit, or ``DEFAULT_OUTPUT_TOKENS``.
+    Input is estimated at one token for every three UTF-8 bytes of messages, schema and tools. Eight
+    tokens of overhead are added for each message and tool. English text has four or more characters
+    per token, so it is overestimated by about a third. Digits, JSON and code have about three. A
+    Chinese character has three bytes and is about one token. Output is estimated at the request's
+    limit, or at ``DEFAULT_OUTPUT_TOKENS`` without a limit.
 
-    ``messages_bytes`` is the size of the messages, if known.
+    ``messages_bytes`` is the size of the messages in bytes, if known.
     """
     if messages_bytes is None:
         messages_bytes = sum(map(message_bytes, request.messages))
@@ -103,15 +104,15 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
 def estimate_lost(estimate: TokenUsage, seconds: float) -> TokenUsage:
     """Estimate the usage of an attempt whose answer was lost ``seconds`` after it was sent.
 
-    ``estimate`` is the estimate for the whole attempt. The provider has read the whole prompt; the
-    output is limited by the elapsed time.
+    ``estimate`` is the estimate for the whole attempt. The whole prompt counts as input, because
+    the provider has read it. The output is limited by the elapsed time.
     """
     written = math.ceil(max(0.0, seconds) * MOST_TOKENS_PER_SECOND)
     return replace(estimate, tokens_out=min(estimate.tokens_out, written))
 
 
 def estimate_unmetered(estimate: TokenUsage, reply: ModelReply) -> TokenUsage:
-    """Estimate the usage of an attempt that was answered without token counts."""
+    """Estimate the usage of an attempt whose answer has no token counts."""
     arguments = (call.arguments for call in reply.tool_calls)
     written = _tokens(sum(map(_bytes, (reply.text, reply.thinking, *arguments))))
     return replace(estimate, tokens_out=min(estimate.tokens_out, written))

@@ -1,7 +1,7 @@
-"""Rate limits of models, shared by all processes.
+"""Model rate limits, shared by all processes through the database.
 
-``caseworker_take_turn`` decides which process may send its request next. It locks the model's row
-only for one statement, so a waiting request holds no connection.
+The SQL function ``caseworker_take_turn`` decides which process may send its request next. It locks
+the model's row only for one statement, so a waiting request holds no connection.
 """
 
 import uuid
@@ -17,9 +17,10 @@ from caseworker.platform.postgres.engines import Pool, transaction
 log = structlog.get_logger(__name__)
 
 AWAY_SECONDS = 1.0
-"""Seconds before a call retries after the database was unavailable."""
+"""Delay in seconds before a call retries if the database is unavailable."""
 LONGEST_WAIT_SECONDS = 5.0
-"""Maximum seconds before a queue asks again; by then it notices queues that have left."""
+"""Maximum delay in seconds before a waiting process asks again. It limits how long a queue that has
+left can block the remaining ones."""
 
 _TAKE = """
 SELECT caseworker_take_turn(%(model)s, %(tenant)s, %(process)s,
@@ -37,17 +38,17 @@ ON CONFLICT (model) DO UPDATE SET refilled_at = greatest(l.refilled_at, excluded
 
 
 class PostgresProviderLimits:
-    """Implements the shared rate limits of models."""
+    """Implements shared model rate limits in PostgreSQL."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._process = uuid.uuid4().hex
 
     async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
-        """Take a rate slot (returns 0), or return the seconds until the next attempt is worthwhile.
+        """Request a rate slot; return 0 if granted, else the seconds until the next attempt.
 
-        ``unused`` returns tokens to the allowance that earlier requests reserved but did not use.
-        If the database is unavailable, returns ``AWAY_SECONDS``.
+        ``unused`` is the number of tokens that earlier requests reserved but did not use; they
+        become available again. If the database is unavailable, the result is ``AWAY_SECONDS``.
         """
         asked = {
             **amounts_of(limit, tokens),
@@ -65,11 +66,11 @@ class PostgresProviderLimits:
             return AWAY_SECONDS
 
     async def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Leave the queue of a model; if the database is unavailable, the entry expires instead."""
+        """Leave a model's queue. If the database is unavailable, the queue entry expires later."""
         await self._tell(limit, _LEAVE, (limit.model, tenant, self._process))
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Block the model for all processes for ``seconds`` (provider back-off)."""
+        """Block the model for all processes for ``seconds``, as the provider requested."""
         await self._tell(limit, _PAUSE, {"model": limit.model, "seconds": seconds})
 
     async def _tell(self, limit: RateLimit, statement: str, values: Any) -> None:
@@ -81,7 +82,7 @@ class PostgresProviderLimits:
 
 
 def amounts_of(limit: RateLimit, tokens: int) -> dict[str, Any]:
-    """Return the request and token amounts with their rates, as parameters of the SQL function."""
+    """Return the request and token amounts with their refill rates, as SQL function parameters."""
     requests, all_tokens = limit.requests_per_minute, limit.tokens_per_minute
     of_requests = Allowance.of(requests or 1, burst_seconds=1)
     of_tokens = Allowance.of(all_tokens or 1, burst_seconds=3)

@@ -1,8 +1,9 @@
-"""Recorded models: replies of a real endpoint, kept in a file and replayed without a network.
+"""Recorded models: replies from a real endpoint, kept in a file and replayed without a network.
 
-A recording is a JSON Lines file. The header says what was recorded, when and how. Each other line
-is one exchange, sorted by case and purpose, so that two recordings can be compared with a line
-diff. Requests are stored as hashes; keys and URLs are not stored. Two keys identify an exchange:
+A recording is a JSON Lines file. The header describes the recorded models and settings, and when
+the recording was made. Each other line is one exchange, sorted by case and purpose, so that two
+recordings can be compared with a line diff. Requests are stored as hashes; keys and URLs are not
+stored. Two keys identify an exchange:
 
 - the *case* is the part of the run ID after its first colon, or the whole ID without a colon, so
   that a later evaluation of the same case finds it;
@@ -39,7 +40,7 @@ from caseworker.models.ports import (
 )
 
 FORMAT = 1
-"""Incremented when older files can no longer be read."""
+"""Version of the file format, incremented when older files can no longer be read."""
 
 _TODAY = re.compile(r'"today": "[A-Z][a-z]+, [A-Z][a-z]+ \d\d?, \d{4}"')
 _HASH_CHARS = 16
@@ -48,12 +49,12 @@ _WORD = re.compile(r"\s*\S+\s*?|\s+$")
 
 
 class RecordingError(ValueError):
-    """The file is not a recording that can be replayed."""
+    """A file is not a recording that can be replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFailure:
-    """The final failure of a call."""
+    """The final failure of a recorded call."""
 
     fault: ModelFault
     message: str
@@ -62,14 +63,14 @@ class RecordedFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedExchange:
-    """One line of a recording: a call's last attempt, with a reply or a failure."""
+    """One line of a recording: the last attempt of a call, with its reply or failure."""
 
     case: str
     purpose: str
     attempt: int
     request_hash: str
     seconds: float
-    """How long the endpoint took; a replay takes no time."""
+    """Duration of the recorded attempt in seconds. A replay does not wait for it."""
     reply: ModelReply | None = None
     error: RecordedFailure | None = None
 
@@ -78,14 +79,14 @@ _EXCHANGE = TypeAdapter(RecordedExchange)
 
 
 def case_of(run_id: str) -> str:
-    """Return the part of a run ID that stays the same from one evaluation to the next."""
+    """Return the part of a run ID that is the same in every evaluation of a case."""
     return run_id.partition(":")[2] or run_id
 
 
 def request_hash(model: str, request: ModelRequest) -> str:
     """Return a hash of everything that is sent, except the run ID and today's date.
 
-    The time limit is not included.
+    The time limit is not part of the hash.
     """
     run_id = request.origin.run_id if request.origin else ""
 
@@ -111,7 +112,7 @@ def request_hash(model: str, request: ModelRequest) -> str:
 
 
 class Recorder:
-    """Writes the recording of one process: each line at once, and all lines sorted at the end."""
+    """Writes the recording of one process: each line immediately, and a sorted file at the end."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         """Create the file, replacing an earlier one; ``about`` goes into its header.
@@ -125,13 +126,13 @@ class Recorder:
         path.write_text(f"{self._header}\n", encoding="utf-8")
 
     def add(self, exchange: RecordedExchange) -> None:
-        """Record an exchange; a later attempt of the same call replaces it."""
+        """Record an exchange. A later attempt of the same call replaces an earlier one."""
         self._last[exchange.case, exchange.purpose] = exchange
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(exchange))
 
     def close(self) -> None:
-        """Rewrite the file sorted, with the last attempt of every call."""
+        """Rewrite the file in sorted order, with only the last attempt of every call."""
         ordered = (_line(self._last[key]) for key in sorted(self._last))
         self._path.write_text("".join((f"{self._header}\n", *ordered)), encoding="utf-8")
 
@@ -201,7 +202,7 @@ class RecordingProvider:
 class RecordedProvider:
     """Replays a recording strictly: a call that is not recorded, or that has changed, is an error.
 
-    Usage is replayed as recorded, and costs what the recorded model costs.
+    Token usage is replayed as recorded and charged at the recorded model's price.
     """
 
     name = "recorded"
@@ -223,7 +224,7 @@ class RecordedProvider:
         }
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Return the recorded reply.
+        """Return the recorded reply to a request.
 
         Raises:
             ModelError: the recorded call failed, the call was not recorded, or its request differs.
@@ -258,7 +259,7 @@ class RecordedProvider:
         raise ModelError(message, retryable=False, fault=fault)
 
     async def aclose(self) -> None:
-        """Do nothing: the file was read at construction."""
+        """Do nothing, because the file was read at construction."""
 
 
 def _streamed(reply: ModelReply, request: ModelRequest) -> ModelReply:

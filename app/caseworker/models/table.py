@@ -12,17 +12,17 @@ from caseworker.models.pricing import TokenPrice
 
 
 class Tier(StrEnum):
-    """The names of the models that cases call: the small one first, then the big one."""
+    """Names of the models that cases call: the small model first, then the big one."""
 
     SMALL = "small"
     BIG = "big"
 
 
 BUILT_IN = "offline"
-"""The provider name of the built-in planner, which is used only if no model is configured."""
+"""Provider name of the built-in planner, which is used only if no model is configured."""
 
 CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
-"""The budget dimension that counts the logical calls of a tier."""
+"""Maps each tier to the budget dimension that counts its logical calls."""
 
 
 class ModelNotConfiguredError(LookupError):
@@ -30,7 +30,7 @@ class ModelNotConfiguredError(LookupError):
 
 
 class AllowedModels(tuple[str, ...]):
-    """A run service: the model names to which the run's tenant is restricted."""
+    """Names of the only models that the run's tenant may use; provided as a run service."""
 
     __slots__ = ()
 
@@ -42,20 +42,21 @@ class ChatModel:
     provider: ModelProvider
     model: str
     name: str | None = None
-    """The configured name; fallbacks of a tier carry the tier's name. None: an unlisted model."""
+    """Configured name of the model. A tier's fallback has the tier's name. None if the model is not
+    listed in the configuration."""
     max_output_tokens: int
     min_output_tokens: int
-    """The minimum output limit to request, even if less budget remains."""
+    """Minimum output limit to request, in tokens, even if less budget remains."""
     timeout_seconds: float
     structured_output: StructuredOutput
-    """The reply form for JSON requests."""
+    """Structured-output mode for JSON requests."""
     temperature: float | None = None
     price: TokenPrice | None = None
-    """The configured price; None uses the price list."""
+    """Configured price; None means that the price list applies."""
     limit: RateLimit | None = None
-    """The rate limit shared by all processes; None means unlimited."""
+    """Rate limit shared by all processes; None means unlimited."""
     capabilities: tuple[str, ...]
-    """Supported features beyond text, as far as configured."""
+    """Names of supported features beyond text, as configured."""
     fallbacks: tuple["ChatModel", ...] = ()
     """Models to call, in this order, if this one fails."""
 
@@ -66,13 +67,16 @@ class ChatModel:
 
 
 class ModelTable(dict[str, ChatModel]):
-    """The first model of each name; a tier without a model has no entry. It is never changed."""
+    """Maps each model name to its first model. A tier without a model has no entry.
+
+    The table is never modified.
+    """
 
     allow_unlisted = False
-    """Whether callers may name unlisted models of a tier's provider."""
+    """Whether callers may use models of a tier's provider that the configuration does not list."""
 
     def restricted(self, allowed: Collection[str] | None) -> "ModelTable":
-        """Return a table of only these model names, fallbacks included; None keeps all models."""
+        """Return a table with only the given names, in fallbacks too; None allows all models."""
         if allowed is None:
             return self
         may = {self[name].name for name in allowed if name in self}
@@ -91,7 +95,7 @@ class ModelTable(dict[str, ChatModel]):
         A name is either a key of the table or a model name of the tier's provider.
 
         Raises:
-            ModelNotConfiguredError: a name is neither.
+            ModelNotConfiguredError: a name is neither of these.
         """
         named = [self._found(tier, each) for each in dict.fromkeys((name or tier, *fallbacks))]
         after = self.get(name or tier) or self[tier]
@@ -101,14 +105,14 @@ class ModelTable(dict[str, ChatModel]):
         return tuple(first.values())
 
     def tier_of(self, tier: Tier, name: str | None = None) -> Tier | None:
-        """Return the tier that counts calls of a model, or None if no tier does."""
+        """Return the tier whose call limit applies to a model, or None if none does."""
         if name is None or name not in self:
             return tier
         used = (each for each in Tier if self.get(each) is self[name])
         return Tier(name) if name in CALLS_OF else next(used, None)
 
     def counted(self, tier: Tier, name: str | None = None) -> tuple[Dimension, ...]:
-        """Return the budget dimensions that count a logical call of a model."""
+        """Return the budget dimensions that count a logical call to a model."""
         counts_for = self.tier_of(tier, name)
         return (*(CALLS_OF[each] for each in Tier if each is counts_for), Dimension.LLM_CALLS)
 

@@ -1,10 +1,11 @@
-"""How calls of this process wait for rate slots of models with a rate limit.
+"""Queues in which this process's calls wait for rate slots of rate-limited models.
 
-All processes share the rate limit of a model, and the shared store decides which tenant is next.
-Within a process, the calls of one tenant for one model form a queue, the **line**. Only the call at
-its head requests a slot at a time. If the slot is granted, the next call is woken at once;
-otherwise the line sleeps for the returned delay. Waiting calls therefore cause no queries of their
-own, and a call leaves the line as soon as its run is stopped.
+A rate slot is permission to send one request. All processes share a model's rate limit, and the
+shared store decides which tenant is next. Within a process, the calls of one tenant for one model
+form a queue, the **line**. Only the call at its head requests a slot at a time. If the slot is
+granted, the next call is woken at once; otherwise the line sleeps for the returned delay. Waiting
+calls therefore cause no queries of their own, and a call leaves the line as soon as its run is
+stopped.
 """
 
 import asyncio
@@ -17,17 +18,18 @@ from caseworker.models.ports import ModelError, RateLimit, RateLimits
 
 TOO_MANY_REQUESTS = 429
 USUAL_PAUSE_SECONDS = 1.0
-"""Pause after a refusal without a ``Retry-After``."""
+"""Pause in seconds after a provider rejected a request without a ``Retry-After`` header."""
 MAX_PAUSE_SECONDS = 60.0
-"""Longest pause; a longer ``Retry-After`` is cut to it because limits are per minute."""
+"""Maximum pause in seconds. A longer ``Retry-After`` is reduced to it because limits are per
+minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The permitted use of one rate limit: ``burst`` units at once, then ``per_second``.
+    """A token bucket for one rate limit: ``burst`` units at once, refilled at ``per_second``.
 
-    Together they never exceed the limit in any minute. Units such as tokens are taken several at a
-    time. There, the last request may exceed the limit by the amount that it takes above ``burst``.
+    It is sized so that usage stays within the limit in any minute. A request that takes many units
+    at once, such as tokens, is an exception. It may exceed the limit by the amount above ``burst``.
     """
 
     burst: float
@@ -35,13 +37,13 @@ class Allowance:
 
     @classmethod
     def of(cls, per_minute: int, *, burst_seconds: int) -> "Allowance":
-        """Derive the allowance; the burst is the amount that accrues in ``burst_seconds``."""
+        """Build the token bucket for a limit; ``burst`` is what accrues in ``burst_seconds``."""
         burst = max(1, per_minute * burst_seconds // 60)
         return cls(burst, (per_minute + 1 - burst) / 60)
 
 
 class Turns:
-    """The queues of this process for all rate-limited models and tenants."""
+    """Rate-slot queues of this process, one for each rate-limited model and tenant."""
 
     def __init__(self, limits: RateLimits) -> None:
         self._limits = limits
@@ -51,27 +53,27 @@ class Turns:
         self._notices: set[asyncio.Task[None]] = set()
 
     def turn(self, limit: RateLimit, tenant: str) -> "ModelTurn":
-        """Return the rate slot request of one attempt."""
+        """Return a new rate-slot request for one call attempt."""
         return ModelTurn(self, limit, tenant)
 
     def line(self, limit: RateLimit, tenant: str) -> "_Line":
-        """Return the queue of a tenant's calls for a model."""
+        """Return the queue for a tenant's calls to a model."""
         return self._lines.setdefault((limit.model, tenant), _Line())
 
     async def ask(self, limit: RateLimit, tenant: str, tokens: int) -> float:
-        """Request a rate slot; return 0 if granted, else the seconds to wait."""
+        """Request a slot from the shared store; return 0 if granted, else the seconds to wait."""
         unused = self._unused.pop(limit.model, 0)
         return await self._limits.take(limit, tenant, tokens, unused=unused)
 
     def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Remove an idle queue and release its shared position, if it holds one."""
+        """Remove an idle queue and release its position in the shared store, if it holds one."""
         line = self._lines.pop((limit.model, tenant))
         line.sleep(None)
         if line.has_place:
             self._notify(self._limits.leave(limit, tenant))
 
     def give_back(self, limit: RateLimit, tokens: int) -> None:
-        """Record unused tokens; if there are any, wake the queue of this model that is due next."""
+        """Record unused tokens. If there are any, wake the queue of this model that is due next."""
         if limit.tokens_per_minute is None:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens
@@ -91,7 +93,7 @@ class Turns:
             self._notify(self._limits.pause(limit, seconds))
 
     async def aclose(self) -> None:
-        """Wait for pending releases and pauses to be stored."""
+        """Wait until pending releases and pauses are stored."""
         if self._notices:
             await asyncio.wait(self._notices)
 
@@ -148,7 +150,10 @@ class _Line:
 
 
 class ModelTurn:
-    """A request for one rate slot of a model; implements the engine's turn."""
+    """A request for one rate slot of a model, made by one call attempt.
+
+    It implements the interface through which the engine waits for rate slots.
+    """
 
     def __init__(self, turns: Turns, limit: RateLimit, tenant: str) -> None:
         self._turns = turns
@@ -162,7 +167,7 @@ class ModelTurn:
         return self._turns.line(self._limit, self._tenant)
 
     async def take(self, tokens: int) -> bool:
-        """Try to take the slot; return False if other calls are ahead or none is available now."""
+        """Try to take a slot; return False if other calls are ahead or none is available now."""
         line = self._line
         if line.called is not self:
             if not line.is_idle:
@@ -185,13 +190,13 @@ class ModelTurn:
         await self._line.join(self, first=self._was_first)
 
     def step_aside(self) -> None:
-        """Let the next call request a slot; this call returns to the head of the queue."""
+        """Let the next call request a slot. This call returns to the head of the queue."""
         if self._line.called is self:
             self._line.called, self._was_first = None, True
             self._line.call_next()
 
     def leave(self) -> None:
-        """Leave the queue."""
+        """Leave the queue and let the next call request a slot."""
         line = self._line
         line.waiting.pop(self, None)
         if line.called is self:
@@ -200,7 +205,7 @@ class ModelTurn:
         self._leave_if_idle()
 
     def settle(self, tokens: int) -> None:
-        """Record the difference between the tokens taken and the tokens used."""
+        """Report the tokens that were reserved but not used, or used beyond the reservation."""
         self._turns.give_back(self._limit, self._taken - tokens)
 
     def _leave_if_idle(self) -> None:

@@ -16,7 +16,7 @@ from caseworker.nodes.reading import ObjectField, StepData, TextField
 from caseworker.tools.caller_schema import CallerSchema
 
 APPROVED, REFUSED = "approved", "refused"
-"""The output handles."""
+"""Output handles for the approved arguments and for a refusal."""
 
 DEFAULT_TIMEOUT_SECONDS = 86_400.0
 MAX_TIMEOUT_SECONDS = 366 * 86_400.0
@@ -24,21 +24,21 @@ MAX_MESSAGE_CHARS = 10_000
 
 
 class NotApprovedError(Exception):
-    """A person rejected the request or did not respond in time, and no edge handles it."""
+    """A person rejected the request or did not respond in time, and no edge handles that."""
 
 
 class ApprovalData(StepData):
-    """The question for the person who decides."""
+    """The approval request that a person decides on."""
 
     message: TextField
-    """The text for the person; at most 10,000 characters are kept."""
+    """Text shown to the reviewer; at most 10,000 characters are kept."""
     arguments: ObjectField | None = None
-    """The values for the person to review. Default: the step's inputs by handle."""
+    """Values shown to the reviewer. Defaults to the step's inputs, keyed by input handle."""
     changes: dict[str, Any] | None = None
-    """JSON Schema of type object for arguments that the person may submit instead. Default: no
-    changes are allowed."""
+    """JSON Schema (type object) for arguments that the reviewer may submit instead. Default: the
+    reviewer cannot change the arguments."""
     timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
-    """Time limit for the decision in seconds; after it, the request counts as refused."""
+    """Time limit for the decision in seconds. When it expires, the request counts as refused."""
 
 
 class ApprovalNode:
@@ -47,7 +47,7 @@ class ApprovalNode:
     async def execute(
         self, data: ApprovalData, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        """Put the approved arguments on ``approved``, or the decision on ``refused``.
+        """Put the approved arguments on ``approved``, or the rejection on ``refused``.
 
         All attempts of the step share the same request, so it is made only once.
 

@@ -12,11 +12,11 @@ from caseworker.nodes.nesting import DefinitionReference, references_in
 from caseworker.nodes.node_type import NodeType
 
 GRAPH = "graph"
-"""The ID of a graph without a name."""
+"""Default ID for a graph without a name."""
 
 
 class GraphProblemsError(ValueError):
-    """A graph with errors, which cannot be executed."""
+    """A graph has errors and cannot be executed."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         errors = [problem for problem in problems if problem.severity is Severity.ERROR]
@@ -32,7 +32,7 @@ class DuplicateTypeError(ValueError):
 
 
 class NodeCatalog:
-    """The step types of a process; built once and never changed."""
+    """All step types of a process; built once and never modified."""
 
     def __init__(self, types: Iterable[NodeType], models: ModelTable | None = None) -> None:
         """Register the types; raise DuplicateTypeError if two have the same name.
@@ -54,10 +54,10 @@ class NodeCatalog:
     def examine(
         self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
     ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
-        """Validate a graph; return it ready for execution, unless it has errors, and its problems.
+        """Validate a graph; return it ready for execution (None if it has errors) and its problems.
 
-        Each problem has its position in the graph. ``allowed`` restricts the models that may be
-        named.
+        Each problem contains its position in the graph. ``allowed`` contains the names of the
+        models that the graph may use; None permits all configured models.
         """
         models = None if self._models is None else self._models.restricted(allowed)
         found, problems = read(self._types, graph, GRAPH, models)
@@ -71,13 +71,13 @@ class NodeCatalog:
         return found.prepared
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
-        """Return the references to registered graphs and agents inside a graph."""
+        """Return the references to registered graphs and agents in a graph."""
         return tuple(references_in(graph, self._nesting))
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return the descriptions of all types as JSON, sorted by name."""
+        """Return the descriptions of all step types as JSON, sorted by name."""
         return [self._types[name].describe() for name in sorted(self._types)]
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a graph; ``describe`` has the schemas of step data."""
+        """Return the JSON Schema of a graph. ``describe`` contains the schemas of the step data."""
         return GraphSpec.model_json_schema()

@@ -1,12 +1,12 @@
-"""Chat input of steps: the messages, the steps that receive them, and the type ``chat_start``.
+"""Chat input for steps: the messages, the steps that receive them, and the type ``chat_start``.
 
 The flow of the executed graph determines which agents receive the whole chat. An agent without an
 agent before it is an *entry agent* and receives the chat. Every other agent receives the values
 that flow to it.
 
-An entry agent is offered the tools that a user provides only if a chat start comes before it. Every
-chat start before it must permit them. Graphs inside steps belong to the surrounding flow. The
-agents of a map process its items, so they are not entry agents.
+An entry agent is offered the tools that a user provides only if a chat start comes before it, and
+if every chat start before it permits them. Graphs nested in steps belong to the surrounding flow.
+The agents of a map process its items, so they are not entry agents.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from caseworker.nodes.reading import StepData
 
 CHAT_START = "chat_start"
 INPUTS = "inputs"
-"""The output handle for the values that a thread provides for the variables of its agent."""
+"""Output handle for the values that a thread provides for its agent's variables."""
 
 _Seen = frozenset[str]
 """The kinds of steps before a step in the flow."""
@@ -39,16 +39,16 @@ _AGENT, _TOOLS, _NO_TOOLS = (frozenset({seen}) for seen in ("agent", "tools", "n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatInput:
-    """The messages of a chat and the tools that its user provides; a service of chat runs."""
+    """The messages of a chat and the tools that its user provides; a run service in chats."""
 
     thread_id: str
     messages: tuple[Message, ...]
-    """In chronological order; the last one is the user's new message."""
+    """Messages in chronological order; the last one is the user's new message."""
     user_tools: tuple[Mapping[str, Any], ...] = ()
-    """In the form of an agent's tool list, with agents embedded."""
+    """Tools that the user provides, in the format of an agent's tool list. Agents are embedded."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the chat input as JSON; :meth:`of_json` restores it."""
         said = [{"role": one.role, "content": one.content, **one.extras()} for one in self.messages]
         return {
             "thread_id": self.thread_id,
@@ -72,22 +72,22 @@ def _message(stored: Mapping[str, Any]) -> Message:
 
 
 class ChatScope:
-    """Determines which steps receive the chat and the user's tools, by their paths."""
+    """Determines by their paths which steps receive the chat and the user's tools."""
 
     def __init__(self, graph: PreparedGraph) -> None:
         self._before: dict[tuple[str, ...], _Seen] = {}
         self._walk(graph, (), _NOTHING)
 
     def is_entry_agent(self, path: StepPath) -> bool:
-        """Return whether there is no agent before the step in the flow."""
+        """Return whether no agent comes before the step in the flow."""
         seen = self._before.get(_place(path))
         return seen is not None and not seen & _AGENT
 
     def include_user_tools(self, path: StepPath) -> bool:
         """Return whether the step may use the user's tools.
 
-        It must be an entry agent with at least one chat start before it, and all of them must
-        permit the tools.
+        The step must be an entry agent with at least one chat start before it. All chat starts
+        before it must permit the tools.
         """
         seen = self._before.get(_place(path), _NOTHING)
         return self.is_entry_agent(path) and bool(seen & _TOOLS) and not seen & _NO_TOOLS
@@ -140,15 +140,15 @@ def _place(path: StepPath) -> tuple[str, ...]:
 
 
 def chat_services(chat: ChatInput | None, graph: PreparedGraph) -> Mapping[type, Any]:
-    """Return the chat services for a run of a graph; empty outside of chats."""
+    """Return the run services for a chat, keyed by type; empty if the run is not part of a chat."""
     return {} if chat is None else {ChatInput: chat, ChatScope: ChatScope(graph)}
 
 
 class ChatStartData(StepData):
-    """Settings of the step at which a chat enters the graph."""
+    """Settings for the step at which a chat enters the graph."""
 
     include_user_tools: bool = Field(True, alias="includeUserTools")
-    """Whether the tools that the user provides are offered to the agents behind this step."""
+    """Whether the tools that the user provides are offered to the agents after this step."""
 
 
 class ChatStartNode:
@@ -157,7 +157,7 @@ class ChatStartNode:
     async def execute(
         self, data: ChatStartData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Return the newest chat message, or outside of chats the step's input."""
+        """Return the newest chat message, or the step's input if the run is not part of a chat."""
         chat = context.services.get(ChatInput)
         said = inputs.get(DEFAULT_HANDLE) if chat is None else chat.messages[-1].content
         given = {INPUTS: inputs[INPUTS]} if INPUTS in inputs else {}

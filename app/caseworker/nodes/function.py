@@ -1,4 +1,4 @@
-"""Python functions as nodes."""
+"""Nodes that call Python functions."""
 
 import asyncio
 import contextvars
@@ -19,15 +19,15 @@ DEFAULT_THREADS = 8
 
 
 class BlockingPool:
-    """A thread pool of limited size; further functions are queued."""
+    """A thread pool of limited size; functions that exceed it are queued."""
 
     def __init__(self, max_threads: int = DEFAULT_THREADS) -> None:
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="blocking")
 
     async def run(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run a function in a thread, with the context variables of the caller.
+        """Run a function in a thread, with the caller's context variables.
 
-        Cancellation does not wait for the thread: a queued function is dropped, and the result of a
+        Cancellation does not wait for the thread. A queued function is dropped, and the result of a
         running one is discarded.
         """
         context = contextvars.copy_context()
@@ -48,26 +48,27 @@ def _called(fn: Callable[..., Result], *args: Any) -> Result:
 
 
 Function = Callable[[ExecutionContext], Any]
-"""Returns a value or an awaitable."""
+"""Python function that a node calls with the step's context. It returns a value or an awaitable."""
 
 
 class ContextualNode(Protocol):
-    """A node that takes a single context and does not use handles."""
+    """A node that receives one context object instead of data, inputs and handles."""
 
     @property
     def id(self) -> str:
-        """ID of the node; several steps may use it."""
+        """ID of the node. Several steps may use the same node."""
         ...
 
     def execute(self, context: ExecutionContext) -> Any:
-        """Return the output of a step, or an awaitable for it."""
+        """Execute the node; return its output, or an awaitable for it."""
         ...
 
 
 class FunctionNode:
-    """A function as a node.
+    """A node that calls a Python function.
 
-    A synchronous function runs on the event loop; mark it as ``blocking`` if it blocks.
+    A synchronous function runs on the event loop. Mark it as ``blocking`` if it blocks; it then
+    runs in a thread.
     """
 
     def __init__(
@@ -104,12 +105,12 @@ class FunctionNode:
         return f"{type(self).__name__}({self.id!r})"
 
     async def execute(self, context: ExecutionContext) -> Any:
-        """Call the function and return its result, awaited if necessary."""
+        """Call the function and return its result; an awaitable is awaited first."""
         found = self.begin(context)
         return await found if is_awaitable(found) else found
 
     def begin(self, context: ExecutionContext) -> Any:
-        """Call the function; return its value or an awaitable."""
+        """Call the function; return its value, or an awaitable for it."""
         if not self.blocking:
             return self.fn(context)
         pool = None if context.flow is None else context.flow.services.get(BlockingPool)
@@ -134,7 +135,7 @@ class ContextNode:
             self._begin = node.begin if node.blocking else node.fn
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
-        """Execute the node with its context."""
+        """Execute the node with the step's context."""
         found = self._begin(execution_context(context, self._input))
         if type(found) in _VALUES:
             return ExecutionResult({DEFAULT_HANDLE: found})
@@ -146,10 +147,10 @@ class ContextNode:
 
 
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
-    """Build the context of a step for a contextual node.
+    """Build a step's context for a contextual node.
 
-    If a graph is executed from Python, the caller's context is a service of the run. Its session,
-    trace and results are shared, and so is its input for steps without their own.
+    If a graph is executed from Python, the caller's context is a service of the run. The step
+    shares its session, trace and results. A step that has no input gets the caller's input.
     """
     caller = context.run.services.get(ExecutionContext, _NOBODY)
     upstream = dict(caller.upstream)
@@ -175,7 +176,7 @@ async def _result_of(found: Awaitable[Any]) -> ExecutionResult:
 
 
 def is_awaitable(value: Any) -> bool:
-    """Return whether a value is awaitable, optimised for the common types, which are not."""
+    """Return whether a value is awaitable; fast for common types that are not."""
     kind = type(value)
     if kind in _VALUES:  # hasattr is slow for a missing attribute
         return False

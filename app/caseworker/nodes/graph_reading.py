@@ -1,8 +1,8 @@
 """Parses a graph from JSON and reports all of its problems at once.
 
 Steps and edges are parsed one by one. An unreadable part is reported and replaced by a placeholder
-that causes no further problems. The rest is still checked as a whole, and each problem has its own
-position. Problems that the missing part may cause are reported only once it is readable.
+that causes no further problems. The rest of the graph is still checked as a whole, and each problem
+has its own position. Problems that depend on an unreadable part are reported once it is readable.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -122,9 +122,9 @@ class _ReadStep:
 def read(
     types: Types, graph: Any, graph_id: str, models: ModelTable | None = None
 ) -> tuple[InnerGraph | None, tuple[Problem, ...]]:
-    """Parse a graph; return it, unless it has errors, and all its problems.
+    """Parse a graph; return it (None if it has errors) and all its problems.
 
-    ``models`` are the models that may be named; None permits any.
+    ``models`` contains the models that the graph may use; None permits any.
     """
     reader = _Reader(types, [], graph_id, models)
     found = read_graph(reader, graph)

@@ -1,7 +1,7 @@
-"""The JSON form of a graph.
+"""The JSON format of a graph.
 
-Its parts are parsed one by one and not as one document, so that an error in one part does not hide
-errors in others.
+Steps and edges are parsed one by one and not as one document, so that an error in one of them does
+not hide further errors.
 """
 
 import re
@@ -36,7 +36,7 @@ MAX_ERROR_NAMES = 32
 
 
 class WorkSpec(StepData):
-    """A node type with its configuration."""
+    """A node type with the configuration for it."""
 
     type: TypeName
     data: dict[str, Any]
@@ -46,26 +46,30 @@ class PolicySpec(StepData):
     """How to handle failures of a step."""
 
     on_error: Literal["fail", "retry", "skip", "fallback"] = "fail"
-    """What to do after the last attempt."""
+    """Outcome of the step when its attempts are exhausted. ``fail`` and ``retry`` fail the step,
+    ``skip`` replaces its output by ``fallback_value``, and ``fallback`` executes the node in
+    ``fallback``."""
     retry_count: int = 0
-    """Number of attempts after the first."""
+    """Maximum number of retries after the first attempt."""
     retry_delay_ms: int = 1000
     retry_backoff: Annotated[float, Field(allow_inf_nan=False)] = 2.0
     timeout_ms: int | None = None
-    """Time limit of one attempt; null is unlimited."""
+    """Time limit for one attempt in milliseconds; null means no limit."""
     fallback_value: Any = None
-    """The output of a skipped step."""
+    """Output of the step if it is skipped."""
     retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] | None = None
-    """Error classes, or error codes of tools, that are retried; null: all."""
+    """Names of the only errors that are retried: error classes, or error codes of tools. Null means
+    all."""
     no_retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] = Field(
         default_factory=list
     )
-    """Error classes, or error codes of tools, that are not retried."""
+    """Names of errors that are not retried: error classes, or error codes of tools."""
     fallback: WorkSpec | None = None
-    """Runs instead of a failed step, on the same inputs."""
+    """Node that runs instead of a failed step, with the same inputs. Null unless ``on_error`` is
+    ``fallback``."""
 
     def policy(self) -> ErrorPolicy:
-        """Return the policy, with ``fallback`` as its ``fallback_node``.
+        """Return the engine's error policy for these settings.
 
         Raises:
             ValueError: a value is out of range, or two contradict each other; the message starts
@@ -80,26 +84,28 @@ class StepSpec(StepData):
 
     id: StepId
     type: TypeName
-    """The node type that executes the step."""
+    """Name of the node type that executes the step."""
     data: dict[str, Any]
-    """The configuration for the node type."""
+    """Configuration for the node type."""
     policy: PolicySpec | None = None
     sub_budget: Budget | None = None
-    """Limits for the step, within the remaining budget of its scope."""
+    """Limits for the step, in addition to the limits of its run. Null means no limits of its
+    own."""
 
 
 class EdgeData(StepData):
-    """The channel of an edge; it is required."""
+    """The channel of an edge."""
 
     channel: Literal["flow", "link"]
-    """``flow`` routes values, ``link`` materialises dependencies."""
+    """Channel of the edge: ``flow`` carries values, ``link`` provides dependencies such as
+    tools."""
 
 
 class EdgeSpec(StepData):
-    """Connects an output handle of one step to an input handle of another."""
+    """An edge from an output handle of one step to an input handle of another."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """A name for human readers."""
+    """Name of the edge for human readers; null if it has none."""
     source: StepId
     source_handle: HandleName = DEFAULT_HANDLE
     target: StepId
@@ -108,16 +114,16 @@ class EdgeSpec(StepData):
 
 
 class GraphFrame(StepData):
-    """A graph whose steps and edges are not parsed yet."""
+    """A graph whose steps and edges have not been parsed yet."""
 
     steps: list[Any]
     edges: list[Any]
     entry: list[StepId] | None = None
-    """The steps to start with. Default: the steps without an incoming flow edge."""
+    """IDs of the steps to start with. Default: all steps without an incoming flow edge."""
     max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 1
     """Maximum number of steps that run concurrently."""
     name: Any = None
-    """The name of a registered graph whose definition was copied here; has no effect."""
+    """Name of the registered graph whose definition was copied here. It has no effect."""
     version: Any = None
 
 

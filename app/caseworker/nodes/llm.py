@@ -1,4 +1,4 @@
-"""A step that calls a model."""
+"""The step type that calls a model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
@@ -32,31 +32,33 @@ from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 
 MAX_TURNS = 10
-"""Maximum turns of a step with tools; use an agent for more."""
+"""Maximum number of turns of a step with tools. Use an agent for more."""
 
 _ANSWER, _REPROMPT = "answer", "reprompt"
 """The names of the calls, also used in their keys."""
 
 
 class LlmData(StepData):
-    """The request to a model."""
+    """The request that a step sends to a model."""
 
     prompt: TextField
-    """The user message."""
+    """Template of the user message."""
     system: TextField | None = None
-    """The system message."""
+    """Template of the system message; null means none."""
     model: ModelSpec | None = None
     """The model and its options, as in an agent: ``{name, options}`` or ``{tier, options}``."""
     tier: Literal["small", "big"] | None = None
     """Shorthand for ``model.tier``. Default: small."""
     output_schema: SchemaField | None = None
-    """JSON Schema of the answer; a reply that violates it is requested once more."""
+    """JSON Schema for the answer. A reply that violates it is requested once more. Null accepts any
+    text."""
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
     """Shorthand for ``model.options.max_output_tokens``."""
     allow_incomplete: bool = False
     """Whether to accept an answer that is cut off, withheld, refused or empty."""
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
-    """Makes sampling repeatable if the provider supports it. Default: the run's seed."""
+    """Random seed that makes sampling repeatable if the provider supports it. Default: the run's
+    seed."""
 
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> Self:
@@ -71,7 +73,12 @@ class LlmData(StepData):
         return self.model or ModelSpec(tier=self.tier or "small", max_output_tokens=longest)
 
     def messages(self, inputs: Outputs, limits: ValueLimits) -> list[Message]:
-        """Return the rendered messages; raises the errors of templates."""
+        """Return the rendered messages.
+
+        Raises:
+            MissingValueError: the prompt refers to a value that does not exist.
+            TooMuchTextError: the values are too large.
+        """
         asked = [Message(role="user", content=self.prompt.render(inputs, limits))]
         if self.system is None:
             return asked
@@ -92,7 +99,7 @@ class LlmData(StepData):
 
 
 class LlmNode:
-    """Calls the model of its step through the gateway, within the limits of the run."""
+    """Calls a step's model through the gateway, within the limits of the run."""
 
     def __init__(self, agents: Agents) -> None:
         """Create the node; ``agents`` executes steps with linked tools."""
@@ -109,7 +116,7 @@ class LlmNode:
         Raises:
             MissingValueError: the prompt refers to a value that does not exist.
             ModelAnswerIncomplete: the answer is cut off, withheld, refused or empty.
-            UnfitReplyError: the answer violates its schema, also when requested again.
+            UnfitReplyError: the answer violates its schema, even after it was requested again.
             CallFailedError: the provider failed after all retries.
             Stop: a limit or a cancel request prevented or ended the call.
         """

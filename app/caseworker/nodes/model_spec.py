@@ -1,4 +1,4 @@
-"""The model of an agent or a step, as written in definitions."""
+"""The model for an agent or a step, as written in definitions."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -21,23 +21,24 @@ class ModelOptions(StepData):
 
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """Maximum output tokens; it can only lower the limit configured for the model."""
+    """Maximum number of output tokens. It can only lower the limit configured for the model. Null
+    means the configured limit."""
 
 
 class ModelSpec(ModelOptions):
-    """The model to call, with options either here or in ``options``."""
+    """The model to call. Its options are written either here or in ``options``."""
 
     tier: Literal["small", "big"] = "small"
     name: ModelName | None = None
-    """The name of a configured model. Default: the model of the tier. A model of the tier may also
-    be given by its provider's name for it."""
+    """Name of a configured model. Default: the tier's model. The provider's own name is also
+    accepted for a model of the tier."""
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = Field(
         default_factory=list
     )
-    """Names of models to call, in this order, if one fails."""
+    """Names of models to call, in this order, if the model fails."""
     options: ModelOptions = Field(default_factory=ModelOptions)
     stream: bool = True
-    """Whether answers are streamed while they are written."""
+    """Whether answers are streamed while the model writes them."""
 
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> "ModelSpec":
@@ -47,7 +48,7 @@ class ModelSpec(ModelOptions):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The model arguments for the gateway."""
+        """The model and its options as keyword arguments for the gateway."""
         given, options = self, self.options
         longest, temperature = given.max_output_tokens, given.temperature
         return {
@@ -59,7 +60,7 @@ class ModelSpec(ModelOptions):
         }
 
     def faults(self, models: ModelTable) -> Iterator[Fault]:
-        """Yield the names of models that are not configured."""
+        """Yield a fault for each named model that is not configured."""
         tier = Tier(self.tier)
         if self.name not in models and tier not in models:
             yield "model.tier", no_model(tier, models)
@@ -75,7 +76,7 @@ class ModelSpec(ModelOptions):
 
 
 def no_model(tier: Tier, models: ModelTable) -> str:
-    """Return the message for a tier without a model, with the settings to change."""
+    """Return the error message for a tier without a model; it names the settings to change."""
     return (
         f"No {tier} model is configured: set models.{tier}, or models.{tier}.use to one of:"
         f" {listed(models)}."

@@ -1,7 +1,7 @@
 """Graphs and steps nested in the data of other steps.
 
-They are parsed together with the enclosing data, by the reader that is passed as validation
-context.
+They are parsed together with the enclosing data. The graph reader does this; it is passed to
+validators as pydantic's validation context.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Set
@@ -18,7 +18,8 @@ from caseworker.engine.prepared import BoundNode, PreparedGraph
 from caseworker.nodes.reading import reported
 
 MAX_NESTING = 8
-"""Maximum nesting depth of graphs, including the outermost; the step of a map counts as one."""
+"""Maximum nesting depth of graphs, including the outermost one. The step of a map counts as a
+graph."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,21 @@ class InnerGraph:
 
     prepared: PreparedGraph
     traits: Mapping[str, Traits]
-    """The traits of its steps, by ID."""
+    """Traits of the graph's steps, keyed by step ID."""
 
     @cached_property
     def holds(self) -> frozenset[Hashable]:
-        """The persistent nodes that its execution uses."""
+        """The persistent nodes that an execution of the graph uses.
+
+        A persistent node has its own state, so only one step at a time may use it.
+        """
         topology = self.prepared.topology
         used = (self.traits[step_id].holds for step_id in (*topology.active, *topology.linked))
         return frozenset().union(*used)
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
-        """The steps without outgoing edges."""
+        """IDs of the steps without outgoing edges."""
         topology = self.prepared.topology
         return tuple(step_id for step_id in topology.active if step_id not in topology.outgoing)
 
@@ -75,7 +79,7 @@ GraphField = Annotated[
         }
     ),
 ]
-"""A graph nested in a step."""
+"""Field type for a graph nested in a step's data."""
 
 StepField = Annotated[
     InnerStep,
@@ -89,15 +93,15 @@ StepField = Annotated[
         }
     ),
 ]
-"""A step nested in a step."""
+"""Field type for a step nested in another step's data."""
 
 
 Place = tuple[str | int, ...]
-"""Keys and indexes from the outermost graph inward."""
+"""Position in a graph: object keys and list indexes, starting at the outermost graph."""
 
 
 class DefinitionKind(StrEnum):
-    """The kinds of definitions that can be registered."""
+    """The kind of a registered definition."""
 
     GRAPH = "graph"
     AGENT = "agent"
@@ -108,24 +112,24 @@ class DefinitionReference:
     """A reference to a registered definition, to be resolved before the graph is used."""
 
     place: Place
-    """The position of the reference in the graph."""
+    """Position of the reference in the graph."""
     kind: DefinitionKind
     name: str
     version: int | None = None
-    """None: the newest version."""
+    """Version number to use; None means the newest version."""
 
 
 def is_reference(given: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether a value is a reference: a name with an optional version, and no more."""
+    """Return whether a value is an object with only a name and, optionally, a version."""
     return isinstance(given, Mapping) and "name" in given and given.keys() <= {"name", "version"}
 
 
 def references_in(
     graph: Any, nesting: Set[str], place: Place = (), depth: int = 0
 ) -> Iterator[DefinitionReference]:
-    """Yield the references inside ``graph``; unreadable parts are skipped.
+    """Yield the references to registered definitions in ``graph``; skip unreadable parts.
 
-    ``nesting`` are the step types whose data may contain graphs or agents.
+    ``nesting`` contains the names of the step types whose data may contain graphs or agents.
     """
     steps = graph.get("steps") if isinstance(graph, Mapping) else None
     if not isinstance(steps, list) or depth >= MAX_NESTING:
@@ -157,7 +161,7 @@ def _in_work(
 
 
 def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[DefinitionReference]:
-    """Yield the references to agents inside the JSON of an agent, or the reference that it is.
+    """Yield the agent references in an agent's JSON, which may itself be a reference.
 
     Unreadable parts are skipped.
     """

@@ -15,69 +15,74 @@ from caseworker.models.table import ModelTable
 from caseworker.nodes.reading import StepData
 
 Fault = tuple[str, str]
-"""A position inside the data of a step, and an error message."""
+"""An error in a step's data: its position in the data, and a message."""
 
 NONE: frozenset[str] = frozenset()
-"""No handles."""
+"""Empty set of handles."""
 
 ONE_OUTPUT = Handles(flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE)
-"""Any inputs, the output ``default``, and no links."""
+"""Handles of a step type that accepts any inputs, has only the output ``default``, and has no
+links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """A service of every run; equal each time the run is executed."""
+    """Facts about a run that stay the same each time it is executed; a service of every run."""
 
     now: datetime
-    """The timezone-aware reference time for relative dates: when the run was accepted."""
+    """Timezone-aware time at which the run was accepted; the reference for relative dates."""
     timezone: str | None = None
-    """IANA name of the time zone that the caller requested; None: the configured one."""
+    """IANA name of the time zone that the caller requested. None means the configured time zone."""
     seed: int | None = None
-    """The sampling seed that the caller requested."""
+    """Sampling seed that the caller requested; None if none was requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeType:
-    """A step type: its data model, its handles, and the node that executes it."""
+    """A step type: its data model, its handles, and the node that executes its steps."""
 
     name: str
     description: str
-    """Documentation for users: how it uses its inputs, and what it produces."""
+    """User documentation: how the step type uses its inputs, and which outputs it produces."""
     node: Node
     data: type[StepData]
     handles: Handles = ONE_OUTPUT
     executes: bool = True
-    """False: its steps can only be linked."""
+    """Whether steps of this type are executed; False if they can only be linked to other steps."""
     faults: Callable[[Any], Iterable[Fault]] = lambda _: ()
-    """Finds errors in parsed data that the data model cannot detect, such as unknown names."""
+    """Callback for graph validation. It returns errors in parsed data that the data model cannot
+    detect, such as unknown names."""
     unknown: Callable[[Mapping[str, Any], ModelTable | None], Iterable[Fault]] = lambda *_: ()
-    """Finds unknown names in the JSON of data, whether or not it is valid. The table holds the
-    models that may be named; None permits any."""
+    """Callback that returns the unknown names in a step's data, given as JSON that may be invalid.
+    The second argument holds the models that may be named; None permits any."""
     flow_outputs: Callable[[Any], Names] | None = None
-    """Returns the output handles of a step with this data; None: those of ``handles``."""
+    """Callback that returns the output handles of a step with the given data. None means that all
+    steps have the outputs in ``handles``."""
     holds: Callable[[Any], frozenset[Hashable]] = lambda _: frozenset()
-    """Returns the persistent nodes that a step uses."""
+    """Callback that returns the persistent nodes that a step with the given data uses. A persistent
+    node has its own state, so only one step at a time may use it."""
     lock: Callable[[Any], NodeLock | None] = lambda _: None
-    """Returns the lock that a step holds while it runs."""
+    """Callback that returns the lock to hold while a step with the given data runs; None means no
+    lock."""
 
     @property
     def usual_traits(self) -> Traits:
-        """The traits of its steps, as far as they are known without data."""
+        """Traits of the type's steps, as far as they are known without a step's data."""
         return Traits(handles=self.handles, executes=self.executes)
 
     def traits_of(self, data: Any) -> Traits:
-        """Return the traits of a step with this data."""
+        """Return the traits of a step with the given data."""
         handles = self.handles
         if self.flow_outputs is not None:
             handles = replace(handles, flow_outputs=self.flow_outputs(data))
         return Traits(handles=handles, holds=self.holds(data), executes=self.executes)
 
     def bound(self, data: Any) -> BoundNode:
-        """Return the node with the data of a step."""
+        """Return the node bound to a step's data."""
         return BoundNode(self.node, data, self.lock(data))
 
     def describe(self) -> dict[str, Any]:
-        """Return the documentation for users as JSON."""
+        """Return the step type's user documentation as JSON."""
         return {
             "name": self.name,
             "description": self.description,

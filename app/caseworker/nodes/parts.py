@@ -1,4 +1,4 @@
-"""The parts of a process that factories of node types are given."""
+"""The objects of a process that node type factories receive."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +10,15 @@ from caseworker.tools.ports import Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """Passed to the factories of node types that take an argument.
+    """Argument for the node type factories that accept one.
 
     A factory is registered as an entry point of the group ``caseworker.node_types``.
     """
 
     models: ModelGateway
     tools: ToolDispatch
-    """The tools that runs may call."""
+    """Runs the tools that runs may call."""
     installed_tools: tuple[Tool, ...]
     """All tools of the process, including those that the operator denies to runs."""
     settings: Any
-    """The settings of the process, by section."""
+    """Settings of the process, by section."""

@@ -1,4 +1,4 @@
-"""Strict parsing of the parts of a graph, with error messages of our own.
+"""Strict parsing of the parts of a graph, with our own error messages.
 
 Pydantic's messages are not used, because some of them quote the input. All messages here consist of
 fixed text and limits from our schemas.
@@ -32,9 +32,9 @@ from caseworker.nodes.templates import (
 )
 
 OWN: Final = "caseworker"
-"""The error type for our own messages."""
+"""Pydantic error type that marks our own messages."""
 REPORTED: Final = "caseworker_reported"
-"""The error type of placeholders for problems that are already reported."""
+"""Pydantic error type that marks placeholders for problems that are already reported."""
 
 MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
@@ -65,7 +65,7 @@ MESSAGES: Mapping[str, str] = {
     "list_type": "This must be a JSON array.",
     "recursion_loop": "This is nested too deeply.",
 }
-"""Our messages by pydantic error type."""
+"""Maps pydantic error types to our messages."""
 OTHER = "This value is not accepted here."
 
 _WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
@@ -76,7 +76,7 @@ letters and digits."""
 
 
 class StepData(BaseModel):
-    """Configuration of a step; the base class of every part of a graph."""
+    """Base class for step configuration and for every other part of a graph."""
 
     model_config = ConfigDict(
         strict=True,
@@ -99,7 +99,7 @@ def refusal(message: str) -> PydanticCustomError:
 
 
 def reported() -> PydanticCustomError:
-    """Return the error for a validator that has reported its problems itself."""
+    """Return an error for a validator to raise after it has reported its problems itself."""
     return PydanticCustomError(REPORTED, "reported")
 
 
@@ -111,10 +111,10 @@ def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
 
 
 def field_of(names: Iterable[str | int]) -> str:
-    """Return a dotted path.
+    """Return the given names and indexes as a dotted path.
 
-    A key chosen by the caller is shown only if it looks like a name, so that data sent by mistake
-    is not echoed.
+    A key chosen by the caller is included only if it looks like a name, so that data sent by
+    mistake is not echoed.
     """
     return ".".join(
         str(name) if isinstance(name, int) or _PLAIN_NAME.fullmatch(name) else "*" for name in names
@@ -122,7 +122,7 @@ def field_of(names: Iterable[str | int]) -> str:
 
 
 def joined(*places: str) -> str:
-    """Join nested positions with dots; empty ones are omitted."""
+    """Join nested positions with dots; empty positions are omitted."""
     return ".".join(place for place in places if place)
 
 
@@ -158,14 +158,14 @@ TextField = Annotated[
     _parsed(str, "string", TextTemplate.parse),
     WithJsonSchema({"type": "string", "description": "Text; ${path} puts a value into it."}),
 ]
-"""A text template."""
+"""Field type for a text template."""
 
 JsonField = Annotated[
     JsonTemplate,
     _parsed(None, "", JsonTemplate),
     WithJsonSchema({"description": "Any JSON; ${path} in its strings puts a value there."}),
 ]
-"""A JSON template."""
+"""Field type for a JSON template."""
 
 ObjectField = Annotated[
     JsonTemplate,
@@ -174,18 +174,18 @@ ObjectField = Annotated[
         {"type": "object", "description": "An object; ${path} in its strings puts a value there."}
     ),
 ]
-"""A JSON object template."""
+"""Field type for a JSON object template."""
 
 PathField = Annotated[
     Path,
     _parsed(str, "string", Path.parse),
     WithJsonSchema({"type": "string", "examples": ["default.items.0"]}),
 ]
-"""A dotted path into the inputs of a step."""
+"""Field type for a dotted path into a step's inputs."""
 
 
 def usual_path() -> Any:
-    """Return the default of a path field: the input ``default``."""
+    """Return the default for a path field, which is the input ``default``."""
     return Field(
         default_factory=lambda: DEFAULT_PATH, json_schema_extra={"default": DEFAULT_HANDLE}
     )
@@ -196,4 +196,4 @@ HandleName = Annotated[
     AfterValidator(_handle),
     Field(json_schema_extra={"pattern": f"^{HANDLE.pattern}$"}),
 ]
-"""The name of an input or output of a step."""
+"""Name of a step's input or output."""

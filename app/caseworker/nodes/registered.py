@@ -1,6 +1,6 @@
-"""A step that calls a Python function registered in this process.
+"""The step type that calls a Python function registered in this process.
 
-Functions come only from the process; a graph can merely name one.
+A graph can only name a function; it cannot contain code.
 """
 
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ class FunctionData(StepData):
     """The function to call and its input."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
-    """The name of a function registered in this process."""
+    """Name of a function registered in this process."""
     args: JsonField | None = None
-    """The input of the function. Default: the step's input ``default``."""
+    """Input for the function. Default: the step's input ``default``."""
 
 
 class RegisteredFunctions:
@@ -37,7 +37,7 @@ class RegisteredFunctions:
     async def execute(
         self, data: FunctionData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Call the function of a step and put its result on ``default``.
+        """Call the step's function and put its result on ``default``.
 
         Raises:
             MissingValueError: the arguments refer to a value that does not exist.
@@ -50,17 +50,17 @@ class RegisteredFunctions:
         return ExecutionResult({DEFAULT_HANDLE: found})
 
     def faults(self, data: FunctionData) -> list[Fault]:
-        """Return an error if the function of a step does not exist."""
+        """Return an error if the step's function does not exist; otherwise an empty list."""
         if data.name in self._functions:
             return []
         return [("name", f"No function {quoted(data.name)} is registered here.")]
 
     def lock(self, data: FunctionData) -> NodeLock | None:
-        """Return the lock of a persistent function, else None."""
+        """Return the function's lock if it is persistent (has its own state); otherwise None."""
         return self._functions[data.name].lock
 
     def holds(self, data: FunctionData) -> frozenset[Any]:
-        """Return the persistent functions that a step uses."""
+        """Return the persistent functions that a step uses: its function, or none."""
         function = self._functions[data.name]
         return frozenset({function.id}) if function.persistent else frozenset()
 

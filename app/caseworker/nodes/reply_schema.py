@@ -1,4 +1,4 @@
-"""JSON replies of models: parsing, and validation against a schema."""
+"""JSON replies from models: parsing, and validation against a schema."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -16,11 +16,11 @@ MAX_FAULTS = 3
 
 
 class UnfitReplyError(ValueError):
-    """A reply that is not JSON or violates its schema; the message quotes nothing of it."""
+    """A reply is not JSON or violates its schema. The message quotes nothing from the reply."""
 
 
 class ReplySchema(CallerSchema):
-    """A JSON Schema for the reply of a model."""
+    """A JSON Schema for a model's reply."""
 
     def read(self, reply: str) -> Any:
         """Parse and validate a reply, or raise UnfitReplyError."""
@@ -90,4 +90,4 @@ SchemaField = Annotated[
     read_by(_read_schema),
     WithJsonSchema({"type": "object", "description": "A JSON Schema (draft 2020-12)."}),
 ]
-"""A JSON Schema in the data of a step."""
+"""Field type for a JSON Schema in a step's data."""

@@ -1,8 +1,8 @@
-"""A step that routes a value by conditions on its inputs.
+"""The step type that routes a value according to conditions on its inputs.
 
 Conditions are data and are never executed. A missing value satisfies only ``missing``. Comparing
-values of incompatible types is false, and so is comparing a boolean with a number. A numeric text,
-as in exact results, is treated as a number when compared with one.
+values of incompatible types is false, and so is comparing a boolean with a number. When a text is
+compared with a number, numeric text, as in exact results, counts as a number.
 
 The caller chooses both the conditions and the values, so the total work is limited. Each comparison
 charges its cost in advance, and a step that exceeds MAX_COMPARISONS fails.
@@ -34,7 +34,7 @@ _TEXTS = frozenset({"starts_with", "ends_with"})
 _ORDERS = frozenset({"gt", "ge", "lt", "le"})
 _COMPARISONS = frozenset(get_args(_Comparison))
 MAX_COMPARISONS = 50_000
-"""Maximum comparisons of single values in one step; they take less than 100 ms."""
+"""Maximum number of single-value comparisons in one step; together they take less than 100 ms."""
 YIELD_AFTER = 2000
 """Number of comparisons after which a step yields to other tasks."""
 
@@ -50,10 +50,10 @@ class Condition(StepData):
     """``{path, op, value}``, or one of ``{all: [...]}``, ``{any: [...]}`` and ``{not: ...}``."""
 
     path: PathField | None = None
-    """The path of the value to test."""
+    """Path of the value to test in the step's inputs."""
     op: Operator | None = None
     value: Any = None
-    """The JSON value to compare with; it is not a template."""
+    """JSON value to compare with. It is not a template."""
     all_: _Several | None = Field(default=None, alias="all")
     any_: _Several | None = Field(default=None, alias="any")
     not_: "Condition | None" = Field(default=None, alias="not")
@@ -85,10 +85,10 @@ class Condition(StepData):
             raise refusal("This op needs a list or a string as its value.")
 
     def holds(self, inputs: Mapping[str, Any], work: "Work") -> bool:
-        """Return whether the inputs of a step satisfy the condition.
+        """Return whether a step's inputs satisfy the condition.
 
         Raises:
-            TooManyComparisonsError: the step has exhausted ``work``.
+            TooManyComparisonsError: the step has used up the comparisons that ``work`` allows.
         """
         if self.all_ is not None:
             return all(one.holds(inputs, work) for one in self.all_)
@@ -111,7 +111,7 @@ class Condition(StepData):
 
 
 class TooManyComparisonsError(ValueError):
-    """The conditions of a step compare too many values."""
+    """A step's conditions compare too many values."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -121,7 +121,7 @@ class TooManyComparisonsError(ValueError):
 
 
 class Work:
-    """Counts the comparisons of one step."""
+    """Counts the comparisons of one step and enforces their limit."""
 
     __slots__ = ("done",)
 
@@ -129,13 +129,13 @@ class Work:
         self.done = 0
 
     def charge(self, comparisons: int) -> None:
-        """Charge comparisons in advance, or raise TooManyComparisonsError."""
+        """Count comparisons before they are made, or raise TooManyComparisonsError."""
         self.done += comparisons
         if self.done > MAX_COMPARISONS:
             raise TooManyComparisonsError
 
     def charge_text(self, value: Any) -> None:
-        """Charge one comparison, and more for a long text."""
+        """Count the comparison of one value; a long text counts as several comparisons."""
         self.charge(1 + (len(value) // _CHARS_PER_COMPARISON if isinstance(value, str) else 0))
 
 
@@ -239,29 +239,29 @@ class Route(StepData):
 
     when: Condition
     to: HandleName
-    """The output handle."""
+    """Name of the output handle that receives the value."""
 
 
 class RouterData(StepData):
     """The routes of a router step."""
 
     routes: Annotated[list[Route], Field(min_length=1, max_length=100)]
-    """Evaluated in order."""
+    """Routes, evaluated in order."""
     otherwise: HandleName | None = None
-    """The output handle if no route matches. Default: the value is not sent."""
+    """Output handle if no route matches. By default the value is then sent nowhere."""
     mode: Literal["first", "all"] = "first"
-    """Whether to take only the first matching route, or all of them."""
+    """Which matching routes to take: ``first`` takes only the first one, ``all`` takes all."""
     value: PathField = usual_path()
-    """The path of the value to send."""
+    """Path of the value to send in the step's inputs."""
 
     @property
     def ways(self) -> frozenset[str]:
-        """The handles on which the value can leave."""
+        """All handles on which the value can be sent."""
         named = {route.to for route in self.routes}
         return frozenset(named if self.otherwise is None else {*named, self.otherwise})
 
     def taken(self, inputs: Mapping[str, Any], work: Work) -> list[str]:
-        """Return the handles on which the value leaves.
+        """Return the handles on which the value is sent.
 
         Raises:
             TooManyComparisonsError: the conditions compare too many values.
@@ -272,7 +272,7 @@ class RouterData(StepData):
 
 
 class RouterNode:
-    """Routes the value of its step; branches that receive no value are skipped."""
+    """Routes a step's value. Branches that receive no value are skipped."""
 
     async def execute(
         self, data: RouterData, inputs: Mapping[str, Any], context: FlowContext
@@ -280,7 +280,7 @@ class RouterNode:
         """Put the value on the handles of the matching routes.
 
         Raises:
-            MissingValueError: there is no value to send.
+            MissingValueError: the value to send is missing.
             TooManyComparisonsError: the conditions compare too many values.
         """
         work = Work()

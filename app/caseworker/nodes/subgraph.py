@@ -1,4 +1,4 @@
-"""Steps that execute graphs: once on the inputs, or once for each item of a list."""
+"""Steps that execute graphs: once for all inputs, or once for each item of a list."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
@@ -29,23 +29,23 @@ from caseworker.platform.logs.errors import message_of_error
 
 
 class OutputSpec(StepData):
-    """The source of an output."""
+    """Where an output value comes from."""
 
     step: StepId
-    """A step of the inner graph."""
+    """ID of a step in the inner graph."""
     handle: HandleName
-    """An output handle of that step."""
+    """Output handle of that step."""
 
 
 class GivenOutputs(StepData):
-    """The outputs of an inner graph; the base class of data with such a graph."""
+    """Output settings for an inner graph; the base class for data that contains such a graph."""
 
     outputs: dict[HandleName, OutputSpec] | None = None
-    """The sources of the outputs, by handle. Default: the outputs of the graph's single last
-    step."""
+    """Sources of the outputs, keyed by output handle. By default the outputs of the graph's only
+    last step are used."""
 
     def faults_of(self, graph: InnerGraph) -> Iterator[Fault]:
-        """Yield the errors in the outputs."""
+        """Yield the errors in the output settings."""
         ends, active = graph.ends, frozenset(graph.prepared.topology.active)
         if self.outputs is None:
             if len(ends) != 1:
@@ -63,7 +63,7 @@ class GivenOutputs(StepData):
     async def executed(
         self, graph: InnerGraph, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Execute the graph within the step's limits; calls and slots are shared with the run.
+        """Execute the graph within the step's limits; calls and step slots are shared with the run.
 
         Raises:
             Exception: one of its steps failed.
@@ -85,26 +85,26 @@ class GivenOutputs(StepData):
 
 
 class SubgraphData(GivenOutputs):
-    """A graph to execute and its outputs."""
+    """An inner graph to execute, and the outputs to take from it."""
 
     graph: GraphField
-    """The graph; its first steps receive the inputs of this step, by handle."""
+    """Graph to execute. Its first steps receive the inputs of this step, by handle."""
 
     @property
     def flow_outputs(self) -> Names:
-        """The output handles of the step."""
+        """Output handles of the step."""
         if self.outputs is not None:
             return frozenset(self.outputs)
         return self.graph.traits[self.graph.ends[0]].handles.flow_outputs
 
 
 class SubgraphNode:
-    """Executes the graph of its step."""
+    """Executes the graph in a step's data."""
 
     async def execute(
         self, data: SubgraphData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Execute the graph."""
+        """Execute the inner graph and return its outputs."""
         return await data.executed(data.graph, inputs, context)
 
 
@@ -124,41 +124,41 @@ def subgraph_type() -> NodeType:
 
 
 ITEMS = "items"
-"""The output handle with the numbers of completed, failed and other items."""
+"""Output handle for the numbers of completed, failed and other items."""
 MAX_ERROR_CHARS = 200
-"""Maximum characters of an item's error."""
+"""Maximum length, in characters, of an item's error message."""
 
 INDEX = "index"
-"""The input handle with the index of an item, from 0."""
+"""Input handle for the zero-based index of an item."""
 
 DEFAULT_MAX_ITEMS = 1000
 HIGHEST_MAX_ITEMS = 10_000
 
 
 class UnfitListError(ValueError):
-    """The value is not a list of items, or the list is too long."""
+    """A value is not a list of items, or the list is too long."""
 
 
 class MapData(GivenOutputs):
-    """The list and the work for each item: either a graph or a step."""
+    """The list to process, and the graph or the step to execute for each item."""
 
     over: PathField = usual_path()
-    """The path of the list of items."""
+    """Path of the list of items in the step's inputs."""
     graph: GraphField | None = None
-    """The graph to execute for each item, with the item as input ``default`` and its number as
-    ``index``. The result of an item is an object with the graph's outputs by handle."""
+    """Graph to execute for each item. It receives the item as input ``default`` and its index as
+    ``index``. The item's result is an object with the graph's outputs by handle."""
     step: StepField | None = None
-    """The step to execute for each item, with the same inputs; its output ``default`` is the result
-    of the item."""
+    """Step to execute for each item, with the same inputs. Its output ``default`` is the item's
+    result."""
     max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 1
     """Maximum number of items that are processed concurrently."""
     max_items: Annotated[int, Field(ge=0, le=HIGHEST_MAX_ITEMS)] = DEFAULT_MAX_ITEMS
-    """Maximum length of the list; the step fails for a longer one."""
+    """Maximum length of the list. The step fails if the list is longer."""
 
     on_item_error: Literal["fail", "skip", "collect"] = "fail"
-    """If an item fails: ``fail`` cancels the other items and fails the step; ``skip`` and
-    ``collect`` use null as its result and continue. ``items`` counts it as skipped or holds its
-    error."""
+    """What to do if an item fails. ``fail`` cancels the other items and fails the step. ``skip``
+    and ``collect`` use null as the item's result and continue. With ``skip``, the output ``items``
+    counts the item as skipped; with ``collect``, it contains the item's error."""
 
     @model_validator(mode="after")
     def _has_one_form(self) -> "MapData":
@@ -170,13 +170,13 @@ class MapData(GivenOutputs):
 
     @property
     def holds(self) -> frozenset[Hashable]:
-        """The persistent nodes that the items use."""
+        """The persistent nodes that the items use; only one step at a time may use each of them."""
         if self.graph is not None:
             return self.graph.holds
         return frozenset() if self.step is None else self.step.traits.holds
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the errors in the outputs, and concurrency that persistent nodes do not permit."""
+        """Yield the errors in the output settings, and concurrency that persistent nodes forbid."""
         if self.graph is not None:
             yield from self.faults_of(self.graph)
         if self.holds and self.max_parallel > 1:
@@ -199,9 +199,9 @@ class MapData(GivenOutputs):
     def graph_for(
         self, items: list[Any], inputs: Outputs, graph_id: str, known: Mapping[str, Outputs]
     ) -> PreparedGraph:
-        """Build a graph with one step for each item, whose ID is the index.
+        """Build a graph with one step for each item. The step's ID is the item's index.
 
-        ``known`` are the results of items that an earlier attempt completed.
+        ``known`` holds the results of items that an earlier attempt completed.
         """
         kind = "subgraph" if self.step is None else self.step.type
         policy = None if self.on_item_error == "fail" else _GO_ON
@@ -219,7 +219,7 @@ class MapData(GivenOutputs):
     def outputs_of(
         self, reports: Mapping[str, StepReport], count: int, context: FlowContext
     ) -> dict[str, Any]:
-        """Return the results in item order, null for a missing one, and the counts in ``items``.
+        """Return the results in item order, null for missing ones, and the counts in ``items``.
 
         ``context`` is the context of the map step.
         """
@@ -285,10 +285,13 @@ _ITEM = _ItemNode()
 
 
 class MapNode:
-    """Executes a graph with one step for each item, so that the engine applies slots and limits."""
+    """Processes the items of a list as the steps of one graph.
+
+    The engine therefore applies step slots and limits to them.
+    """
 
     reports = frozenset({ITEMS})
-    """Outputs on these handles are kept if the error policy tolerates a failure."""
+    """Handles whose outputs are kept if the error policy tolerates a failure of the step."""
 
     async def execute(
         self, data: MapData, inputs: Outputs, context: FlowContext
@@ -298,7 +301,7 @@ class MapNode:
         The output ``items`` has the numbers of completed, failed, skipped and other items.
 
         Raises:
-            MissingValueError: there is no list of items.
+            MissingValueError: the list of items is missing.
             UnfitListError: the value is not a list, or it is too long.
             Exception: an item failed; the other items are cancelled.
         """

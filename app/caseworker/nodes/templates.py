@@ -3,8 +3,8 @@
 A template is parsed once, when its graph is checked. Rendering substitutes values in a single pass:
 values are never parsed as templates, and nothing is evaluated. ``$${`` is an escaped ``${``.
 
-A path such as ``default.items.0.price`` refers to a value in the inputs of a step. The first name
-is an input handle; the others are object keys and list indexes. A path only finds JSON values: it
+A path such as ``default.items.0.price`` refers to a value in a step's inputs. The first name is an
+input handle; the following ones are object keys and list indexes. A path only finds JSON values. It
 reads no attributes and calls nothing, whatever its names are.
 """
 
@@ -36,15 +36,15 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""The result of a path without a value; null is a value."""
+"""Result of a path that leads to no value. Null is a value."""
 
 
 class PathError(ValueError):
-    """A text that is not a valid path; the message describes the syntax."""
+    """A text is not a valid path. The message describes the syntax."""
 
 
 class MissingValueError(LookupError):
-    """The inputs of a step have no value at a path."""
+    """A step's inputs have no value at a path."""
 
     def __init__(self, path: "Path") -> None:
         super().__init__(f"There is no value at {path.text}.")
@@ -52,7 +52,7 @@ class MissingValueError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path to a value in the inputs of a step."""
+    """A path to a value in a step's inputs."""
 
     text: str
     names: tuple[str, ...]
@@ -97,11 +97,11 @@ DEFAULT_PATH = Path(DEFAULT_HANDLE, (DEFAULT_HANDLE,))
 
 
 class TemplateError(ValueError):
-    """A template with a syntax error; the message states the fix."""
+    """A template has a syntax error. The message states the fix."""
 
 
 class TooMuchTextError(ValueError):
-    """The values to substitute are too large."""
+    """The values to substitute into a template are too large."""
 
     def __init__(self, max_chars: int) -> None:
         super().__init__(
@@ -116,7 +116,7 @@ def compact(value: Any) -> str:
 
 
 class TextTemplate:
-    """A text template; values are converted to text, objects and lists to compact JSON."""
+    """A text template. Values are converted to text; objects and lists to compact JSON."""
 
     __slots__ = ("_parts",)
 
@@ -130,11 +130,11 @@ class TextTemplate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The first name of each path, in order."""
+        """First name of each path (the input handle), in order of appearance."""
         return tuple(part.names[0] for part in self._parts if isinstance(part, Path))
 
     def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> str:
-        """Return the text with values substituted, up to the maximum size of one value.
+        """Return the text with values substituted, up to the maximum size of a value.
 
         Raises:
             MissingValueError: a path has no value; the message names it.
@@ -158,7 +158,12 @@ class JsonTemplate:
         """True if it has no placeholders."""
 
     def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> Any:
-        """Return a new value with values substituted; raises as :class:`TextTemplate` does."""
+        """Return a copy of the JSON value with all placeholders replaced.
+
+        Raises:
+            MissingValueError: a path has no value; the message names it.
+            TooMuchTextError: the values are too large.
+        """
         return self._render(_Rendering(inputs, limits))
 
 

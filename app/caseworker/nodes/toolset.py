@@ -1,4 +1,4 @@
-"""Step types for tools: one that runs a tool, and one that links tools to other steps."""
+"""Step types for tools: one runs a tool, the other links tools to other steps."""
 
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
@@ -27,28 +27,28 @@ def _unknown(name: str) -> str:
 
 
 TOOLS = "tools"
-"""The link handle of toolsets, both as an output and as an input."""
+"""Link handle for toolsets, both as an output and as an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTools:
-    """The tools of a server, or a selection of them."""
+    """The tools of a tool server, or a selection of them."""
 
     server: str
     allow: tuple[str, ...] | None = None
-    """The only tools that may be used, by the server's own names; None: all."""
+    """Names of the only tools that may be used, as the server names them. None means all."""
     requires_approval: bool = False
     """Whether a person must approve each call of these tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """Distinct tools, in the order in which they were named."""
+    """Tools without duplicates, in the order in which they were named."""
 
     names: tuple[str, ...] = ()
     servers: tuple[ServerTools, ...] = ()
     agents: tuple[Hashable, ...] = ()
-    """Agents that are used as tools; opaque here."""
+    """Agents that are used as tools. This module does not interpret them."""
 
     def __or__(self, other: "Toolset") -> "Toolset":
         return Toolset(
@@ -62,22 +62,22 @@ class Toolset:
 
 
 class ServerUse(StepData):
-    """The tools of a server that the operator has configured."""
+    """The tools to use from a server that the operator has configured."""
 
     server: Annotated[str, Field(min_length=1, max_length=64)]
     allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
-    """The only tools that may be used, by the server's own names. Default: all."""
+    """Names of the only tools that may be used, as the server names them. Default: all."""
     requires_approval: bool = False
-    """Whether a person must approve each call of its tools before it is made."""
+    """Whether a person must approve each call of the server's tools before it is made."""
 
 
 class ToolsetData(StepData):
-    """The tools of a toolset step."""
+    """The tools that a toolset step provides."""
 
     tools: Annotated[list[ToolName], Field(max_length=128)] = Field(default_factory=list)
-    """Their names, as listed by GET /tools."""
+    """Names of the tools, as listed by GET /tools."""
     mcp: Annotated[list[ServerUse], Field(max_length=16)] = Field(default_factory=list)
-    """Servers whose tools belong to the set; agents and models can use them."""
+    """Servers whose tools belong to the toolset; agents and models can use them."""
 
     def toolset(self) -> Toolset:
         """Return the toolset without duplicates."""
@@ -89,25 +89,25 @@ class ToolsetData(StepData):
 
 
 class ToolsetNode:
-    """Materialises the tools of its step and of the toolsets linked to it."""
+    """Provides the tools of its step and of the toolsets linked to it."""
 
     async def execute(
         self, data: ToolsetData, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        """Raise TypeError: a toolset cannot be executed."""
+        """Raise TypeError, because a toolset cannot be executed."""
         raise TypeError("A toolset can only be linked.")
 
     async def materialize(
         self, data: ToolsetData, output_handle: str, context: FlowContext
     ) -> Toolset:
-        """Return the tools of the step."""
+        """Return the step's own tools and those of the toolsets linked to it."""
         linked = await linked_tools(context)
         own = data.toolset()
         return own if linked is None else own | linked
 
 
 async def linked_tools(context: FlowContext) -> Toolset | None:
-    """Return all tools linked to a step; None if it has no such link.
+    """Return all tools linked to a step; None if no toolset is linked.
 
     Raises:
         TypeError: a linked value is not a toolset.
@@ -126,7 +126,8 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
 def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeType:
     """Return the step type that links tools to other steps.
 
-    ``known`` contains the permitted tools, ``servers`` the configured tool servers.
+    ``known`` contains the names of the permitted tools, ``servers`` those of the configured tool
+    servers.
     """
 
     def faults(data: ToolsetData) -> list[Fault]:
@@ -159,7 +160,7 @@ def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeTyp
 
 
 ERROR = "error"
-"""The output handle for a tool's error, if an edge leaves from it."""
+"""Output handle for a tool's error; used if an edge leaves from it."""
 
 MAX_REASON_CHARS = 300
 _CALL = "call"
@@ -179,18 +180,18 @@ class ToolFailedError(Exception):
 
 
 class ToolData(StepData):
-    """The tool to call and its arguments."""
+    """The tool that a step calls, and its arguments."""
 
     tool: ToolName
-    """The name of the tool, as listed by GET /tools."""
+    """Name of the tool, as listed by GET /tools."""
     args: ObjectField | None = None
-    """The arguments. Default: the inputs of the step, by handle."""
+    """Arguments for the tool. Default: the step's inputs, keyed by input handle."""
     requires_approval: bool = False
     """Whether a person must approve the call before it is made."""
 
 
 class ToolNode:
-    """Calls the tool of its step, within the limits of the run."""
+    """Calls a step's tool, within the limits of the run."""
 
     def __init__(self, tools: ToolDispatch, *, timezone: str) -> None:
         """Create the node; ``timezone`` is the default time zone of runs."""
@@ -229,7 +230,7 @@ class ToolNode:
 
 
 def tool_context(context: FlowContext, timezone: str) -> ToolContext:
-    """Build the tool context of a run; ``timezone`` is the default time zone."""
+    """Build the context for a run's tool calls; ``timezone`` is the default time zone."""
     facts = context.service(RunFacts)
     zone = facts.timezone or timezone
     now = facts.now.astimezone(ZoneInfo(zone))

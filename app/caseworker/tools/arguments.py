@@ -1,4 +1,4 @@
-"""JSON Schemas of tool arguments: functions to build them, and a validator."""
+"""JSON Schemas for tool arguments: functions that build them, and a validator."""
 
 import json
 import re
@@ -15,7 +15,8 @@ from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, To
 
 MAX_PROBLEMS = 3
 MAX_LISTED_CHARS = 5000
-"""For a longer value only the first error is reported."""
+"""Maximum size, in characters, of a value for which all errors are reported. For a larger value
+only the first error is reported."""
 _MASK = "the value"
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _TOO_LONG = "The arguments are too long, or too deep, for so large a schema: shorten them."
@@ -24,7 +25,10 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def object_of(required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object with only these properties; ``required`` lists names."""
+    """Return the schema for an object with only these properties.
+
+    ``required`` contains the names of the required properties, separated by spaces.
+    """
     return {
         "type": "object",
         "additionalProperties": False,
@@ -34,27 +38,27 @@ def object_of(required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text(most: int, description: str = "", *, least: int = 1) -> dict[str, Any]:
-    """Return the schema of a string of ``least`` to ``most`` characters."""
+    """Return the schema for a string of ``least`` to ``most`` characters."""
     return _described({"type": "string", "minLength": least, "maxLength": most}, description)
 
 
 def whole(lowest: int, highest: int, description: str = "") -> dict[str, Any]:
-    """Return the schema of an integer; JSON may write it as 2 or as 2.0."""
+    """Return the schema for an integer, which JSON may write as 2 or as 2.0."""
     return _described({"type": "integer", "minimum": lowest, "maximum": highest}, description)
 
 
 def choice(options: Iterable[str], description: str = "") -> dict[str, Any]:
-    """Return the schema of an enumeration of strings."""
+    """Return the schema for one of the given strings."""
     return _described({"type": "string", "enum": list(options)}, description)
 
 
 def day(description: str = "") -> dict[str, Any]:
-    """Return the schema of a date in the form YYYY-MM-DD."""
+    """Return the schema for a date in the form YYYY-MM-DD."""
     return _described({"type": "string", "format": "date"}, description)
 
 
 def items(of: Mapping[str, Any], least: int, most: int, description: str = "") -> dict[str, Any]:
-    """Return the schema of an array of ``least`` to ``most`` items."""
+    """Return the schema for an array of ``least`` to ``most`` items; ``of`` is the item schema."""
     found = {"type": "array", "items": of, "minItems": least, "maxItems": most}
     return _described(found, description)
 
@@ -64,13 +68,13 @@ def _described(schema: dict[str, Any], description: str) -> dict[str, Any]:
 
 
 class UnfitSchemaError(ValueError):
-    """A tool's JSON Schema is invalid, refers to other documents or allows unknown arguments."""
+    """A tool's JSON Schema is invalid, refers to other documents, or allows unknown arguments."""
 
 
 class ArgumentCheck:
-    """Validates the arguments of one tool against its compiled schema.
+    """Validates a tool's arguments against its compiled schema.
 
-    A message names the argument and the fix. It never repeats a value, because arguments may
+    An error message names the argument and the fix. It never repeats a value, because arguments may
     contain sensitive data that must not be logged.
     """
 
@@ -102,7 +106,7 @@ class ArgumentCheck:
             raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
-        """Return one message about the errors in ``args``, or None if they are valid."""
+        """Return one message that describes the errors in ``args``, or None if they are valid."""
         problems = [message for _, message in self.problems(args)]
         if not problems:
             return None
@@ -154,7 +158,7 @@ class ArgumentCheck:
 
 
 class CheckedTool(ABC):
-    """Base class of the built-in tools: validates arguments and returns refusals as results."""
+    """Base class for the built-in tools; validates arguments and returns refusals as results."""
 
     spec: ToolSpec
 
@@ -193,7 +197,10 @@ def _errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[
 
 
 def is_storable(value: Mapping[str, Any]) -> bool:
-    """Return whether the journal can store an object: no NaN, NUL, lone surrogate or deep nest."""
+    """Return whether the journal can store an object.
+
+    It cannot store NaN, NUL, lone surrogates or deep nesting.
+    """
     return _stored(value) is not None
 
 

@@ -1,4 +1,4 @@
-"""Files that tools create: where they are stored, their names, and references in results.
+"""Artifacts: files that tools create. Covers storage, file names, and references in results.
 
 A run that can store files has an :class:`ArtifactKeeper` among its services. The dispatch gives
 each tool call its own sink and adds the stored files to the call's result. The list of files
@@ -21,10 +21,10 @@ EXTENSIONS: Mapping[str, str] = MappingProxyType(
         "image/webp": ".webp",
     }
 )
-"""File extensions by media type; tools cannot create other types of file."""
+"""Maps the media types that tools may create to file extensions."""
 
 ARTIFACTS = "artifacts"
-"""The key in a result that lists the files stored by its call."""
+"""Key in a tool's result that holds the list of files stored by the call."""
 
 _STEM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _MAX_STEM = 60
@@ -40,30 +40,30 @@ class ArtifactTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedArtifact:
-    """A file stored with its run."""
+    """Metadata of a file that is stored with its run."""
 
     name: str
     media_type: str
     size_bytes: int
     sha256: str
-    """SHA-256 of the content in hex."""
+    """SHA-256 hash of the content, in hex."""
 
 
 _REFERENCE = frozenset({*SavedArtifact.__dataclass_fields__, "url"})
 
 
 class ArtifactSink(Protocol):
-    """Stores the files of a run."""
+    """Stores files for a run."""
 
     @property
     def max_bytes(self) -> int:
-        """The maximum size of a file in bytes."""
+        """Maximum size of a file in bytes."""
         ...
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
-        """Store a file under the name from ``artifact_name``, with a distinct number.
+        """Store a file under a name from ``artifact_name``; each file gets its own number.
 
-        Saving the same bytes under the same stem again stores one file, so that calls can be
+        Saving the same bytes under the same stem again does not store another file, so calls can be
         repeated.
 
         Raises:
@@ -73,31 +73,31 @@ class ArtifactSink(Protocol):
 
 
 class CallSink(ArtifactSink, Protocol):
-    """Stores the files of one tool call."""
+    """Stores files for one tool call."""
 
     @property
     def saved(self) -> Sequence[SavedArtifact]:
-        """The files stored so far, in order."""
+        """Files that the call has stored so far, in order."""
         ...
 
 
 class ArtifactKeeper(Protocol):
-    """Stores the files of one run; a run service."""
+    """Creates the sinks that store a run's files; a run service."""
 
     def sink_of(self, call_key: str) -> CallSink:
         """Return a sink for one attempt of a call.
 
-        Its file names derive from the call, so that a repeated call stores them under the same
+        File names derive from ``call_key``, so a repeated call stores its files under the same
         names.
         """
         ...
 
 
 def artifact_name(name_stem: str, number: int, media_type: str) -> str:
-    """Return the name of the ``number``-th file of a run, such as ``plot-aapl-line-1.png``.
+    """Return the name for a run's file with this number, such as ``plot-aapl-line-1.png``.
 
     Raises:
-        ValueError: the stem contains other characters than lowercase letters, digits and single
+        ValueError: the stem contains characters other than lowercase letters, digits and single
             hyphens, or the media type is not supported.
     """
     if len(name_stem) > _MAX_STEM or not _STEM.fullmatch(name_stem) or number < 1:
@@ -109,20 +109,20 @@ def artifact_name(name_stem: str, number: int, media_type: str) -> str:
 
 
 def stem_of(*words: str) -> str:
-    """Return a file name stem from the letters and digits of ``words``, cut to the longest stem."""
+    """Return a file name stem from the letters and digits in ``words``, cut to its length limit."""
     plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())
     return plain[:_MAX_STEM].strip("-")
 
 
 def artifact_uri(run_id: str, name: str) -> str:
-    """Return the URL path of the file."""
+    """Return the URL path at which a run's file can be downloaded."""
     return f"/runs/{run_id}/artifacts/{name}"
 
 
 def with_references(
     result: dict[str, Any], saved: Sequence[SavedArtifact], run_id: str
 ) -> dict[str, Any]:
-    """Add the list of stored files to a result."""
+    """Return the result with the list of stored files added."""
     if not saved:
         return result
     listed = [{**asdict(each), "url": artifact_uri(run_id, each.name)} for each in saved]
@@ -130,7 +130,7 @@ def with_references(
 
 
 def references_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the file references in a result; empty if ``artifacts`` holds anything else."""
+    """Return the file references in a result; empty if ``artifacts`` is not a list of them."""
     listed = result.get(ARTIFACTS)
     if not isinstance(listed, list) or not all(_is_reference(each) for each in listed):
         return []

@@ -1,4 +1,4 @@
-"""JSON Schemas from untrusted sources: API callers and MCP servers.
+"""JSON Schemas from untrusted sources: API clients and MCP servers.
 
 Compiling and validating hold the GIL, so both are limited in advance. The constructor limits bytes,
 depth, patterns and expansion through ``$ref``. Each validation is limited by the size of the
@@ -13,17 +13,18 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from caseworker.tools.schema_size import SchemaSize
 
 MAX_COMPILED_BYTES: Final = 64 * 1024
-"""Maximum compiled size of a pattern; each character of a text may visit all of it."""
+"""Maximum size of a compiled pattern in bytes. Each character of a text may visit all of it."""
 MAX_WORK: Final = 20_000_000
-"""Maximum of instance characters times schema size, in subschema checks."""
+"""Maximum work of one validation, in subschema checks: instance characters times schema size."""
 MAX_ERRORS: Final = 4000
-"""Maximum number of possible errors for listing them all; the library needs about 30 us each."""
+"""Maximum number of possible errors for which all errors are listed. The library needs about 30 us
+for each."""
 
 _MASK = "the value"
 
 
 class TooMuchWorkError(ValueError):
-    """Validating the instance would take too long."""
+    """Validating the instance could take too long."""
 
 
 class CallerSchema:
@@ -54,10 +55,10 @@ class CallerSchema:
             ) from None
 
     def errors(self, value: Any, chars: int) -> list[ValidationError] | None:
-        """Return the errors of a JSON value that has ``chars`` characters; empty if it is valid.
+        """Return the errors in a JSON value with ``chars`` characters; empty if it is valid.
 
-        Return only the first error if there may be many, and None for an invalid value if even
-        finding the first error would take too long.
+        If there may be many errors, return only the first one. If even finding the first error
+        would take too long, return None for an invalid value.
 
         Raises:
             TooMuchWorkError: the validation would take too long.
@@ -75,7 +76,7 @@ class CallerSchema:
 
 
 def first_error(validator: Draft202012Validator, value: Any) -> list[ValidationError]:
-    """Return a list with the first error of a value; empty if it is valid."""
+    """Return a list with the first error in a value; empty if the value is valid."""
     try:
         validator.validate(value)
     except ValidationError as error:

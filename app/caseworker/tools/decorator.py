@@ -1,4 +1,4 @@
-"""Turns a function into a tool."""
+"""The ``tool`` decorator, which turns a function into a tool."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 class FunctionTool:
-    """A tool that calls a function; a Tool. The function itself remains callable."""
+    """A Tool that calls a function. It remains callable like the function itself."""
 
     def __init__(self, function: Function, **options: Any) -> None:
         """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.
@@ -113,14 +113,15 @@ def tool(
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
     """Turn a function into a tool.
 
-    Models choose it by its name and its docstring, and fill in its arguments by their types::
+    Models choose the tool by its name and its docstring, and fill in its arguments by their types::
 
         @tool
         def shipping_cost(weight_kg: float) -> dict[str, Any]:
             "Returns the price in EUR of sending a parcel."
 
-    ``@tool(deterministic=True, timeout_seconds=30)`` sets fields of its :class:`ToolSpec`. An
-    argument of the type :class:`ToolContext` gets the context of the call and is not shown.
+    ``@tool(deterministic=True, timeout_seconds=30)`` sets fields of the tool's :class:`ToolSpec`.
+    An argument of the type :class:`ToolContext` receives the context of the call. Models do not see
+    it.
     """
     if function is not None:
         return FunctionTool(function)

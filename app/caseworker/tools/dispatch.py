@@ -51,14 +51,14 @@ ONE_ATTEMPT = RetryPolicy(
 )
 
 TOO_LARGE = "too_large"
-"""The error code if a tool's file exceeds the size limit."""
+"""Error code of a tool whose file exceeds the size limit."""
 
 MAX_ERROR_CHARS = 1000
 MAX_CODE_CHARS = 60
 
 
 class ToolDispatch:
-    """Runs the tools that the policy allows."""
+    """Runs the tools that the operator's policy allows."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ToolDispatch:
         self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
 
     def usable(self) -> list[ToolSpec]:
-        """Return the allowed tools, sorted by name."""
+        """Return the specs of the allowed local tools, sorted by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
 
     def __contains__(self, name: object) -> bool:
@@ -102,11 +102,11 @@ class ToolDispatch:
 
     @property
     def servers(self) -> Sequence[str]:
-        """The names of the configured tool servers, sorted."""
+        """Names of the configured tool servers, sorted."""
         return self._servers.names
 
     async def tools_of(self, server: str) -> Sequence[ToolSpec]:
-        """Return the allowed tools of a server, sorted by name.
+        """Return a server's allowed tools, sorted by name.
 
         Raises:
             ServerUnavailableError: the server is unreachable or not configured.
@@ -115,7 +115,7 @@ class ToolDispatch:
         return [spec for spec in offered if self._policy.allows(spec.name)]
 
     async def listings(self) -> Sequence[ServerListing]:
-        """Query all servers concurrently and return their current tools, by server name."""
+        """Query all servers concurrently; return their current tools, sorted by server name."""
 
         async def listing(server: str) -> ServerListing:
             try:
@@ -128,13 +128,13 @@ class ToolDispatch:
         return [task.result() for task in asked]
 
     def tool(self, name: str) -> Tool | None:
-        """Return the local tool of that name, or None if it is unknown or not allowed."""
+        """Return the local tool with this name, or None if it is unknown or not allowed."""
         return self._registry.find(name) if self._policy.allows(name) else None
 
     def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
-        """Return a message about invalid arguments of a local tool, or None.
+        """Return a message about invalid arguments for a local tool, or None if they are valid.
 
-        The arguments of a server's tool are checked by the call itself, because its schema may
+        Arguments for a server's tool are checked by the call itself, because the tool's schema may
         change before the call is executed again.
         """
         return self._checks[name].problem(args) if name in self._checks else None
@@ -153,10 +153,15 @@ class ToolDispatch:
     ) -> ToolResult:
         """Run a tool; every failure is returned as a dict with ``error`` and ``code``.
 
-        ``call_id`` is the ID of the call in the model's reply, if a model requested it. If
-        ``requires_approval``, the tool or the policy demands it, a person must approve the call
-        first and may change its arguments; a rejection is also an error result. ``succeeded`` is
-        called with the call node of a call without an error.
+        ``key`` identifies the call inside the step. ``call_id`` is the ID of the call in the
+        model's reply, or None if no model requested it.
+
+        A person must approve the call first if ``requires_approval``, the tool or the policy
+        demands it. The person may change the arguments. A rejection is also returned as an error
+        result.
+
+        ``succeeded`` is invoked after a call without an error, with the ID of the call's trace
+        node.
 
         Raises:
             Stop: a limit or a cancel request prevented or ended the call.

@@ -19,10 +19,11 @@ from typing import Any
 from caseworker.tools.ports import ToolFunction, ToolSpec
 
 MAX_ITEMS = 50
-"""Larger list limits are left to the argument check, because grammars expand repetitions."""
+"""Maximum list length that a closed schema enforces. Larger limits are left to the argument
+validation, because grammars expand repetitions."""
 
 RESULT_PLACE = r"\$\{result\.[12]\}"
-"""Matches the placeholder for the result of an earlier action of a plan."""
+"""Pattern of the placeholder for the result of an earlier action in a plan."""
 
 _KEPT = frozenset({"type", "enum", "const", "description", "minimum", "maximum"})
 _FORMATS = frozenset({"date", "time", "date-time", "uuid"})
@@ -31,25 +32,26 @@ _ANCHORED = re.compile(r"\^(?!.*\(\?).*\$", re.DOTALL)
 _NULL = {"type": "null"}
 
 Schema = Mapping[str, Any] | bool
-"""A JSON Schema; true allows any value."""
+"""A JSON Schema: an object, or a boolean (True allows any value)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A tool, or one use of it, as a function that planners call."""
+    """A tool, or one use of it, in the form of a function that planners call."""
 
     name: str
     tool: str
     description: str
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments: an object without additional properties."""
+    """JSON Schema for the arguments: an object without additional properties."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Constant arguments that are always passed to the tool."""
     places: Mapping[str, Any] = field(default_factory=dict)
-    """See ``ToolFunction.places``."""
+    """Templates that build the tool's arguments from the function's; see
+    ``ToolFunction.places``."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert the arguments of the function to those of the tool.
+        """Convert the arguments for the function to those for the tool.
 
         Null means that an optional argument is omitted, unless its schema allows null.
         """
@@ -68,7 +70,8 @@ class Function:
     def signature(self, known: Iterable[str] = ()) -> str:
         """Return one line such as ``calendar.add(date, amount: int, unit?: days|weeks) - …``.
 
-        Arguments in ``known`` are shown without their type, because an earlier line shows it.
+        The types of the arguments in ``known`` are omitted, because an earlier line already shows
+        them.
         """
         required = self.parameters.get("required", ())
         shown = (
@@ -87,7 +90,10 @@ def functions_of(spec: ToolSpec) -> tuple[Function, ...]:
 
 
 def signatures(functions: Iterable[Function]) -> str:
-    """Return one line for each function; the type of a shared argument is shown only once."""
+    """Return the functions' signatures, one per line.
+
+    If several functions take the same argument, its type is shown only the first time.
+    """
     lines: list[str] = []
     shown: set[tuple[str, str]] = set()
     for function in functions:
@@ -199,7 +205,7 @@ _PLACE = re.compile(r"\{(\w+)\}", re.ASCII)
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all strings in a JSON value except keys."""
+    """Yield all strings in a JSON value, except object keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):

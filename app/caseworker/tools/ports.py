@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from caseworker.tools.artifacts import ArtifactSink
 
 ToolResult = dict[str, Any]
-"""The result of a tool: JSON values only. A failure is ``{"error": message, "code": word}``."""
+"""Result of a tool, with JSON values only. A failure is ``{"error": message, "code": word}``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,69 +16,73 @@ class ToolFunction:
     """One use of a tool, which planners are offered as a separate function."""
 
     name: str
-    """The name that planners call; unique among the functions of all tools."""
+    """Name that planners call; unique among the functions of all tools."""
     takes: str
-    """The names of its arguments in order; a trailing ``?`` marks an optional one."""
+    """Names of the function's arguments in order. A trailing ``?`` marks an optional argument."""
     description: str = ""
-    """A short hint if the names are not enough; every planning prompt contains it."""
+    """Short hint that every planning prompt contains; empty if the argument names are clear
+    enough."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Constant arguments for the tool, such as its operation."""
     places: Mapping[str, Any] = field(default_factory=dict)
-    """Tool arguments built from function arguments: ``{"start": "{date}", "fields": ["{field}"]}``
-    passes ``date`` as ``start``, and ``field`` as a list."""
+    """Templates that build the tool's arguments from the function's. ``{"start": "{date}",
+    "fields": ["{field}"]}`` passes ``date`` as ``start``, and ``field`` as a list. An argument
+    without a template is passed under its own name."""
     schemas: Mapping[str, Any] = field(default_factory=dict)
-    """Schemas of arguments that the tool does not have, or that are narrower here."""
+    """JSON Schemas, by name, for arguments that the tool does not have or that are narrower
+    here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """The description of a tool for planners, and its execution properties."""
+    """A tool's description for planners, and its execution properties."""
 
     name: str
     description: str
     """One or two sentences for the model: when to use the tool and what it returns."""
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments: an object without additional properties."""
+    """JSON Schema for the arguments: an object without additional properties."""
     functions: tuple[ToolFunction, ...] = ()
-    """The functions offered to planners instead of the whole tool; empty offers the tool itself. A
-    tool with one short list of arguments needs none."""
+    """Functions offered to planners instead of the tool itself; empty offers the tool. A tool with
+    one short list of arguments needs none."""
     external: bool = False
-    """True if a call reaches outside this process, so it must be journaled before it is made."""
+    """Whether a call reaches outside this process, so that it must be journaled before it is
+    made."""
     idempotent: bool = True
-    """True if a call whose outcome is unknown may be repeated."""
+    """Whether a call may be repeated if its outcome is unknown."""
     deterministic: bool = False
-    """True if equal arguments in the same context always give the same result, and a call has no
+    """Whether equal arguments in the same context always give the same result and a call has no
     lasting effects. The verifier runs such a tool again to check its result."""
     parallel_safe: bool = True
     transient: frozenset[str] = frozenset()
-    """Codes of transient failures, such as ``source_unavailable``. An idempotent tool with any is
-    retried after them and after a timeout, according to the ``retry`` settings; every attempt
-    counts in ``max_tool_calls``."""
+    """Error codes for transient failures, such as ``source_unavailable``. If there are any and the
+    tool is idempotent, it is retried after these failures and after timeouts, as configured by the
+    ``retry`` settings. Every attempt counts towards ``max_tool_calls``."""
     timeout_seconds: float = 10.0
-    """Time limit of each attempt."""
+    """Time limit for each attempt, in seconds."""
     requires_approval: bool = False
-    """True if a person must approve each call."""
+    """Whether a person must approve each call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """The context of the run that calls a tool."""
+    """The context that a run passes to a tool call."""
 
     run_id: str
     timezone: str
-    """IANA name of the time zone for dates without a zone."""
+    """IANA name of the time zone that applies to dates without a zone."""
     now: datetime
-    """The timezone-aware reference time for relative dates; constant during a run."""
+    """Timezone-aware reference time for relative dates; constant during a run."""
     artifacts: ArtifactSink | None = None
-    """Where to store files; None if the run cannot store any."""
+    """Sink for the files that the tool creates; None if the run cannot store files."""
 
 
 class Tool(Protocol):
-    """An action that agents can take; bad arguments and tool failures are error results."""
+    """An action that agents can take; invalid arguments and failures become error results."""
 
     @property
     def spec(self) -> ToolSpec:
-        """The description and execution properties of the tool."""
+        """Description and execution properties of the tool."""
         ...
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -92,15 +96,15 @@ class Tool(Protocol):
 
 @runtime_checkable
 class CrossChecked(Protocol):
-    """A tool that can recompute its result by another method, for the verifier."""
+    """A tool that can recompute its result by another method, so that the verifier can check it."""
 
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
         """Return whether an independent method gives the same result.
 
-        The method shares no code with ``run`` and makes no external calls. None if there is no such
-        method for these arguments.
+        The method shares no code with ``run`` and makes no external calls. None means that there is
+        no such method for these arguments.
         """
         ...
 
@@ -108,7 +112,7 @@ class CrossChecked(Protocol):
 def failure(
     message: str, code: str = "failed", *, retry_after_seconds: float | None = None
 ) -> ToolResult:
-    """Return the error dict of a failed tool."""
+    """Return the error dict for a failed tool call."""
     result: ToolResult = {"error": message, "code": code}
     if retry_after_seconds is not None:
         result["retry_after_seconds"] = retry_after_seconds
@@ -116,7 +120,7 @@ def failure(
 
 
 class ToolRefusedError(Exception):
-    """A tool cannot handle the request. Models read the message, so suggest a correction."""
+    """A tool cannot handle a request. Models read the message, so it should suggest a fix."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The tool registry of a process, and the policy that selects the usable tools."""
+"""A process's tool registry, and the policy that selects the usable tools."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class DuplicateToolError(ValueError):
 
 
 class ToolRegistry:
-    """All tools of this process; built once and never changed.
+    """All tools of this process; built once and never modified.
 
     Listings are sorted by name, so that prompts and traces do not depend on the order of creation.
     """
@@ -32,11 +32,11 @@ class ToolRegistry:
         self._by_name = dict(sorted(by_name.items()))
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool of that name, or None."""
+        """Return the tool with this name, or None if it is not registered."""
         return self._by_name.get(name)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return every spec, sorted by name."""
+        """Return the specs of all tools, sorted by name."""
         return tuple(tool.spec for tool in self._by_name.values())
 
 
@@ -57,16 +57,17 @@ class ToolPolicy:
     """
 
     allow: frozenset[str] | None = None
-    """The only names that may be used; None allows all, an empty set allows none."""
+    """Names of the only tools that may be used. None allows all, an empty set allows none."""
     deny: frozenset[str] = frozenset()
     approval: frozenset[str] = frozenset()
-    """Names of tools whose calls need a person's approval; ``server.*`` covers a whole server."""
+    """Names of tools whose calls need a person's approval; ``server.*`` matches all tools of a
+    server."""
 
     def allows(self, name: str) -> bool:
         """Return whether the policy permits a tool name."""
         return name not in self.deny and (self.allow is None or name in self.allow)
 
     def requires_approval(self, spec: ToolSpec) -> bool:
-        """Return whether a person must approve calls of a tool."""
+        """Return whether a person must approve calls to a tool."""
         server = f"{spec.name.partition('.')[0]}.*"
         return spec.requires_approval or not self.approval.isdisjoint((spec.name, server))

@@ -1,4 +1,4 @@
-"""Resources that the tools of a process share."""
+"""Resources that a process's tools share."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,7 @@ Shared = TypeVar("Shared")
 
 
 class ToolResources:
-    """Passed to the factories of tools that take an argument; closed with the process.
+    """Argument for the tool factories that accept one; closed when the process stops.
 
     A factory is registered as an entry point of the group ``caseworker.tools``.
     """
@@ -21,7 +21,7 @@ class ToolResources:
         self._held = AsyncExitStack()
 
     def shared(self, make: Callable[["ToolResources"], Shared]) -> Shared:
-        """Return ``make(self)``; all tools that pass the same function share one object.
+        """Return ``make(self)``; it is called once, and all tools that pass it share the object.
 
         If the object has an async method ``aclose``, it is called when the process stops.
         """
@@ -33,5 +33,5 @@ class ToolResources:
         return cast("Shared", self._made[make])
 
     async def aclose(self) -> None:
-        """Close the shared objects, the latest first."""
+        """Close the shared objects in reverse order of creation."""
         await self._held.aclose()

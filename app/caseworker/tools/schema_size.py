@@ -15,11 +15,11 @@ from caseworker.core.trace.json_values import MAX_DEPTH
 MAX_BYTES: Final = 64 * 1024
 MAX_SUBSCHEMAS: Final = 5000
 MAX_VALUES: Final = 25_000
-"""Maximum number of JSON values, counted once for each reference to them."""
+"""Maximum number of JSON values in a schema, counted once for each reference to them."""
 MAX_PATTERNS: Final = 50
 MAX_PATTERN_CHARS: Final = 256
 PATTERN_WORK: Final = 150
-"""Maximum cost of a pattern per character, in subschema checks."""
+"""Maximum cost of matching a pattern against one character, in subschema checks."""
 
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 """Keywords that map arbitrary names to subschemas."""
@@ -35,25 +35,26 @@ _REFUSED: Final = frozenset({"$id", "$dynamicRef", "$recursiveRef"})
 
 @dataclass(frozen=True, slots=True)
 class SchemaSize:
-    """Measured size of a JSON Schema."""
+    """The measured size of a JSON Schema."""
 
     subschemas: int
-    """Expanded subschemas plus the lists and objects in ``enum`` and ``const``; a recursive
-    reference is followed once."""
+    """Number of subschemas after expansion, plus the lists and objects in ``enum`` and ``const``. A
+    recursive reference is followed once."""
     values: int
-    """Expanded JSON values; a subschema reports at most one error for each of its values."""
+    """Number of JSON values after expansion. A subschema reports at most one error for each of its
+    values."""
     patterns: int
     recursions: int
-    """References to a schema that contains them."""
+    """Number of references to a schema that contains the reference."""
     has_branches: bool
-    """Whether ``anyOf`` or ``oneOf`` occurs anywhere."""
+    """Whether ``anyOf`` or ``oneOf`` occurs anywhere in the schema."""
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Self:
         """Measure a schema.
 
         Raises:
-            ValueError: it is invalid or too large; the message names the limit.
+            ValueError: the schema is invalid or too large; the message names the limit.
         """
         try:
             size = len(json.dumps(schema, ensure_ascii=False).encode("utf-8", "surrogatepass"))
@@ -78,11 +79,17 @@ class SchemaSize:
         )
 
     def work(self, chars: int, depth: int) -> float:
-        """Return the maximum number of subschema checks for an instance of ``chars`` characters."""
+        """Return the maximum number of subschema checks for validating an instance.
+
+        The instance has ``chars`` characters and is nested ``depth`` levels deep.
+        """
         return chars * (self.subschemas + PATTERN_WORK * self.patterns) * self._rounds(depth)
 
     def errors(self, values: int, depth: int) -> float:
-        """Return the maximum number of errors that an instance of ``values`` values can have."""
+        """Return the maximum number of errors that an instance can have.
+
+        The instance has ``values`` JSON values and is nested ``depth`` levels deep.
+        """
         return values * self.values * self._rounds(depth)
 
     def _rounds(self, depth: int) -> float:

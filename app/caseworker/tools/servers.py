@@ -1,8 +1,8 @@
-"""The port to external tool servers, and the guarantees that it gives.
+"""The interface to external tool servers, and the guarantees that it gives.
 
 An operator configures each server under a name; its tools are named ``<server>.<tool>``. A server
 may be down, and its tools may change at any time. Nothing about them is certain before a call, so
-each call checks its own arguments.
+each call validates its own arguments.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from typing import Protocol
 from caseworker.tools.ports import Tool, ToolSpec
 
 SERVER_LOST = "server_lost"
-"""The error code of a call whose server is unavailable or was lost before it answered."""
+"""Error code of a call whose server is unavailable or was lost before it answered."""
 
 
 class ServerUnavailableError(Exception):
-    """A server is currently unavailable; the message is safe to show."""
+    """A server is currently unavailable. The message is safe to show to users."""
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -26,21 +26,21 @@ class ServerUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerListing:
-    """The current tools of a server, or why it is unavailable."""
+    """A server's current tools, or the reason why it is unavailable."""
 
     server: str
     tools: Sequence[ToolSpec] = ()
-    """Sorted by name."""
+    """The server's tools, sorted by name; empty if it is unavailable."""
     problem: str | None = None
     """Why the server is unavailable; None if it is available."""
 
 
 class ToolServers(Protocol):
-    """The configured servers of a process; each is started on first use."""
+    """A process's configured tool servers; each is started on first use."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the servers, sorted."""
+        """Names of the servers, sorted."""
         ...
 
     def serves(self, name: str) -> bool:
@@ -51,7 +51,7 @@ class ToolServers(Protocol):
         ...
 
     async def tools(self, server: str) -> Sequence[ToolSpec]:
-        """Return the current tools of a server, by name; start the server if necessary.
+        """Return a server's current tools, sorted by name; start the server if necessary.
 
         Raises:
             ServerUnavailableError: it cannot be started, does not answer, or is not configured.
@@ -59,7 +59,7 @@ class ToolServers(Protocol):
         ...
 
     async def find(self, name: str) -> Tool:
-        """Return the tool of a full name for which ``serves`` is true.
+        """Return a tool by its full name, for which ``serves`` must have returned True.
 
         If the server is unavailable or has no such tool, return a tool whose calls fail with that
         reason. The journal can then still replay calls made by an earlier process.
@@ -72,7 +72,7 @@ class ToolServers(Protocol):
 
 
 class NoServers:
-    """The tool servers of a process without any."""
+    """The tool servers of a process that has none."""
 
     names: Sequence[str] = ()
 

@@ -1,4 +1,9 @@
-"""The case value, and the step data that it is built from."""
+"""The case value, and the step data that it is built from.
+
+A case is a question that is answered in passes. In each pass a model plans tool calls, the calls
+run, and their results are verified. The small tier (model) works first. If it fails, the case
+escalates to the big tier.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,16 +23,17 @@ from caseworker.nodes.toolset import ToolName
 Choice = TypeVar("Choice", bound=StrEnum)
 
 SecondPlan = Literal["auto", "off"]
-"""Whether a model's plan must have its operation confirmed, if necessary by a second plan."""
+"""When to double-check a model's plan. With ``auto``, a second plan is requested and compared if
+nothing else confirms that the plan makes the right tool calls. ``off`` requests no second plan."""
 
 
 class Mode(StrEnum):
     """How much the small tier does before the big tier is called."""
 
     HRM_SMALL_THEN_ESCALATE = "hrm_small_then_escalate"
-    """The full loop; ``escalate`` is an alias."""
+    """Up to ``act.max_steps`` passes; ``escalate`` is an alias."""
     FALLBACK_ONLY = "fallback_only"
-    """A single pass."""
+    """A single pass, unless ``act.max_steps_fallback_only`` permits more."""
 
     @classmethod
     def _missing_(cls, value: object) -> "Mode | None":
@@ -35,16 +41,16 @@ class Mode(StrEnum):
 
 
 class EscalateWhen(StrEnum):
-    """Which outcomes of the small tier escalate to the big tier."""
+    """Which outcomes of the small tier escalate the case to the big tier."""
 
     FAIL = "fail"
-    """No progress, an unusable plan, or a failed provider."""
+    """Escalate on failure: no progress, an unusable plan, or a failed provider."""
     FAIL_OR_BUDGET = "fail_or_budget"
-    """Also the limits ``max_llm_calls_small`` and ``act.max_steps``."""
+    """Escalate on failure, or when ``max_llm_calls_small`` or ``act.max_steps`` is reached."""
 
 
 class FinishReason(StrEnum):
-    """How a case ended."""
+    """How a case ended: with an answer, at a limit, or with a failure of the big tier."""
 
     SUCCESS = "success"
     BUDGET = "budget"
@@ -52,26 +58,29 @@ class FinishReason(StrEnum):
 
 
 class CaseDataError(ValueError):
-    """The data of a step is not a valid case; the message names the field, never its value."""
+    """A step's data is not a valid case. The message names the field, never its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActLimits:
-    """Limits for the work of the small tier."""
+    """Limits for the small tier. An ACT step is a pass that the gate admitted."""
 
     max_steps: int
-    """Maximum ACT steps in ``hrm_small_then_escalate``; 0 leaves everything to the big tier."""
+    """Maximum number of ACT steps in ``hrm_small_then_escalate``; 0 leaves everything to the big
+    tier."""
     max_steps_fallback_only: int
-    """Maximum ACT steps in ``fallback_only``: 1 is a single gated pass, 0 a single pass that is
-    only verified. Never more than ``max_steps``."""
+    """Maximum number of ACT steps in ``fallback_only``, never more than ``max_steps``. With 1, a
+    single pass runs and the gate decides how to continue. With 0, a single pass runs and is only
+    verified."""
     no_progress_patience: int
-    """Number of consecutive rounds without improvement that the small tier tolerates."""
+    """Number of consecutive rounds without improvement that are tolerated. One more ends the small
+    tier's work."""
     min_improvement: float
-    """Minimum rise of the metric (0 to 1) that counts as an improvement."""
+    """Minimum rise of the verifier's metric (0 to 1) that counts as an improvement."""
     escalate_when: EscalateWhen
 
     def max_steps_in(self, mode: Mode) -> int:
-        """Return the maximum number of ACT steps of the small tier in a mode."""
+        """Return the maximum number of ACT steps in a mode."""
         if mode is Mode.FALLBACK_ONLY:
             return min(self.max_steps, self.max_steps_fallback_only)
         return self.max_steps
@@ -79,16 +88,16 @@ class ActLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseDefaults:
-    """Configured defaults for the data of a case."""
+    """Configured defaults for case data."""
 
     timezone: str
     mode: Mode
     act: ActLimits
     pass_metric: float
-    """The share of the verifier's checks that must pass, from 0 to 1."""
+    """Fraction of the verifier's applicable checks that must pass, from 0 to 1."""
     second_plan: SecondPlan
     wrap_up_reserve: int
-    """1 to reserve a call of the small tier for a final answer before a halt, else 0."""
+    """Number of small-tier calls (0 or 1) reserved for a final answer before the case halts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +110,20 @@ class Case:
 
     question: str
     timezone: str
-    """IANA name of the time zone for dates without a zone."""
+    """IANA name of the time zone that applies to dates without a zone."""
     now: datetime
-    """When the run was accepted; constant when the run is executed again."""
+    """Reference time for relative dates: by default when the run was accepted. It stays the same
+    when the run is executed again."""
     expected_tools: tuple[str, ...] = ()
     gold_answer: str | None = None
-    """The correct answer, only for the verifier: never part of a prompt or a log."""
+    """The correct answer, used only by the verifier and never part of a prompt or a log. None if
+    unknown."""
     mode: Mode
     seed: int | None = None
     act: ActLimits
     pass_metric: float
-    """The share of the verifier's checks that must pass; an answer is required in any case."""
+    """Fraction of the verifier's applicable checks that must pass. An answer is required in any
+    case."""
     second_plan: SecondPlan
 
     def __post_init__(self) -> None:
@@ -172,7 +184,7 @@ _Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 
 
 class ActData(StepData):
-    """Limits for the small tier; defaults come from the configuration."""
+    """Limits for the small tier. Omitted values come from the configuration."""
 
     max_steps: _Count | None = None
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1)] | None = None
@@ -191,30 +203,33 @@ class CaseData(StepData):
         default_factory=lambda: TextTemplate.parse(_DEFAULT_INPUT),
         json_schema_extra={"default": _DEFAULT_INPUT},
     )
-    """The question."""
+    """Template of the question."""
     expected_tools: Annotated[list[ToolName], Field(max_length=50)] | None = None
-    """Tools that must be used for the answer to count as verified."""
+    """Names of tools that must be used for the answer to count as verified; null requires none."""
     gold_answer: str | None = None
-    """The correct answer, only for the verifier: no model ever sees it."""
+    """The correct answer, used only by the verifier: no model ever sees it. Null if it is not
+    known."""
     mode: Annotated[Mode | None, _choice(Mode)] = None
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     timezone: Annotated[str, AfterValidator(_zone)] | None = None
-    """The time zone in which dates without a zone are read and "today" is determined."""
+    """IANA name of the time zone for dates without a zone and for "today". Default: the run's time
+    zone."""
     now: Annotated[str, AfterValidator(_instant)] | None = None
-    """The reference time for relative dates. Default: when the run was accepted."""
+    """Reference time for relative dates. Default: when the run was accepted."""
     act: ActData | None = None
     pass_metric: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The share of the verifier's checks that must pass."""
+    """Fraction of the verifier's applicable checks that must pass. Default: as configured."""
     second_plan: SecondPlan | None = None
-    """Whether another call may confirm the operation of a model's plan: auto or off."""
+    """When to double-check a model's plan with a second plan: auto or off. Default: as
+    configured."""
 
     def case(self, inputs: Outputs, facts: RunFacts, defaults: CaseDefaults) -> Case:
-        """Build the case of a step.
+        """Build the case from a step's inputs, the facts about its run, and the defaults.
 
         Raises:
             MissingValueError: the question refers to a value that does not exist.
             TooMuchTextError: the values are too large.
-            CaseDataError: there is no question.
+            CaseDataError: the question is empty.
         """
         limits = {} if self.act is None else self.act.model_dump(exclude_none=True)
         return Case(

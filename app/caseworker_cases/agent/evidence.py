@@ -1,9 +1,9 @@
-"""The results of a case's actions, and the answer that is composed from them.
+"""The results of a case's actions (tool calls), and the answer that is composed from them.
 
 The answer comes from the last pass that produced one. If that pass used ``respond``, its text is
-the whole answer. Otherwise the answer joins the findings of the pass in order, without those that a
-later action of the pass used. If there is a number or a date, texts that describe a picture or rows
-of data are left out.
+the whole answer. Otherwise the answer joins the findings of the pass in order. A finding is the
+number or text that an action found; findings that a later action of the pass used are left out. If
+there is a number or a date, texts that describe a picture or rows of data are left out as well.
 """
 
 import json
@@ -30,12 +30,12 @@ _SEPARATORS = re.compile(r"[^\w.,:+-]+", re.ASCII)
 """Separators between numbers and words; parts of a date, a time or a name are not numbers."""
 
 Same = Callable[[str, str], bool]
-"""Returns whether two answers are equivalent."""
+"""Function that returns whether two answers are equivalent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A tool call that is planned or made."""
+    """A tool call that is planned or has been made."""
 
     tool: str
     args: Mapping[str, Any]
@@ -43,40 +43,42 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """An action with its result, or the reason why it was rejected."""
+    """An action with its result, or with the reason why it was rejected."""
 
     number: int
-    """Its position in the evidence of the case, from 1."""
+    """One-based position in the evidence of the case."""
     tier: Tier
     act_step: int
-    """The number of the pass in its tier, from 1."""
+    """One-based number of the pass in its tier."""
     tool: str
     args: Mapping[str, Any]
     result: ToolResult
-    """The tool's result; a failure is a dict with ``error``."""
+    """Result of the tool. A failure is a dict with ``error``."""
     warning: str | None = None
-    """The reason for rejecting the action, which was never run."""
+    """Reason why the action was rejected and never run; None if it ran."""
     files: tuple[str, ...] = ()
-    """The names of the files that the action created."""
+    """Names of the files that the action created."""
     planned: Action | None = None
-    """The function that the planner called, if it differs from the tool itself."""
+    """The function call that the planner wrote, if it differs from the tool call; otherwise
+    None."""
     planner: str = ""
-    """The provider of the model that planned the action."""
+    """Name of the provider whose model planned the action."""
     used: bool = False
-    """True if a later action of the plan uses the result, so that it is not part of the answer."""
+    """Whether a later action of the plan uses the result. The result is then not part of the
+    answer."""
 
     @property
     def refused(self) -> bool:
-        """True if the action was never run."""
+        """Whether the action was rejected and never run."""
         return self.warning is not None
 
     @property
     def failed(self) -> bool:
-        """True if the result is an error."""
+        """Whether the result is an error."""
         return "error" in self.result
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the evidence in the form used in the case's result."""
+        """Return the evidence as JSON in the format of the case's result."""
         shown = {
             "tool": self.tool,
             "args": dict(self.args),
@@ -89,7 +91,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer and the evidence for it."""
+    """An answer to a case, with the evidence for it."""
 
     text: str
     basis: tuple[Evidence, ...]
@@ -97,7 +99,7 @@ class Answer:
 
 
 def compose(evidence: Sequence[Evidence]) -> Answer | None:
-    """Compose the answer from the evidence; None if there is none."""
+    """Compose the answer from the evidence; None if the evidence contains no answer."""
     ran = (found for found in evidence if not found.refused)
     passes = [tuple(of) for _, of in groupby(ran, lambda found: (found.tier, found.act_step))]
     for basis in reversed(passes):
@@ -110,8 +112,8 @@ def compose(evidence: Sequence[Evidence]) -> Answer | None:
 def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
     """Return the findings on which an answer is based.
 
-    A written answer is based on the latest equivalent finding, if any, and on the results which
-    that finding used.
+    A written answer is based on the latest equivalent finding, if any, and on the results that this
+    finding used.
     """
     written = any(found.tool == RESPOND for found in answer.basis)
     findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
@@ -127,10 +129,10 @@ def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list
 
 
 def finding(result: ToolResult) -> str | None:
-    """Return the finding of a tool as text: a number if there is one, else its ``text``.
+    """Return a tool's finding as text: its number if it has one, otherwise its ``text``.
 
-    Calendar results have the date in words (``Monday, September 8, 2025``) as ``text`` and the ISO
-    date as ``value``; a number of days is a ``value``.
+    A calendar result has the date in words (``Monday, September 8, 2025``) as ``text`` and the ISO
+    date as ``value``. A number of days is a ``value``.
     """
     if "error" in result:
         return None
@@ -146,7 +148,7 @@ def finding(result: ToolResult) -> str | None:
 
 
 def number_in(text: str) -> Decimal | None:
-    """Parse a text as a single number, with optional thousands separators; None if not one."""
+    """Parse a text that is a single number, with or without thousands separators; else None."""
     text = text.strip()
     if len(text) > _MAX_NUMBER_CHARS or not _NUMBER.fullmatch(text):
         return None

@@ -1,13 +1,14 @@
-"""The ACT gate: decides to continue, stop or escalate.
+"""The ACT gate: decides before each pass whether to continue, stop or escalate.
 
-A pure function. The small tier's work ends for one of three reasons:
+The decision is a pure function. A pass is one round of planning, executing and verifying. The small
+tier's work ends for one of three reasons:
 
 - a *failure* of the tier (no progress, an unusable plan, a failed provider) escalates;
 - a *limit of the tier* (``max_llm_calls_small``, ``act.max_steps``) escalates under
   ``fail_or_budget`` and stops the run under ``fail``;
 - a *limit of the run* (tool calls, tokens, cost) stops it, because it also applies to the big tier.
 
-There is no escalation to a big tier without a remaining call. The gate decides before every pass,
+The case does not escalate to a big tier that has no calls left. The gate decides before every pass,
 so a limit of N permits exactly N passes, and success on the last one is a success.
 """
 
@@ -19,10 +20,10 @@ from caseworker.models.gateway import Tier
 from caseworker_cases.agent.case import ActLimits, EscalateWhen, Mode
 
 BIG_ATTEMPTS = 2
-"""The first attempt of the big tier and one retry."""
+"""Maximum number of passes of the big tier: the first attempt and one retry."""
 
 ACT_STEPS = "act_steps"
-"""The dimension of stops caused by ``act.max_steps``."""
+"""Dimension reported when ``act.max_steps`` stops a case."""
 
 
 class Decision(StrEnum):
@@ -34,7 +35,7 @@ class Decision(StrEnum):
 
 
 class Reason(StrEnum):
-    """The reason for a decision of the gate."""
+    """Why the gate decided as it did."""
 
     WITHIN_LIMITS = "within_limits"
     PASSED = "passed"
@@ -57,39 +58,43 @@ class PlanFailureKind(StrEnum):
     CANNOT = "planner_cannot"
     PROVIDER_FAILED = "provider_failed"
     CALLS_USED = "llm_calls_used"
-    """The planner was not called because of the tier's limit of LLM calls."""
+    """The tier's limit of LLM calls was reached, so the planner was not called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateInput:
-    """The facts that the gate decides on; None is unlimited."""
+    """The facts on which the gate decides.
+
+    For remaining calls, None means unlimited.
+    """
 
     tier: Tier = Tier.SMALL
     passed: bool = False
     unconfirmed: bool = False
-    """Whether the last answer only lacks the confirmation of its operation."""
+    """Whether only the confirmation of the plan's operation is missing: that it makes the right
+    tool calls."""
     passes: int = 0
-    """Number of passes of the current tier."""
+    """Number of passes of the current tier so far."""
     plan_failure: PlanFailureKind | None = None
-    """Why the last pass had no plan, if so."""
+    """Why the last pass had no plan; None if it had one."""
     stalled_rounds: int = 0
     act_steps: int = 0
     small_calls_left: int | None = None
     big_calls_left: int | None = None
     big_calls: int = 0
-    """Number of calls of the big tier so far."""
+    """Number of calls to the big tier so far."""
     exhausted: Dimension | None = None
-    """An exhausted limit of the whole run."""
+    """An exhausted limit of the whole run; None if none is exhausted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """A decision of the gate with its reason."""
+    """A decision of the gate, with its reason."""
 
     decision: Decision
     reason: Reason
     dimension: str | None = None
-    """The limit that stops the run."""
+    """Name of the limit that stops the case; None if no limit does."""
 
 
 _LIMITS = {
@@ -99,7 +104,7 @@ _LIMITS = {
 
 
 def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
-    """Decide the next action of the loop."""
+    """Decide whether to continue, stop or escalate."""
     if state.passed:
         return GateDecision(Decision.STOP, Reason.PASSED)
     if state.tier is Tier.BIG:

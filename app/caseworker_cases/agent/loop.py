@@ -1,10 +1,11 @@
 """The loop of a case: gate, planner, executor and verifier, and a final answer before a halt.
 
-The answer of a case is composed from the evidence without a model, so a case that halts with a
-finding shows it. If tools only found data that is not an answer, such as rows, one more call of the
-small tier puts it into words. Planning reserves ``wrap_up_reserve`` calls for that if using them
-would halt the case. An answer with a number from neither the evidence nor the question is
-discarded. This final answer does not count as verified, and the case still halts.
+A case halts if a limit stops it before it has a verified answer. The answer is composed from the
+evidence without a model, so a halted case with a finding still shows it. If tools only found data
+that is not an answer, such as rows, one more call to the small tier puts it into words. Planning
+leaves ``wrap_up_reserve`` calls for that if using them would halt the case. A final answer with a
+number from neither the evidence nor the question is discarded. A final answer does not count as
+verified, and the case still halts.
 """
 
 import json
@@ -65,8 +66,8 @@ class CaseLoop:
         """Run the loop and return the decision that ended it.
 
         Raises:
-            Stop: a limit or a cancel request ended it earlier. If the tool calls are exhausted, a
-                final answer is requested first.
+            Stop: a limit or a cancel request ended the loop earlier. If the tool calls are
+                exhausted, a final answer is requested first.
         """
         state = self._work.state
         try:

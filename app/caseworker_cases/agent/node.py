@@ -1,4 +1,4 @@
-"""The case agent as a node of the graph runtime."""
+"""The step type that executes the case agent."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -50,17 +50,17 @@ from caseworker_cases.agent.work import (
 from caseworker_cases.tools.dates.reader import DateReader
 
 RESULT = "result"
-"""The output handle of the full result; the answer alone is on the default handle."""
+"""Output handle for the full result. The default handle has only the answer."""
 
 MAX_REASON_CHARS = 400
 
 REMEMBERED_OFFERS = 64
-"""Size of the cache of tool offers: one for cases without links, one for each graph with links, and
-one for each set of expected tools."""
+"""Maximum number of cached tool offers: one for cases without linked tools, one for each graph with
+links, and one for each set of expected tools."""
 
 
 class CaseFailedError(Exception):
-    """The big tier found no verified answer either."""
+    """The big tier did not find a verified answer either."""
 
     finish_reason = FinishReason.BIG_FAIL
 
@@ -95,7 +95,7 @@ class CaseNode:
         """Work on a case; put its result on ``result`` and its answer on ``default``.
 
         Raises:
-            CaseDataError: there is no question.
+            CaseDataError: the question is empty.
             MissingValueError: the question refers to a value that does not exist.
             CaseFailedError: the big tier failed too.
             Stop: a limit or a cancel request ended it. The result so far is kept.
@@ -157,7 +157,7 @@ def _unknown(_: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]
 
 
 def case_type(parts: NodeParts) -> NodeType:
-    """Return the type of steps that work on a case, as the process is configured."""
+    """Build the step type that works on cases, with a process's tools and settings."""
     return type_of(
         CaseNode(
             models=parts.models,
@@ -194,7 +194,7 @@ def _built_in_plan(question: str, expected: Sequence[str]) -> Plan | None:
 
 
 def type_of(node: CaseNode) -> NodeType:
-    """Return the type of steps that ``node`` executes."""
+    """Build the step type whose steps ``node`` executes."""
     return NodeType(
         name="case",
         description="Answers a question with tools: plans with the small model, verifies what it"

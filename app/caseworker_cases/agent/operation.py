@@ -1,10 +1,10 @@
-"""Confirms the operation of a model's plan: that it makes the right tool calls.
+"""Confirms the operation of a model's plan: that the plan makes the right tool calls.
 
-Recomputing a result confirms its value, not the choice of the call. The choice is confirmed by the
-built-in planner, if it understands the question, or by a second plan. The same tier makes the
-second plan in another form, without seeing the first. Both are evaluated without external calls, on
-the results already in the evidence. If the plans differ, the next pass plans again; a plan that
-agrees with the second plan is confirmed.
+Recomputing a result confirms its value, but not that the right call was chosen. The choice is
+confirmed by the built-in planner, if it understands the question, or by a second plan. The same
+tier makes the second plan in another form, without seeing the first. Both are evaluated without
+external calls, on the results already in the evidence. If the plans differ, the next pass plans
+again; a plan that agrees with the second plan is confirmed.
 """
 
 import json
@@ -27,20 +27,22 @@ from caseworker_cases.agent.planner import Planner
 from caseworker_cases.agent.work import CaseWork
 
 Reading = Callable[[str, Sequence[str]], Plan | None]
-"""Returns the built-in planner's plan for a question and expected tools, or None."""
+"""Function that returns the built-in planner's plan for a question and the expected tools. None if
+it does not understand the question."""
 
 _NOT_DECIDED = "out_of_range"
 """The error code after which the built-in planner would plan again with other dates."""
 
 Again = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult | None]]
-"""Runs a tool again; None if its results do not depend on the arguments alone."""
+"""Function that runs a tool again. It returns None if the result does not depend on the arguments
+alone."""
 
 _Calls = Mapping[int, tuple[Action, ToolResult]]
 """The calls of another plan with their results, by call number."""
 
 
 class OperationCheck:
-    """Confirms the operation on which the answer of one case is based."""
+    """Checks that the plan behind an answer made the right tool calls."""
 
     def __init__(
         self, work: CaseWork, planner: Planner, again: Again, same: Same, reading: Reading
@@ -56,8 +58,11 @@ class OperationCheck:
     async def holds(self, *, expected: bool) -> bool | None:
         """Return whether the operation is confirmed; False if another plan differs.
 
-        ``expected`` evidence confirms it unless the built-in planner differs. None means undecided:
-        the question has no words, the reply is not a plan, or the budget is exhausted.
+        ``expected`` is True if the answer is the finding of an expected tool. This confirms the
+        operation unless the built-in planner's plan differs.
+
+        None means undecided. Either the question has no words, the reply is not a plan, or the
+        budget is exhausted.
 
         Raises:
             Stop: a cancel request or the run's time limit ended the second plan.

@@ -25,20 +25,20 @@ from caseworker_cases.agent.evidence import Action, finding
 MAX_ACTIONS = 3
 MAX_REPLY_CHARS = 20_000
 MAX_DEPTH = 12
-"""Maximum nesting depth of the arguments of an action."""
+"""Maximum nesting depth of an action's arguments."""
 
 MAX_FILLED_CHARS = 100_000
-"""Maximum total characters substituted in one action, with JSON values counted as text."""
+"""Maximum number of characters substituted in one action. JSON values are counted as text."""
 
 MISSING_RESULT = "missing_result"
-"""The error code of an action that was not run because a reference has no value."""
+"""Error code of an action that did not run because a reference in its arguments has no value."""
 
 _PLACE = re.compile(r"\$\{result\.([1-9])((?:\.[A-Za-z0-9_-]{1,64}){0,8})\}", re.ASCII)
 _INTENDED = re.compile(r"\$\{results?\b")
 _INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 CANNOT = "cannot"
-"""The name that a planner calls, instead of a tool, to give up."""
+"""Function name that a planner calls, instead of a tool, to decline the case."""
 
 _CANNOT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -50,24 +50,24 @@ _CANNOT_SCHEMA: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PlanForm:
-    """The keys of a plan in JSON."""
+    """The keys that a plan uses in JSON."""
 
     actions: str
     tool: str
     args: str
     lead: str | None = None
-    """The key of an introductory text before the actions, if any."""
+    """Key of an introductory text before the actions; None if the form has none."""
 
 
 ACTIONS = PlanForm("actions", "tool", "args")
 CALLS = PlanForm("calls", "function", "arguments", lead="steps")
-"""The form of a second plan: steps in words, then the calls."""
+"""The form of a second plan: first the steps in words, then the calls."""
 
 
 def plan_schema(functions: Iterable[Function], form: PlanForm = ACTIONS) -> StatedSchema:
-    """Return the JSON Schema of plans with a branch for each function and one to give up.
+    """Return the JSON Schema for plans, with a branch per function and one for ``CANNOT``.
 
-    The title of a branch is the tool that its function belongs to.
+    The title of a branch is the name of the tool that its function belongs to.
     """
 
     def branch(name: str, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,29 +92,29 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class PlanSchemaError(ValueError):
-    """A reply that is not a valid plan. The message states the fix and quotes no part of it."""
+    """A reply is not a valid plan. The message states the fix and quotes no part of the reply."""
 
 
 class UnfilledPlaceError(ValueError):
-    """A reference that cannot be resolved; the message states why and contains no values."""
+    """A reference cannot be resolved. The message states why and contains no values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One to three actions, run in order."""
+    """One to three actions that run in order."""
 
     actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cannot:
-    """The planner's statement that it cannot plan the case."""
+    """A planner's statement that it cannot plan the case."""
 
     reason: str
 
 
 def parse_plan(reply: str, form: PlanForm = ACTIONS) -> Plan | Cannot:
-    """Parse a planner's reply, or raise PlanSchemaError."""
+    """Parse a planner's reply; raise PlanSchemaError if it is not a valid plan."""
     value, listed = _json_in(reply), form.actions
     if not isinstance(value, dict) or value.keys() - {form.lead} not in ({listed}, {CANNOT}):
         raise PlanSchemaError(f"Reply with an object that has one key, either {listed} or cannot.")
@@ -213,7 +213,7 @@ def _require_storable(values: Iterable[Any], depth: int) -> None:
 
 
 def require_earlier(args: Mapping[str, Any], number: int) -> None:
-    """Raise UnfilledPlaceError unless all references of an action point to earlier actions."""
+    """Raise UnfilledPlaceError unless the arguments refer only to actions before ``number``."""
     for text in texts_in(args):
         places = [int(place[1]) for place in _PLACE.finditer(text)]
         if len(places) != len(_INTENDED.findall(text)):
@@ -223,12 +223,14 @@ def require_earlier(args: Mapping[str, Any], number: int) -> None:
 
 
 def results_used(args: Mapping[str, Any]) -> set[int]:
-    """Return the numbers of the actions whose results these arguments refer to."""
+    """Return the numbers of the actions to whose results the arguments refer."""
     return {int(place[1]) for text in texts_in(args) for place in _PLACE.finditer(text)}
 
 
 def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str, Any]:
-    """Return the arguments with references replaced; ``results`` are keyed by action number.
+    """Return the arguments with all references replaced by their values.
+
+    ``results`` holds the results of earlier actions, keyed by action number.
 
     Raises:
         UnfilledPlaceError: a result or a part of it is missing, or the values are too large.

@@ -1,4 +1,4 @@
-"""The planner: requests plans from the model of the current tier, with at most one reprompt."""
+"""The planner: requests plans from the current tier's model, with at most one reprompt."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ _SECOND = "second_plan"
 async def ask_if_possible(
     work: CaseWork, tier: Tier, *, step_type: str, name: str, **call: Any
 ) -> Completion | None:
-    """Call a tier through ``work.ask``; return None if it fails or a limit refuses the call.
+    """Call a tier through ``work.ask``; return None if the call fails or a limit refuses it.
 
     Raises:
         Stop: a cancel request or the run's time limit ended the call.
@@ -53,10 +53,10 @@ async def ask_if_possible(
 
 
 class Planner:
-    """Plans one pass after another.
+    """Requests a plan for each pass.
 
     If a reply violates the schema or names an unknown tool, the planner is reprompted once with the
-    error. A planner that gives up is not called again.
+    error. A planner that declines the case is not called again.
     """
 
     def __init__(self, work: CaseWork) -> None:
@@ -65,7 +65,7 @@ class Planner:
         self._dialogue = Dialogue(work.case, work.tools)
 
     async def plan(self) -> Plan | PlanFailure:
-        """Return a plan, which may still contain unknown tools, or the reason why there is none."""
+        """Return a plan, which may still name unknown tools, or the reason for having no plan."""
         try:
             return await self._plan()
         except CallFailedError as failed:
@@ -78,7 +78,7 @@ class Planner:
             return PlanFailure(PlanFailureKind.CALLS_USED)
 
     async def second_plan(self) -> Plan | None:
-        """Return a plan in another form, made without seeing the first one, or None.
+        """Request a plan in another form without showing the first; None if the request fails.
 
         Raises:
             Stop: a cancel request or the run's time limit ended the call.

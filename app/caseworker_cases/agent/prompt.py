@@ -1,7 +1,7 @@
-"""The prompts of a case: constant parts first, the question last.
+"""The prompts for a case: constant parts first, the question last.
 
-The system message holds the instructions and the tools, and is equal for all cases with the same
-tools. User messages are JSON documents, equal for equal states.
+The system message holds the instructions and the tools, and is the same for all cases with the same
+tools. User messages are JSON documents. They are the same for equal states of a case.
 """
 
 import json
@@ -17,10 +17,10 @@ from caseworker_cases.agent.plan import CALLS, CANNOT, plan_schema
 from caseworker_cases.tools.dates.calculation import in_words
 
 MAX_RESULT_CHARS = 4000
-"""Longer results are truncated in prompts."""
+"""Maximum length of a tool result in prompts, in characters; longer results are truncated."""
 
 MAX_REPLY_CHARS = 4000
-"""Longer replies are truncated in prompts."""
+"""Maximum length of a planner's reply in prompts, in characters; longer replies are truncated."""
 
 SYSTEM = """\
 Plan the tool calls that answer a question. Reply with one JSON object alone:
@@ -57,7 +57,7 @@ your answer must stand in the evidence. If the question is answered in part, say
 
 
 class ToolOffer:
-    """The tools offered to a case, with prompt and schemas built only once."""
+    """The tools offered to a case, with their prompt and schemas, which are built only once."""
 
     __slots__ = ("_functions", "_tools", "names", "offered", "schema", "second_schema", "system")
 
@@ -77,7 +77,7 @@ class ToolOffer:
         """The JSON Schema of a second plan."""
 
     def call(self, planned: Action) -> Action:
-        """Translate a planned action to a tool call."""
+        """Translate a planned function call to a tool call."""
         function = self._functions.get(planned.tool)
         if function is None:
             return planned
@@ -87,9 +87,9 @@ class ToolOffer:
 class Dialogue:
     """The append-only conversation with the planners of a case.
 
-    Each prompt starts with the previous one, so that a provider's cache or a local server only
-    reads the new part. The order is: instructions and tools, which are equal for all cases; the
-    question; and for each further plan the last reply, its results and its errors.
+    Each prompt starts with the previous one, so a provider's cache or a local server only reads the
+    new part. The instructions and the tools come first and are the same for all cases. The question
+    follows. Each further plan adds the last reply, its results and its errors.
     """
 
     def __init__(self, case: Case, tools: ToolOffer) -> None:
@@ -99,7 +99,11 @@ class Dialogue:
         self._reply: str | None = None
 
     def ask(self, evidence: Sequence[Evidence], failure: str | None) -> tuple[Message, ...]:
-        """Return the next prompt; ``evidence`` is the complete evidence of the case, in order."""
+        """Return the next prompt.
+
+        ``evidence`` is the complete evidence of the case, in order. ``failure`` is the reason why
+        the last plan failed; None if it did not.
+        """
         document: dict[str, Any] = {}
         if len(evidence) > self._shown:
             document["evidence"] = [_shown(found) for found in evidence[self._shown :]]
@@ -113,12 +117,12 @@ class Dialogue:
         return tuple(self._messages)
 
     def add_reply(self, text: str) -> None:
-        """Store a planner's reply for the next prompt."""
+        """Store a planner's reply, which becomes part of the next prompt."""
         self._reply = text if len(text) <= MAX_REPLY_CHARS else f"{text[:MAX_REPLY_CHARS]}…"
 
 
 def second_prompt(case: Case, tools: ToolOffer) -> tuple[Message, Message]:
-    """Return the messages that request a second plan; they do not contain the first one."""
+    """Return the messages that request a second plan; they do not contain the first plan."""
     return tools.system, _question(case, task=SECOND_TASK)
 
 
@@ -134,7 +138,7 @@ def _user(document: Mapping[str, Any]) -> Message:
 
 
 def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, Message]:
-    """Return the messages that request a final answer, based only on the evidence."""
+    """Return the messages that request a final answer based only on the evidence."""
     shown = [_shown(found) for found in evidence if not found.refused]
     document = {"evidence": shown, "question": case.question}
     return Message(role="system", content=WRAP_UP_SYSTEM), _user(document)

@@ -1,9 +1,9 @@
-"""Checks that the tool arguments contain the numbers and dates of the question.
+"""Checks that the tool arguments contain the numbers and dates in the question.
 
 This detects a plan for a different question, or with an invented number. It cannot detect a wrong
 operation on the right numbers. A number counts as used if an action's arguments contain it, or a
-derived share of a hundred (``17%`` as 0.17, 1.17 or 0.83). A date counts as used if its three parts
-occur together in any notation, or the month and year of a whole month.
+fraction derived from it (``17%`` as 0.17, 1.17 or 0.83). A date counts as used if its three parts
+occur together in any notation. For a whole month, its month and year are enough.
 
 A number above twelve in the arguments must come from the question or an earlier result, be a common
 constant, or be written in words. An ambiguous date such as 03/04/2025 must be passed on unchanged,
@@ -19,7 +19,8 @@ from decimal import Decimal
 from caseworker_cases.agent.evidence import RESPOND, Evidence
 
 MAX_QUESTION_CHARS = 2000
-"""Longer inputs are treated as documents, and their numbers are not checked."""
+"""Maximum length of a checked question, in characters. A longer input is treated as a document, and
+its numbers are not checked."""
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = r"(?P<{}>(?:" + "|".join(_MONTHS) + r")[a-z]{{0,6}})\b\.?"
@@ -48,11 +49,12 @@ Parts = tuple[int, ...]
 
 
 def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
-    """Return the numbers and dates on which the question and the tool arguments disagree.
+    """Compare numbers and dates in the question with the tool arguments; return mismatches.
 
-    The list holds the values as written: first those of the question that no argument contains,
-    then those of the arguments without a source, then text dropped after a failure. None if the
-    question has no numbers.
+    The list contains values as written, in three groups: values in the question that no argument
+    contains, argument values without a source, and text that was dropped after an action failed. It
+    is empty if everything matches. None means that nothing can be compared: the question contains
+    no numbers or dates, or it is too long.
     """
     if len(question) > MAX_QUESTION_CHARS:
         return None

@@ -1,4 +1,4 @@
-"""Verification: how well the evidence answers a case.
+"""Verification: checks how well the evidence answers a case.
 
 ``verify`` is a pure function; recomputation and comparison are passed in. A check is True, False,
 or None if it does not apply. A case passes if no check is False and a check that is *independent*
@@ -9,8 +9,9 @@ of the plan is True:
 - ``expected_evidence``: the answer is the finding of a tool that the caller named.
 
 Running a tool again on the same arguments shows that it is deterministic, and confirms nothing.
-These checks confirm a value. The answer of a model's plan also needs its ``operation`` confirmed:
-by the gold answer, the expected evidence, the built-in planner or a second plan.
+These checks confirm a value. If a model planned the answer, its ``operation`` must be confirmed as
+well: that the plan made the right tool calls. The gold answer, the expected evidence, the built-in
+planner or a second plan can confirm it.
 """
 
 import asyncio
@@ -53,14 +54,15 @@ _TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
 """Answers with a time of day are not compared by date alone."""
 
 Recompute = Callable[[Evidence], ToolResult | None]
-"""Returns the result of running an action again, or None if it cannot be repeated."""
+"""Function that runs an action again and returns the result, or None if it cannot be repeated."""
 
 Agrees = Callable[[Evidence], bool | None]
-"""Returns whether another method gives the same result; None if there is no other method."""
+"""Function that returns whether another method gives the same result; None if no other method
+exists."""
 
 
 class Check(StrEnum):
-    """The checks of an answer."""
+    """The checks on an answer."""
 
     ANSWERED = "answered"
     NO_ERROR = "no_error"
@@ -74,33 +76,33 @@ class Check(StrEnum):
 
 
 INDEPENDENT = (Check.GOLD, Check.COMPUTED_OTHERWISE, Check.EXPECTED_EVIDENCE)
-"""The checks that confirm an answer, the strongest first."""
+"""Checks that can confirm an answer, the strongest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of a verification."""
+    """The outcome of a verification."""
 
     checks: Mapping[Check, bool | None]
     failure: str
-    """The errors, as text for the planner; does not reveal the gold answer."""
+    """Description of the errors for the planner, without the gold answer; empty without errors."""
     pass_metric: float
-    """The share of the checks that must pass."""
+    """Fraction of the applicable checks that must pass."""
     needs_operation: bool = False
-    """True for the answer of a model's plan."""
+    """Whether the operation must be confirmed because a model planned the answer."""
 
     @property
     def confirmed_by(self) -> Check | None:
-        """The strongest independent check that passes, or None if any of them fails."""
+        """The strongest independent check that passes; None if none passes or any of them fails."""
         if any(self.checks[check] is False for check in INDEPENDENT):
             return None
         return next((check for check in INDEPENDENT if self.checks[check]), None)
 
     @property
     def verified(self) -> bool | None:
-        """True if an independent check passes and the metric reaches ``pass_metric``.
+        """Whether an independent check passes and the metric reaches ``pass_metric``.
 
-        None if only the confirmation of the operation is missing.
+        None means that only the confirmation of the operation is missing.
         """
         if self.confirmed_by is None or self.metric < self.pass_metric:
             return False
@@ -108,7 +110,7 @@ class Verdict:
 
     @property
     def metric(self) -> float:
-        """The share of passed checks among those that apply, from 0 to 1."""
+        """Fraction of the applicable checks that pass, from 0 to 1."""
         applying = [holds for holds in self.checks.values() if holds is not None]
         return sum(applying) / len(applying)
 
@@ -122,7 +124,12 @@ def verify(
     same: Same,
     operation: bool | None = None,
 ) -> Verdict:
-    """Verify the evidence; ``operation`` is its confirmation without a gold answer, if known."""
+    """Verify how well the evidence answers the case.
+
+    ``recompute`` repeats the actions, and ``agrees`` cross-checks those on which the answer is
+    based. ``same`` compares answers. ``operation`` is whether the plan's operation is confirmed
+    without a gold answer; None if that is not known.
+    """
     answer = compose(evidence)
     used = {found.tool for found in evidence if not found.failed and not found.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
@@ -225,7 +232,7 @@ _COMPLAINTS: Mapping[Check, str] = {
     Check.OPERATION: "Another reading of the question leads to other calls: read it once more.",
 }
 MAX_NAMED = 5
-"""Maximum number of values named in a complaint."""
+"""Maximum number of values that an error message for the planner names."""
 
 _UNCONFIRMED = "Nothing confirms the answer: let a tool work it out, with the question's numbers."
 
@@ -254,7 +261,7 @@ def _complaints(
 
 
 class Comparison:
-    """Compares answers of one case.
+    """Compares answers to one case.
 
     Numbers are compared exactly, dates by day, and other text ignoring case and spacing.
     """
@@ -289,7 +296,7 @@ def _folded(text: str) -> str:
 class DeterministicTools:
     """Repeats and cross-checks actions of local tools.
 
-    The tools must make no external calls: nothing here is metered, journaled or traced.
+    The tools must not make external calls, because nothing here is metered, journaled or traced.
     """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
@@ -298,7 +305,7 @@ class DeterministicTools:
     async def again(
         self, name: str, args: Mapping[str, Any], context: ToolContext
     ) -> ToolResult | None:
-        """Run a tool again; None if its results do not depend on the arguments alone."""
+        """Run a tool again; None if it is external or not deterministic."""
         tool = self._tools.get(name)
         if tool is None or not tool.spec.deterministic:
             return None
@@ -309,7 +316,7 @@ class DeterministicTools:
             return failure("The tool broke when it was asked again.", type(error).__name__)
 
     async def agrees(self, found: Evidence, context: ToolContext) -> bool | None:
-        """Return whether another method gives the same result; None if there is no other method."""
+        """Return whether another method gives the same result; None if no other method exists."""
         tool = self._tools.get(found.tool)
         if not isinstance(tool, CrossChecked):
             return None
@@ -321,7 +328,7 @@ class DeterministicTools:
 
 
 class Verification:
-    """Verifies each pass; every action is repeated and cross-checked once."""
+    """Verifies the evidence after each pass; repeats and cross-checks every action only once."""
 
     def __init__(
         self, work: CaseWork, again: DeterministicTools, same: Same, operation: OperationCheck
@@ -334,7 +341,7 @@ class Verification:
         self._agrees: dict[int, bool | None] = {}
 
     async def measure(self) -> None:
-        """Verify the evidence and update the state; actions that made files are not repeated."""
+        """Verify the evidence and update the state; actions that created files are not repeated."""
         state, case = self._work.state, self._work.case
         for found in state.evidence:
             if found.number not in self._agrees and not found.refused and not found.failed:

@@ -25,7 +25,7 @@ from caseworker_cases.agent.gate import PlanFailureKind
 from caseworker_cases.agent.prompt import ToolOffer
 
 Clock = Callable[[], datetime]
-"""Returns the current time for logs, with an offset."""
+"""Function that returns the current time for log entries, with a UTC offset."""
 
 MAX_SUMMARY_CHARS = 300
 
@@ -41,38 +41,38 @@ _OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A model and its provider."""
+    """The name of a model and of its provider."""
 
     provider: str
     model: str
 
     def to_json(self) -> dict[str, str]:
-        """Return it as JSON."""
+        """Return the names as a JSON object."""
         return {"provider": self.provider, "model": self.model}
 
 
 @dataclass(slots=True)
 class TierUsage:
-    """The usage of one tier; costs in US dollars."""
+    """The usage of one tier. Costs are in US dollars."""
 
     calls: int = 0
     """Number of logical calls, including reprompts and failed calls."""
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0
-    """The part of ``tokens_in`` read from the provider's cache."""
+    """Number of input tokens, included in ``tokens_in``, that the provider read from its cache."""
     tokens_reasoning: int = 0
-    """The part of ``tokens_out`` spent on reasoning."""
+    """Number of output tokens, included in ``tokens_out``, that models spent on reasoning."""
     cost_usd: Decimal | None = Decimal(0)
-    """None if the price of a call is unknown."""
+    """Total cost in US dollars; None if the price of any call is unknown."""
     tokens_estimated: int = 0
-    """The part of the tokens that is estimated because the provider sent no counts."""
+    """Number of tokens that are estimates because the provider sent no counts."""
     cost_usd_estimated: Decimal = Decimal(0)
     answers: Counter[ModelName] = field(default_factory=Counter)
-    """Number of answers of each model, in the order of first answers."""
+    """Number of answers from each model, in the order of their first answers."""
 
     def add(self, completion: Completion) -> None:
-        """Count an answer, its tokens and its cost."""
+        """Add an answer with its tokens and cost to the usage."""
         self.calls += 1
         for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"):
             setattr(self, name, getattr(self, name) + getattr(completion, name))
@@ -83,17 +83,17 @@ class TierUsage:
 
     @property
     def tokens(self) -> int:
-        """Input plus output tokens."""
+        """Total number of input and output tokens."""
         return self.tokens_in + self.tokens_out
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFailure:
-    """Why a pass has no plan to execute."""
+    """The reason why one pass of the agent produced no plan."""
 
     kind: PlanFailureKind
     message: str = ""
-    """Text for the next planner; empty if the failure is not useful to it."""
+    """Explanation for the next planner; empty if the failure is of no use to it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,47 +104,48 @@ class CaseState:
     tier: Tier = Tier.SMALL
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
-    """The files that tools created: objects with name, URL and other fields."""
+    """Files that tools created, as JSON objects with name, URL and other fields."""
     logs: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[Tier, TierUsage] = field(
         default_factory=lambda: {tier: TierUsage() for tier in Tier}
     )
     tool_calls: int = 0
     passes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
-    """Number of passes of each tier."""
+    """Number of passes so far, by tier. A pass plans, executes and verifies once."""
     act_steps: int = 0
     """Number of gated passes of the small tier."""
     stalled_rounds: int = 0
     best_metric: float = 0.0
     plan_failure: PlanFailure | None = None
-    """Why the current pass has no plan, if so."""
+    """Why the current pass has no plan; None if it has one."""
     failure: str | None = None
-    """The errors of the last pass, for the next planner."""
+    """Description of the last pass's errors, for the next planner; None without errors."""
     planned_by: str = ""
-    """The call node of the model call that produced the last plan."""
+    """ID of the trace node of the model call that produced the last plan."""
     verified: bool | None = False
-    """None if only the operation of the answer is unconfirmed."""
+    """Whether the answer is verified. None if only the confirmation of its operation is missing."""
     checks: Mapping[str, bool | None] = field(default_factory=dict)
-    """The latest checks of the verifier; None for a check that does not apply."""
+    """Latest results of the verifier's checks, by name; None for a check that does not apply."""
     confirmed_by: str | None = None
-    """The independent check that passed."""
+    """Name of the independent check that passed; None if none did."""
     finish_reason: FinishReason | None = None
     wrapped_up: str | None = None
-    """A model's summary of evidence that contains no answer."""
+    """A model's final answer from evidence that does not compose to one; None if none was
+    requested."""
 
     @property
     def answer(self) -> str | None:
-        """The best answer so far: composed from the evidence, else the model's summary."""
+        """The best answer so far: composed from the evidence, or else the model's final answer."""
         answer = compose(self.evidence)
         return self.wrapped_up if answer is None else answer.text
 
     @property
     def path(self) -> str:
-        """The current pass as a part of call keys, such as ``small/1``."""
+        """Name of the current pass in call keys, such as ``small/1``."""
         return f"{self.tier.value}/{self.passes[self.tier]}"
 
     def begin_pass(self, *, gated: bool) -> None:
-        """Start a pass; ``gated`` passes of the small tier count as ACT steps."""
+        """Start a pass. A ``gated`` pass of the small tier counts as an ACT step."""
         self.passes[self.tier] += 1
         if gated and self.tier is Tier.SMALL:
             self.act_steps += 1
@@ -153,7 +154,7 @@ class CaseState:
     def add_evidence(self, action: Action, result: ToolResult, **about: Any) -> Evidence:
         """Append an action with its result; move descriptions of files to ``artifacts``.
 
-        ``about`` are further fields of the evidence.
+        ``about`` holds further fields of the evidence.
         """
         made = references_in(result)
         self.artifacts.extend(made)
@@ -173,7 +174,7 @@ class CaseState:
         return found
 
     def measure(self, metric: float, *, min_improvement: float) -> None:
-        """Record a new metric; the round is stalled if it improves too little."""
+        """Record a new metric; count the round as stalled if the metric improved too little."""
         improved = metric - self.best_metric >= min_improvement
         self.best_metric = max(self.best_metric, metric)
         self.stalled_rounds = 0 if improved else self.stalled_rounds + 1
@@ -185,7 +186,10 @@ class CaseState:
 
 
 def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
-    """Return the result so far; ``answer`` is passed in to avoid computing it twice."""
+    """Return the case's result so far as JSON.
+
+    ``answer`` is the current answer, passed in so that it is not computed twice.
+    """
     result: dict[str, Any] = {
         "verified": state.verified,
         "verification": {"checks": dict(state.checks), "confirmed_by": state.confirmed_by},
@@ -225,9 +229,9 @@ def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:
 
 
 def token_usage(*used: TierUsage | Completion) -> dict[str, int | float | None]:
-    """Return total tokens and cost in the form used in results and logs.
+    """Return the total tokens and cost as JSON in the format of results and logs.
 
-    ``cost_usd`` is None if the price of a call is unknown.
+    ``cost_usd`` is None if the price of any call is unknown.
     """
     cost_usd = _sum(each.cost_usd for each in used)
     return {
@@ -243,11 +247,11 @@ def token_usage(*used: TierUsage | Completion) -> dict[str, int | float | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseWork:
-    """The case, its state and its context.
+    """A case with its state and the services that it needs.
 
-    The case counts the remainder of each limit itself and does not read it from the scope. When a
-    run is executed again, the scope already includes the spending of the lost execution, although
-    its calls are only about to be replayed. The scope still decides on every new call.
+    The case counts the remainder of each limit itself and does not read it from the budget scope.
+    When a run is executed again, the scope already includes the spending of the lost execution,
+    although its calls are only about to be replayed. The scope still decides on every new call.
     """
 
     case: Case
@@ -258,17 +262,17 @@ class CaseWork:
     tools: ToolOffer
     tool_context: ToolContext
     wrap_up_reserve: int
-    """1 if a call of the small tier is reserved for a final answer, else 0."""
+    """Number of small-tier calls (0 or 1) reserved for a final answer."""
     limits: Mapping[Dimension, Amount]
-    """The tightest limit of each dimension except time, over the step and its enclosing scopes."""
+    """Tightest limit for each dimension except time, over the step and its enclosing scopes."""
 
     def calls_left(self, tier: Tier) -> int | None:
-        """Return the remaining calls of a tier; None is unlimited."""
+        """Return the number of calls left for a tier; None means unlimited."""
         limit = self.limits.get(CALLS_OF[tier])
         return None if limit is None else max(0, int(limit) - self.state.usage[tier].calls)
 
     def planning_calls_left(self, tier: Tier) -> int | None:
-        """Return the remaining planning calls of a tier; None is unlimited."""
+        """Return the number of planning calls left for a tier; None means unlimited."""
         left = self.calls_left(tier)
         if left is None or tier is not Tier.SMALL:
             return left
@@ -276,10 +280,10 @@ class CaseWork:
 
     @property
     def kept_back(self) -> int:
-        """The calls of the small tier reserved for the final answer.
+        """Number of small-tier calls that planning must leave for the final answer.
 
-        Zero unless the end of planning would end the case, the evidence contains no answer yet, and
-        the limit is 2 or more.
+        It is zero unless the case would end when planning ends, the evidence contains no answer
+        yet, and the limit is 2 or more.
         """
         limit = self.limits.get(CALLS_OF[Tier.SMALL], 0)
         escalates = self.case.act.escalate_when is EscalateWhen.FAIL_OR_BUDGET
@@ -288,13 +292,13 @@ class CaseWork:
 
     @property
     def wants_wrap_up(self) -> bool:
-        """True if tools returned results that do not compose to an answer."""
+        """Whether a final answer is needed because the tool results do not compose to an answer."""
         evidence = self.state.evidence
         found = any(not (piece.failed or piece.refused) for piece in evidence)
         return self.wrap_up_reserve > 0 and found and self.state.answer is None
 
     def exhausted(self) -> Dimension | None:
-        """Return an exhausted limit of the whole run, or None.
+        """Return an exhausted limit of the whole run, or None if none is exhausted.
 
         A cost limit without any cost so far is not exhausted, because models may be free.
         """
@@ -319,7 +323,7 @@ class CaseWork:
         messages: Sequence[Message],
         json_schema: Mapping[str, Any],
     ) -> Completion:
-        """Call a tier; the call counts once it has started, regardless of its outcome.
+        """Call a tier's model. The call counts once it has started, regardless of its outcome.
 
         Raises:
             CallFailedError: the provider failed after all retries.
@@ -349,7 +353,7 @@ class CaseWork:
         return completion
 
     def log_failures(self, step_type: str, *nodes: str, **about: Any) -> None:
-        """Log the failed attempts of successful calls, given by their call nodes."""
+        """Log the failed attempts of successful calls, given the IDs of the calls' trace nodes."""
         found = (each for node in nodes for each in self.context.run.trace.failures_of(node))
         shown = {"event": "attempt_failed", "level": "warning", **about}
         for error_class, error in found:
@@ -358,7 +362,7 @@ class CaseWork:
 
 @dataclass(frozen=True, slots=True)
 class CaseLog:
-    """The redacted log of a case, with one JSON object for each entry."""
+    """The redacted log of a case; each entry is a JSON object."""
 
     run_id: str
     state: CaseState
@@ -376,7 +380,7 @@ class CaseLog:
 
 
 def summary(value: Any) -> str:
-    """Return the start of a text, or of a JSON value as text, redacted before truncation."""
+    """Return the start of a value as text, redacted before it is truncated."""
     shown = redact_value(value)
     text = shown if isinstance(shown, str) else json.dumps(shown, sort_keys=True)
     return text if len(text) <= MAX_SUMMARY_CHARS else f"{text[:MAX_SUMMARY_CHARS]}…"

@@ -1,8 +1,8 @@
 """The ``eval`` command: its options, progress bar and exit codes.
 
-Exit code 0: all targets are met, or ``--no-gate``. 1: a target was missed. 2: nothing was measured
-because of the options, the data set or the service. 130: the evaluation was interrupted; running
-cases were cancelled, and the finished ones are written.
+Exit code 0: no target was missed, or ``--no-gate`` was given. 1: a target was missed. 2: nothing
+was measured because of the options, the data set or the service. 130: the evaluation was
+interrupted; running cases were cancelled, and results of finished cases were written.
 """
 
 import sys
@@ -40,7 +40,10 @@ _share = partial(_target, max=1)
 
 
 class WithClient(Protocol):
-    """Opens a client for a URL, or for the application in this process, and runs code with it."""
+    """Function that opens an API client and runs code with it.
+
+    The client talks to a URL, or to the application in this process.
+    """
 
     def __call__(
         self,
@@ -61,7 +64,7 @@ class WithClient(Protocol):
 
 
 def evaluation_command(with_client: WithClient) -> Callable[..., None]:
-    """Return the command that evaluates the service which ``with_client`` connects to."""
+    """Return the CLI command that evaluates the service to which ``with_client`` connects."""
 
     def command(
         dataset: Annotated[

@@ -1,10 +1,10 @@
 """Compares an answer with the expected one, independently of the service's own verifier.
 
-The service judges itself with its verifier, so the harness must not reuse that code. Like the
+The service judges itself with its verifier, so the evaluation must not reuse that code. Like the
 verifier, this module compares numbers exactly and dates by day. Unlike it, it parses dates with its
 own grammar of three written forms, without a date library. A weekday in front of a date must match
 the date. Text is compared after NFKC normalisation, without case, and without a final full stop.
-There is no tolerance, and words and units are kept: ``42 apples`` is not ``42``.
+Numbers have no tolerance, and words and units are kept: ``42 apples`` is not ``42``.
 """
 
 import re
@@ -26,7 +26,7 @@ _DAY_FIRST = re.compile(_WEEKDAY + r"(?P<day>\d\d?) (?P<month>[a-z]+),? (?P<year
 
 
 def same_answer(answer: str, gold: str) -> bool:
-    """Return whether two answers are equal as text, as numbers or as dates."""
+    """Return whether an answer equals the gold answer as text, as a number or as a date."""
     one, other = _folded(answer), _folded(gold)
     if one == other:
         return True

@@ -21,10 +21,11 @@ _MOST_MISTAKES = 20
 _WORDS = {"extra_forbidden": "unknown field", "missing": "this field is required"}
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-"""Safe as a file name on every system."""
+"""A string that is safe as a file name on every system."""
 
 CaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
-"""Safe as a file name; short enough to be combined with the evaluation ID into a run ID."""
+"""A case ID that is safe as a file name and short enough to be combined with the evaluation ID into
+a run ID."""
 
 
 def _sendable(text: str) -> str:
@@ -39,44 +40,46 @@ Text = Annotated[str, AfterValidator(_sendable)]
 
 
 class DatasetError(Exception):
-    """A data set cannot be used; the message names every invalid case."""
+    """A data set cannot be used. The message names every invalid case."""
 
 
 class EvalCase(BaseModel, extra="forbid", frozen=True):
-    """A question with the criteria for its answer."""
+    """A question with the criteria for judging its answer."""
 
     id: CaseId
-    """ID of the case, which also names its trace file; unique regardless of case."""
+    """ID of the case, which also names its trace file. IDs that differ only in case are not
+    unique."""
     input: Text
-    """The input; may be blank or too long, to test that the service rejects it."""
+    """Input of the case. It may be blank or too long, to test that the service rejects it."""
     expected_tools: tuple[Text, ...] = ()
     gold_answer: Text | None = None
-    """The correct answer; without one, the service's own verification decides."""
+    """The correct answer. With None, the service's own verification decides."""
     family: Word = "general"
     difficulty: Difficulty = "medium"
-    """Only ``easy`` cases count for the latency target: one tool, one action."""
+    """Difficulty of the case. Only ``easy`` cases (one tool, one action) count for the latency
+    target."""
     mode: Mode | None = None
     timezone: Text | None = None
     tags: tuple[Text, ...] = ()
     expect: Literal["answer", "refused"] = "answer"
-    """``refused``: any outcome is correct except a verified answer."""
+    """Expected outcome. With ``refused``, any outcome except a verified answer is correct."""
     needs_model: bool = False
-    """Whether the built-in planner cannot solve it; skipped if the service has only that
-    planner."""
+    """Whether the built-in planner cannot solve the case. The case is skipped if the service has
+    only that planner."""
 
     def is_called(self, pattern: str) -> bool:
-        """Return whether the ID, family, difficulty or a tag matches a pattern with ``*``."""
+        """Return whether the case's ID, family, difficulty or a tag matches a ``*`` pattern."""
         names = (self.id, self.family, self.difficulty, *self.tags)
         return any(fnmatchcase(name, pattern) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The cases in file order."""
+    """The cases of a data set in file order."""
 
     name: str
     sha256: str
-    """SHA-256 of the whole file, regardless of any selection."""
+    """SHA-256 hash of the whole file, even if only some cases are selected."""
     cases: tuple[EvalCase, ...]
 
     def selected(
@@ -92,7 +95,8 @@ class Dataset:
         """Return the data set with a subset of its cases.
 
         ``only`` and ``skip`` are patterns for ``EvalCase.is_called``. ``sample`` is the number of
-        cases to draw at random; the same ``sample_seed`` draws the same cases.
+        cases to draw at random; the same ``sample_seed`` draws the same cases. ``limit`` is the
+        maximum number of cases. ``with_models`` False leaves out the cases that need a model.
 
         Raises:
             DatasetError: no case is left.

@@ -1,4 +1,4 @@
-"""One evaluation from start to finish, and its output folder."""
+"""Runs one evaluation from start to finish, and writes its output folder."""
 
 import asyncio
 import json
@@ -20,10 +20,11 @@ from caseworker_cases.evaluation.results import Result, Trial, result_of, trace_
 from caseworker_cases.evaluation.runner import Runner, RunOptions
 
 Progress = Callable[[int], None]
-"""Called after each trial with the total number of trials."""
+"""Callback invoked after each trial with the total number of trials, to update a progress
+display."""
 
 BUILTIN_PLANNER = "offline"
-"""The provider name that the service reports for its built-in planner."""
+"""Provider name that the service reports for its built-in planner."""
 
 METRICS = "metrics.json"
 REPORT = "report.md"
@@ -33,9 +34,9 @@ _TRACE = ".trace.jsonl"
 class OutputFolder:
     """The output files: ``metrics.json``, ``report.md``, ``log.jsonl`` and one trace for each case.
 
-    A trace, ``<case id>.trace.jsonl``, has one object a line, each with ``type`` and ``run_id``.
-    The first is a ``run`` (run, case and outcome). A ``log`` follows for each entry of the case's
-    log, then a ``call`` for each call node in the order of creation.
+    A trace, ``<case id>.trace.jsonl``, has one JSON object per line, each with ``type`` and
+    ``run_id``. The first is a ``run`` (run, case and outcome). A ``log`` follows for each entry of
+    the case's log. Then comes a ``call`` for each call node, in the order of creation.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +55,7 @@ class OutputFolder:
                 left.unlink()
 
     def add(self, trial: Trial, result: Result) -> None:
-        """Append the trace of a trial to the file of its case."""
+        """Append a trial's trace to the file of its case."""
         with (self.path / f"{trial.case.id}{_TRACE}").open("a", encoding="utf-8") as file:
             for kind, rest in _records(trial, result):
                 own = {"type": kind, "run_id": trial.run_id}
@@ -70,25 +71,25 @@ class OutputFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to evaluate, and the targets."""
+    """The data set, options and targets of an evaluation."""
 
     dataset: Dataset
-    """All cases of the file; ``selection`` and the service's models decide which of them run."""
+    """All cases in the file. ``selection`` and the service's models decide which of them run."""
     folder: OutputFolder
     evaluation_id: str
     run: RunOptions = field(default_factory=RunOptions)
     targets: Targets = field(default_factory=Targets)
     earlier: Metrics | None = None
-    """The metrics of an earlier evaluation to compare with."""
+    """Metrics of an earlier evaluation to compare with; None compares with nothing."""
     selection: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of ``Dataset.selected``."""
+    """Arguments for ``Dataset.selected``."""
     all_cases: bool = False
     """Whether to run cases that need a model even if the service has none."""
     left_out: int = 0
-    """Number of cases skipped because they need a model."""
+    """Number of cases that are skipped because they need a model."""
 
     def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "Plan":
-        """Return the plan with only the selected cases, for a service with these models.
+        """Return the plan with only the cases that are selected and that the models can run.
 
         Raises:
             DatasetError: no case is left.
@@ -105,7 +106,7 @@ class Plan:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The data set and run options, as stored in the metrics and in recordings."""
+        """Data set and run options, as stored in the metrics and in recordings."""
         return {
             "dataset": {
                 "name": self.dataset.name,
@@ -123,14 +124,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The metrics and missed targets of an evaluation."""
+    """The metrics of an evaluation and the targets that it missed."""
 
     metrics: Metrics
     misses: list[Miss]
 
 
 def new_evaluation_id() -> str:
-    """Return a 25-character ID made of the time and four random hex digits."""
+    """Return a 25-character ID that consists of the time and four random hex digits."""
     return f"eval-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 

@@ -1,7 +1,7 @@
-"""Target values of an evaluation, and the regression allowed against an earlier one.
+"""Targets for an evaluation, and the regression allowed against an earlier one.
 
-A figure that was not measured, such as the latency of easy cases if there are none, misses no
-target.
+A metric that was not measured misses no target. An example is the latency of easy cases in a data
+set without easy cases.
 """
 
 import json
@@ -23,36 +23,37 @@ _CLAIMED = ": wrong answers reported as verified"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Target limits, inclusive; None disables a limit."""
+    """Inclusive limits for the metrics; None disables a limit."""
 
     min_success: float = 0.95
     max_escalation_rate: float = 0.15
     max_p95_latency_easy_seconds: float = 2.0
     max_mean_cost_usd: float | None = None
-    """Mean cost of a case in US dollars."""
+    """Maximum mean cost of a case in US dollars."""
     max_mean_tokens: float | None = None
-    """Mean tokens of a case, input and output."""
+    """Maximum mean number of input and output tokens of a case."""
     max_falsely_verified: int = 0
-    """Maximum number of wrong answers reported as verified, including verified answers to inputs
-    that should have been refused."""
+    """Maximum number of wrong answers that are reported as verified. Verified answers to inputs
+    that should have been refused count as well."""
     max_success_drop: float = 0.02
-    """Maximum drop from the earlier evaluation, as a difference of shares."""
+    """Maximum drop of the success rate from the earlier evaluation, as a difference of
+    fractions."""
     max_latency_growth: float = 1.5
-    """Maximum growth factor of the 95th percentile latency of easy cases, from the earlier
+    """Maximum ratio of the 95th percentile latency of easy cases to that of the earlier
     evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A target that was missed."""
+    """A target that an evaluation missed."""
 
     target: str
-    """The name of the figure in ``metrics.json``."""
+    """Name of the metric in ``metrics.json``."""
     message: str
 
 
 def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -> list[Miss]:
-    """Return every missed target, including regressions against earlier metrics."""
+    """Return all missed targets, including regressions from the earlier metrics."""
     found = [*_above(metrics, targets)]
     success, least = metrics["success@1"], targets.min_success
     if success < least:
@@ -62,7 +63,7 @@ def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Load the metrics of an earlier evaluation.
+    """Load the metrics of an earlier evaluation from its file.
 
     Raises:
         DatasetError: the file is missing, or its metrics are not comparable.

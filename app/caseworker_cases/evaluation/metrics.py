@@ -1,8 +1,8 @@
-"""The figures of an evaluation: one JSON object, comparable between evaluations.
+"""The metrics of an evaluation: one JSON object, comparable between evaluations.
 
-Latencies are in seconds. Success is a share of all trials. Run figures (escalation, calls, tokens,
-cost) are means over the trials that ran; rejected input has no run. A trial is one run of a case;
-without ``--repeat``, each case has exactly one.
+A trial is one run of a case; without ``--repeat``, each case has exactly one. Latencies are in
+seconds. Success is a fraction of all trials. Run metrics (escalation, calls, tokens, cost) are
+means over the trials that ran, because rejected input has no run.
 """
 
 import math
@@ -16,7 +16,8 @@ from caseworker_cases.evaluation.dataset import EASY
 from caseworker_cases.evaluation.results import Outcome, Result, Tokens
 
 FORMAT = 1
-"""Incremented when a key changes its meaning; metrics of different formats are not compared."""
+"""Version of the metrics format, incremented when a key changes its meaning. Metrics of different
+versions are not compared."""
 
 Metrics = dict[str, Any]
 
@@ -24,14 +25,14 @@ HEADLINES = (
     *("success@1", "escalation_rate", "p95_latency_easy", "avg_llm_small", "avg_llm_big"),
     *("avg_tool_calls", "avg_act_steps", "mean_tokens_per_case", "mean_cost_usd_per_case"),
 )
-"""The figures that reports show first and compare."""
+"""Names of the metrics that reports show first and compare."""
 
 _TIERS = ("small", "big")
 _FALSE = frozenset({Outcome.WRONG_ANSWER, Outcome.CLAIMED})
 
 
 def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
-    """Compute the figures of trials, which must be in data set order."""
+    """Compute the metrics from judged trials, which must be in data set order."""
     ran = [result for result in results if result.ran]
     used = [result.counters for result in ran]
     return {

@@ -24,7 +24,7 @@ def report_of(
     misses: Sequence[Miss],
     earlier: Metrics | None = None,
 ) -> str:
-    """Return the report as Markdown."""
+    """Render the Markdown report; ``earlier`` metrics, if given, are compared with the new ones."""
     groups = (
         *("", "trials", "succeeded", "verified", "verified and wrong", "right, not verified"),
         *("success@1", "escalation rate", "p95 seconds"),
@@ -49,7 +49,7 @@ def report_of(
 
 
 def summary_of(metrics: Metrics, folder: Path) -> str:
-    """Return the figures, the success by family and the report path as lines for a terminal."""
+    """Return the metrics, the success rates by family and the report path as terminal output."""
     counts, about = metrics["counts"], metrics["evaluation"]
     rows = [
         *(

@@ -1,4 +1,4 @@
-"""Judges trials: each is one run of a case, with its figures and whether it was correct."""
+"""Judges trials. A trial is one run of a case, with its metrics and whether it was correct."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,35 +18,35 @@ class Trial:
 
     case: EvalCase
     repeat: int
-    """The number of the repetition, from 1."""
+    """One-based number of the repetition."""
     run_id: str
     seconds: float = 0.0
     """Client-side latency in seconds, from the request to the final response."""
     run: Mapping[str, Any] | None = None
-    """The finished run; None if no run was created or it did not finish."""
+    """The finished run as JSON. None if no run was created or it did not finish."""
     trace: Mapping[str, Any] | None = None
     refusal: str | None = None
-    """Why the service rejected the input."""
+    """Why the service rejected the input; None if it accepted it."""
     error: str | None = None
-    """Why the case could not be measured."""
+    """Why the case could not be measured; None if it was measured."""
 
 
 class Outcome(StrEnum):
-    """How a trial ended; only ``success`` counts as correct."""
+    """How a trial ended. Only ``success`` counts as correct."""
 
     SUCCESS = "success"
     WRONG_ANSWER = "wrong_answer"
-    """Completed and verified, but different from the gold answer."""
+    """The run completed and reports a verified answer that differs from the gold answer."""
     NOT_VERIFIED = "not_verified"
     HALTED = "halted"
-    """Stopped by a limit."""
+    """A limit stopped the run."""
     TOOLS_NOT_USED = "tools_not_used"
-    """Correct, but the trace shows no successful call of an expected tool."""
+    """The answer is correct, but the trace shows no successful call to an expected tool."""
     CLAIMED = "claimed"
-    """Should have been refused, but the run reports a verified answer."""
+    """The input should have been refused, but the run reports a verified answer."""
     INPUT_REFUSED = "input_refused"
     ERROR = "error"
-    """Could not be measured, was cancelled, or failed with an error."""
+    """The trial could not be measured, was cancelled, or failed with an error."""
 
 
 class Tokens(BaseModel, frozen=True):
@@ -55,18 +55,18 @@ class Tokens(BaseModel, frozen=True):
     input: int = 0
     output: int = 0
     cost_usd: float | None = 0.0
-    """None if the price of a model is unknown."""
+    """Cost in US dollars; None if the price of a model is unknown."""
 
 
 class Counters(BaseModel, frozen=True):
-    """The usage counters of a run, as in its result."""
+    """A run's usage counters, as in its result."""
 
     llm_calls_small: int = 0
     llm_calls_big: int = 0
     tool_calls: int = 0
     act_steps: int = 0
     tokens: Mapping[str, Tokens] = {}
-    """Token usage by tier, and in total under ``total``."""
+    """Token usage by tier; the key ``total`` holds the sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Result:
     run_id: str
     outcome: Outcome
     detail: str
-    """A human-readable explanation of the outcome."""
+    """Human-readable explanation of the outcome."""
     client_seconds: float
     ran: bool
     """Whether a run was created and finished."""
@@ -86,10 +86,11 @@ class Result:
     verified: bool
     finish_reason: str | None
     service_seconds: float | None
-    """Duration in seconds from acceptance to the end, by the service's clock."""
+    """Seconds from acceptance to the end of the run, by the service's clock; None if no run
+    finished."""
     counters: Counters
     models: Mapping[str, str]
-    """Provider and model by tier."""
+    """Provider and model of each tier, as ``provider:model``."""
 
     @property
     def succeeded(self) -> bool:
@@ -98,18 +99,18 @@ class Result:
 
     @property
     def right(self) -> bool:
-        """Whether the answer equals the gold answer, verified or not; False if there is none."""
+        """Whether the answer equals the gold answer, verified or not; False if one is missing."""
         gold = self.case.gold_answer
         return gold is not None and self.answer is not None and same_answer(self.answer, gold)
 
     @property
     def escalated(self) -> bool:
-        """Whether a model of the big tier was called."""
+        """Whether the run called a model of the big tier."""
         return self.counters.llm_calls_big > 0
 
 
 def result_of(trial: Trial) -> Result:
-    """Judge a trial and extract its figures from the run."""
+    """Judge a trial and extract its metrics from the run."""
     outcome, detail = _judged(trial)
     run = trial.run or {}
     found = run.get("result") or {}
@@ -135,7 +136,7 @@ def result_of(trial: Trial) -> Result:
 
 
 def trace_nodes(trace: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """Return the call nodes of a trace in the order of creation."""
+    """Return a trace's call nodes in the order of creation."""
     nodes = (trace or {}).get("snapshot", {}).get("nodes", {}).values()
     return sorted(nodes, key=lambda node: int(node["node_id"].lstrip("n")))
 

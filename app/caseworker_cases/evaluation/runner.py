@@ -24,12 +24,13 @@ _LAST_SECONDS = 10
 _REFUSALS = frozenset({400, 413, 422})
 
 RETRY = RetryPolicy(attempts=6)
-"""Retry policy of an evaluation's client, so that one lost response does not spoil a trial."""
+"""Retry policy for the evaluation's API client, so that one lost response does not spoil a
+trial."""
 
 EvalProtocol = Literal["blind", "with_gold"]
 
 Finished = Callable[[Trial], None]
-"""Called with each trial as soon as it has finished, in order of completion."""
+"""Callback invoked with each trial as soon as it has finished, in order of completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,21 +38,22 @@ class RunOptions:
     """Options for running the cases."""
 
     mode: Mode | None = None
-    """The mode of cases without their own; None uses the service's default."""
+    """Mode for cases that set none; None uses the service's default."""
     seed: int | None = None
     repeat: int = 1
     concurrency: int = 4
     timeout_seconds: float = 120.0
-    """Time limit of a case; after it the run is cancelled and counted as an error."""
+    """Time limit for a case in seconds. When it expires, the run is cancelled and counted as an
+    error."""
     protocol: EvalProtocol = "blind"
     """Whether the service's verifier receives the gold answers (``with_gold``) or not (``blind``).
-    The harness compares with them in both cases."""
+    The evaluation compares answers with them in both cases."""
 
 
 class Runner:
-    """Posts cases and waits for their runs.
+    """Starts a run for each case and waits for its end.
 
-    A lost response is requested again under the same run ID.
+    If a response is lost, the request is repeated with the same run ID.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class Runner:
     async def run(self, cases: Sequence[EvalCase], finished: Finished) -> None:
         """Run every case as often as configured; stop at the first exception from ``finished``.
 
-        Runs in progress are cancelled on every exit. Trials of runs that were cut off in this way
-        are not reported, because they say nothing about the service.
+        Whenever this method exits, runs in progress are cancelled. Trials that this cuts off are
+        not reported, because they say nothing about the service.
 
         Raises:
             CancelledError: the evaluation was interrupted.
@@ -176,7 +178,7 @@ class Runner:
 
 
 def run_id_of(evaluation_id: str, case: EvalCase, repeat: int) -> str:
-    """Return the run ID; recordings identify the case by the text after the first colon."""
+    """Return a trial's run ID; recordings identify the case by the text after its first colon."""
     return f"{evaluation_id}:{case.id}" if repeat == 1 else f"{evaluation_id}:{case.id}:{repeat}"
 
 

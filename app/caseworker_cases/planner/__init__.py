@@ -1,1 +1,1 @@
-"""A planner without a model: it parses fixed sentences about numbers, dates and stocks."""
+"""A planner that uses no model: it parses fixed sentences about numbers, dates and stocks."""

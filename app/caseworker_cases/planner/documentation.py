@@ -1,4 +1,4 @@
-"""Generate docs/planner.md: ``python -m caseworker_cases.planner.documentation``."""
+"""Generates docs/planner.md: ``python -m caseworker_cases.planner.documentation``."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ To ask others configure a model: `MODELS_SMALL_BASE_URL` or `OPENAI_API_KEY` in 
 
 
 def pages() -> Iterator[str]:
-    """Return the lines of the page: the introduction, every sentence, and every placeholder."""
+    """Yield the lines of the page: the introduction, every sentence, and every placeholder."""
     yield _INTRODUCTION
     for short, long in BEGINNINGS.items():
         yield f"`{short}` stands for `{long}`."

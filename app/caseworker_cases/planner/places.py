@@ -1,9 +1,9 @@
-"""The typed placeholders of a sentence: the text that each one matches, and its value.
+"""The typed placeholders in a sentence: the text that each one matches, and its value.
 
 Each pattern matches a piece of text without backtracking, so parsing takes time linear in the
-length of the sentence. A reader only changes the notation: ``2,340`` becomes ``2340``, ``5 March
-2024`` becomes ``2024-03-05``, ``in June 2011`` becomes its first and its last day. The tools
-evaluate expressions, dates and distances.
+length of the sentence. Reading a value only changes its notation. ``2,340`` becomes ``2340``, ``5
+March 2024`` becomes ``2024-03-05``, and ``in June 2011`` becomes the first and the last day of the
+month. The tools evaluate expressions, dates and distances.
 """
 
 import re
@@ -61,18 +61,19 @@ _FUNCTIONS: Final = (
 
 
 class NotThisPlaceError(ValueError):
-    """The text matches the placeholder's pattern but is not a valid value."""
+    """A text matches a placeholder's pattern but is not a valid value for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A type of placeholder."""
+    """A type of placeholder: the text that it matches, and how its value is read."""
 
     pattern: re.Pattern[str]
     read: Callable[[re.Match[str]], Any]
-    """Returns the value, or a mapping of several named values. Raises: NotThisPlaceError."""
+    """Function that converts a match to a value, or to a mapping of several named values. It raises
+    NotThisPlaceError if the text is not a valid value."""
     shown: str
-    """Examples of valid texts, for the documentation."""
+    """Examples of matching texts, for the documentation."""
 
 
 def _words(line: str) -> tuple[str, dict[str, str | int]]:
@@ -231,4 +232,4 @@ PLACES: Final[Mapping[str, Place]] = {
     ),
     **{name: _choice(words) for name, words in _WORDS.items()},
 }
-"""All placeholders by name."""
+"""All placeholder types, keyed by name."""

@@ -1,4 +1,4 @@
-"""The parts of the planner prompt that the built-in planner uses."""
+"""Parses a planning prompt for the built-in planner."""
 
 import json
 import re
@@ -15,28 +15,29 @@ _COVERED = re.compile(r"The prices of (\S{1,20}) cover (\d{4}-\d\d-\d\d) to ", r
 
 
 class UnreadablePromptError(ValueError):
-    """The user messages are not the JSON documents of a planner prompt."""
+    """The user messages are not the JSON documents of a planning prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningPrompt:
-    """The parts of the prompt that the planner uses."""
+    """The parts of a planning prompt that the built-in planner uses."""
 
     question: str
     tools: frozenset[str] | None
-    """The allowed tools; None if the prompt does not list them."""
+    """Names of the allowed tools; None if the prompt does not list them."""
     expected_tools: tuple[str, ...]
-    """The tools that the request expects the plan to use."""
+    """Names of the tools that the request expects the plan to use."""
     evidence: tuple[Mapping[str, Any], ...]
-    """Results of earlier actions: ``{"tool", "args", "result"}``."""
+    """Results of earlier actions, each as ``{"tool", "args", "result"}``."""
     failure: str
-    """Why an earlier plan failed; empty if none did."""
+    """Why an earlier plan failed; empty if none failed."""
 
     @classmethod
     def of(cls, request: ModelRequest) -> "PlanningPrompt":
-        """Parse the user messages: the first has the question, later ones evidence and failures.
+        """Parse the user messages of a planning request.
 
-        The tools are the functions that the reply schema allows.
+        The first message contains the question. Later ones contain evidence and failures. The tools
+        are the functions that the reply schema allows.
 
         Raises:
             UnreadablePromptError: the question is missing; the message names the problem without
@@ -55,7 +56,7 @@ class PlanningPrompt:
         )
 
     def error(self) -> str:
-        """Return the last error; empty if there was none."""
+        """Return the last error message; empty if nothing failed."""
         for found in reversed(self.evidence):
             result = found.get("result", found)
             if isinstance(result, Mapping) and (reason := _reason(result.get("error"))):
@@ -64,9 +65,9 @@ class PlanningPrompt:
         return self.failure
 
     def first_days(self) -> Mapping[str, str]:
-        """Return the first days with prices, by symbol, if starting too early was the only error.
+        """Return each symbol's first day with prices, if all errors were too early start dates.
 
-        Empty if there was any other error.
+        The mapping is empty if there was any other error.
         """
         days: dict[str, str] = {}
         for result in (found.get("result") for found in self.evidence):
@@ -79,7 +80,7 @@ class PlanningPrompt:
         return days
 
     def tried(self, tool: str, args: Mapping[str, Any]) -> bool:
-        """Return whether this exact action was already executed."""
+        """Return whether a call with these arguments was already executed."""
         return (tool, args) in [(found.get("tool"), found.get("args")) for found in self.evidence]
 
 

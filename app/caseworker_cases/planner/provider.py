@@ -1,4 +1,4 @@
-"""The model provider that plans without a model."""
+"""The model provider ``offline``, which plans without a model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from caseworker_cases.planner.sentences import Call, readings
 from caseworker_cases.planner.table import ROWS
 
 Plan = dict[str, Any]
-"""``{"actions": [{"tool", "args"}]}`` or ``{"cannot": why}``."""
+"""A plan as JSON: ``{"actions": [{"tool", "args"}]}``, or ``{"cannot": why}``."""
 
 NOT_READ: Final = (
     "I do not understand this question: the built-in planner reads only the sentences of"
@@ -38,10 +38,10 @@ class OfflineProvider:
     external = False
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Return a plan; ``model`` is only repeated, since every name selects the same planner.
+        """Return a plan; ``model`` is only repeated in the reply.
 
         Raises:
-            ModelError: the request is not for the plan of a case.
+            ModelError: the request does not ask for the plan of a case.
         """
         try:
             planned = plan(PlanningPrompt.of(request))
@@ -52,13 +52,15 @@ class OfflineProvider:
         return ModelReply(text=json.dumps(planned), model=model, usage=usage, finish_reason="stop")
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because this provider opens no connection."""
 
 
 def plan(prompt: PlanningPrompt) -> Plan:
-    """Return the only plan for a question, or why there is none or it has been tried already.
+    """Return the only plan for a question, or the reason for having none.
 
-    A second plan only skips the days of a month or year that have no prices yet.
+    A question that matches no sentence has no plan, and neither has one that needs a forbidden
+    tool. A plan that was already tried or has failed is not returned again, with one exception:
+    after a failure, it is changed to skip the days of a month or year that have no prices yet.
     """
     error, first_days = prompt.error(), prompt.first_days()
     if error and not first_days:
@@ -80,13 +82,13 @@ def plan(prompt: PlanningPrompt) -> Plan:
 
 
 def calls_for(question: str, expected: Sequence[str]) -> tuple[Call, ...] | None:
-    """Return the calls for a question; None if it matches no sentence of the table."""
+    """Return the tool calls for a question; None if it matches no sentence of the table."""
     reading = next(readings(ROWS, question), None)
     return None if reading is None else with_expected(reading.calls, expected)
 
 
 def with_expected(calls: tuple[Call, ...], expected: Sequence[str]) -> tuple[Call, ...]:
-    """Return the calls; to a stock figure, add the expected tools that show its prices."""
+    """Return the calls, with expected tools added that show the prices behind a stock metric."""
     figure = calls[0]
     if len(calls) > 1 or figure.tool != "numeric_analysis" or "symbol" not in figure.args:
         return calls

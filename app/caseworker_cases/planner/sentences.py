@@ -1,9 +1,9 @@
-"""Match whole sentences with typed placeholders, and return their tool calls.
+"""Matches whole sentences with typed placeholders, and returns their tool calls.
 
-A sentence is plain text with three notations: ``[a ]`` is optional, ``(a|b)`` is one of several,
-and ``{place}`` or ``{name:place}`` is a placeholder. ``<what is>`` and ``<which date is>`` stand
-for the usual optional openings. A sentence is split at its placeholders. Each part is matched once,
-from left to right and without backtracking, so parsing takes linear time.
+A sentence is plain text with three notations: ``[a ]`` is optional, ``(a|b)`` is one of several
+alternatives, and ``{place}`` or ``{name:place}`` is a placeholder. ``<what is>`` and ``<which date
+is>`` are short for the usual optional openings. A sentence is split at its placeholders. Each part
+is matched once, from left to right and without backtracking, so parsing takes linear time.
 """
 
 import re
@@ -16,7 +16,7 @@ from unicodedata import normalize
 from caseworker_cases.planner.places import PLACES, NotThisPlaceError, Place
 
 MAX_CHARS: Final = 500
-"""Maximum characters of a question."""
+"""Maximum length of a question, in characters."""
 BEGINNINGS: Final = {
     "<what is>": "[(what is|what's|what was|which is|which was|how much is|calculate|compute"
     "|evaluate|find|give me|tell me|work out) ][the ]",
@@ -25,7 +25,8 @@ BEGINNINGS: Final = {
 }
 
 Part = tuple[str, Place]
-"""A placeholder with the name of its value; literal text between placeholders has an empty name."""
+"""A placeholder with the name of its value. The name is empty for literal text between
+placeholders."""
 
 _ROW = re.compile(r'(?:# (.+)\n)?((?:\S.*\n)+) +"(.+)"((?:\s+-> .+)+)\n')
 _PLACE = re.compile(r"\{(?:([a-z ]+):)?([a-z ]+)\}")
@@ -47,7 +48,7 @@ _ROUNDED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool and its arguments; in the table, the arguments contain placeholders."""
+    """A tool call. In the table, its arguments contain placeholders."""
 
     tool: str
     args: Mapping[str, Any]
@@ -55,27 +56,30 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Sentences for the same calls, and an example."""
+    """A table row: sentences that lead to the same calls, and an example."""
 
     section: str
     sentences: tuple[str, ...]
     example: str
     written: tuple[str, ...]
-    """The calls as written in the table."""
+    """Calls as written in the table."""
     calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The interpretation of a question."""
+    """One interpretation of a question as tool calls."""
 
     calls: tuple[Call, ...]
     flexible: bool
-    """Whether ``start`` and ``end`` come from a month or year in the question."""
+    """Whether ``start`` and ``end`` come from a month or year in the question, and may be narrowed
+    to days with prices."""
 
 
 def rows_of(table: str) -> tuple[Row, ...]:
-    """Parse a table: one sentence per line, then an indented quoted example, ``->`` and the calls.
+    """Parse a table of sentences and their tool calls.
+
+    A row has one sentence per line, then an indented quoted example, ``->`` and the calls.
 
     Raises:
         ValueError: a line does not belong to a row.
@@ -106,7 +110,7 @@ def _value(text: str) -> Any:
 
 
 def readings(rows: Sequence[Row], question: str) -> Iterator[Reading]:
-    """Return the rows with a sentence that matches the whole question.
+    """Yield an interpretation for each row with a sentence that matches the whole question.
 
     A question that is too long has none. ``rounded to 2 decimals`` may follow a sentence that asks
     for a number.
@@ -126,7 +130,7 @@ def readings(rows: Sequence[Row], question: str) -> Iterator[Reading]:
 
 
 def normalised(question: str) -> str:
-    """Return the question with normalized signs and spaces, without its final punctuation."""
+    """Return the question with normalised signs and spaces, without its final punctuation."""
     text = " ".join(question.translate(_SPELLINGS).split())
     text = _RAISED.sub(lambda digits: "^" + normalize("NFKC", digits[0]), text)
     return _PLEASE.sub("", text.rstrip(" =?."))

@@ -1,1 +1,1 @@
-"""Daily stock prices: the price source port, and the packaged data set."""
+"""Daily stock prices: the price source interface, and the packaged data set."""

@@ -1,7 +1,7 @@
-"""The arguments that the stock tools share, and how they fetch prices.
+"""Argument parsing that the stock tools share, and how they fetch prices.
 
-Unusable arguments and failures raise ``ToolRefusedError``. The message never quotes an exception of
-a source, because it may contain a key.
+Invalid arguments and failures raise ``ToolRefusedError``. The message never quotes a source's
+exception, because that may contain an API key.
 """
 
 import re
@@ -32,14 +32,14 @@ SYMBOLS: Mapping[str, str] = MappingProxyType(
         "microsoft": "MSFT",
     }
 )
-"""Ticker symbols by company name, in lowercase without the legal form."""
+"""Maps company names, in lowercase without the legal form, to ticker symbols."""
 
 _LEGAL_FORM = re.compile(r"[,.]?\s+(?:inc|incorporated|corp|corporation|co|company|plc|ltd)\.?$")
 _SYMBOL = re.compile(r"[A-Z0-9][A-Z0-9.\-^=]{0,14}")
 
 
 def symbol_of(name: str) -> str:
-    """Return the ticker symbol of a company name or ticker, in any case.
+    """Return the ticker symbol for a company name or ticker, in any case.
 
     A name that is not in the table is treated as a symbol, because a source may know it.
     """
@@ -56,7 +56,7 @@ def symbol_of(name: str) -> str:
 
 
 def symbols_of(names: Sequence[str], least: int, most: int) -> list[str]:
-    """Return the ticker symbols of different companies.
+    """Return the ticker symbols for several different companies.
 
     Raises:
         ToolRefusedError: there are fewer than ``least`` or more than ``most`` names, or a
@@ -80,7 +80,7 @@ def day_in(text: str) -> date:
 
 
 async def fetched(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> PriceSeries:
-    """Fetch the prices of a symbol between the arguments ``start`` and ``end``."""
+    """Fetch a symbol's prices between the arguments ``start`` and ``end``."""
     start, end = (day_in(args[name]) if name in args else None for name in ("start", "end"))
     if start is not None and end is not None and start > end:
         raise ToolRefusedError(f"'start' ({start}) must not be later than 'end' ({end})")

@@ -26,7 +26,7 @@ _History = Mapping[str, PriceSeries]
 
 
 class PackagedPrices:
-    """A PriceSource without external calls; the data is loaded once, on first use."""
+    """A PriceSource that makes no external calls; it loads the packaged data on first use."""
 
     external = False
 

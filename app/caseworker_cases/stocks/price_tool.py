@@ -1,4 +1,4 @@
-"""The base class of tools that fetch prices, and the configured source of prices."""
+"""The base class for tools that fetch prices, and the configured price source."""
 
 from typing import Self
 
@@ -10,7 +10,10 @@ from caseworker_cases.stocks.prices import PriceSource, asking
 
 
 def price_source(resources: ToolResources) -> PriceSource:
-    """Return the source that the section ``tools.prices`` names; others are not imported."""
+    """Return the price source that the settings section ``tools.prices`` names.
+
+    Other sources are not imported.
+    """
     settings = resources.settings.prices
     key = settings.api_key
     if settings.chosen_provider == "packaged" or key is None:
@@ -25,10 +28,10 @@ def price_source(resources: ToolResources) -> PriceSource:
 
 
 class PriceTool(CheckedTool):
-    """A tool that fetches prices; its spec depends on the source."""
+    """Base class for tools that fetch prices; a tool's spec depends on the price source."""
 
     offer: ToolSpec
-    """The spec for a source inside the process."""
+    """Spec of the tool for a price source inside this process."""
 
     def __init__(self, source: PriceSource) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""Daily prices, and the port through which tools fetch them."""
+"""Daily prices, and the interface through which tools fetch them."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from caseworker.tools.ports import ToolRefusedError, ToolSpec
 from caseworker_cases.tools.dates.calculation import weekday_name
 
 UNAVAILABLE: Final = "source_unavailable"
-"""The error code of a source that may respond on a later attempt."""
+"""Error code of a source that may respond to a later attempt."""
 
 
 class DailyPrice(NamedTuple):
@@ -21,41 +21,41 @@ class DailyPrice(NamedTuple):
     high: float
     low: float
     close: float
-    """The unadjusted closing price of that day."""
+    """Closing price of that day, not adjusted."""
     volume: int
-    """Number of shares."""
+    """Number of shares traded."""
     adjusted_close: float
-    """The close, adjusted for later splits and dividends."""
+    """Closing price, adjusted for later splits and dividends."""
 
     @property
     def adjustment(self) -> float:
-        """The factor that adjusts a price of that day."""
+        """Factor that converts a price of that day to an adjusted price."""
         return self.adjusted_close / self.close
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceSeries:
-    """The trading days of one symbol, at least one, in ascending order."""
+    """A symbol's trading days, at least one, in ascending order."""
 
     symbol: str
     source: str
-    """The origin of the prices, as ``packaged: …`` or ``live: …``; every result repeats it."""
+    """Origin of the prices, as ``packaged: …`` or ``live: …``. Every result repeats it."""
     currency: str
-    """ISO 4217 code, such as USD."""
+    """ISO 4217 currency code, such as USD."""
     days: tuple[DailyPrice, ...]
 
     @property
     def first(self) -> DailyPrice:
-        """The earliest day."""
+        """The earliest trading day."""
         return self.days[0]
 
     @property
     def last(self) -> DailyPrice:
-        """The latest day."""
+        """The latest trading day."""
         return self.days[-1]
 
     def between(self, start: date | None, end: date | None) -> "PriceSeries":
-        """Return the days from ``start`` to ``end``, inclusive; None means no limit.
+        """Return the series from ``start`` to ``end``, inclusive; None means no bound.
 
         Raises:
             ToolRefusedError: the range is partly outside the series (``out_of_range``) or has no
@@ -83,33 +83,33 @@ class PriceSeries:
 
 
 class PriceSource(Protocol):
-    """The source of daily prices: the packaged set, or a provider that needs a key.
+    """A source for daily prices: the packaged data, or a provider that needs an API key.
 
-    A source raises only ToolRefusedError; its message contains no key.
+    A source raises only ToolRefusedError. The message never contains a key.
     """
 
     @property
     def external(self) -> bool:
-        """True if a query leaves this process."""
+        """Whether a query leaves this process."""
         ...
 
     async def daily(self, symbol: str, start: date | None, end: date | None) -> PriceSeries:
-        """Return the trading days of ``symbol`` from ``start`` to ``end``, both included.
+        """Return a symbol's trading days from ``start`` to ``end``, inclusive.
 
         Without ``start`` the series begins with the first day that the source knows; without
         ``end`` it ends with the last one. Prices are finite and above zero.
 
         Raises:
-            ToolRefusedError: the symbol is unknown (``unknown_symbol``); the dates are not covered
-                (``out_of_range``); there is no trading day (``no_data``); the source is unreachable
-                or rate-limits the caller (``source_unavailable``); it rejects the key
-                (``source_refused``).
+            ToolRefusedError: the error code gives the reason. ``unknown_symbol``: the symbol is
+                unknown. ``out_of_range``: the dates are not covered. ``no_data``: the range has no
+                trading day. ``source_unavailable``: the source is unreachable or rate-limits the
+                caller. ``source_refused``: the source rejects the key.
         """
         ...
 
 
 def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
-    """Adapt a tool's spec; an external source makes it external, retryable, nondeterministic."""
+    """Return a tool's spec, marked as external, retryable and nondeterministic if the source is."""
     transient = frozenset({UNAVAILABLE} if source.external else ())
     deterministic = spec.deterministic and not source.external
     return replace(spec, external=source.external, transient=transient, deterministic=deterministic)

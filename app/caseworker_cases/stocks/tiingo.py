@@ -1,7 +1,7 @@
 """Daily prices from Tiingo, with an API key (https://www.tiingo.com/documentation/end-of-day).
 
-Accounts are limited by their number of requests. A symbol's whole history is therefore fetched at
-once and cached. A case that fetches prices, computes with them and plots them makes one request.
+Accounts have a limited number of requests. A symbol's whole history is therefore fetched at once
+and cached. A case that fetches prices, computes with them and plots them makes one request.
 """
 
 import asyncio
@@ -28,14 +28,16 @@ CURRENCY: Final = "USD"
 
 KEPT_SECONDS: Final = 900.0
 MAX_KEPT_DAYS: Final = 100_000
-"""Cached trading days of all symbols together, about 30 MB."""
+"""Maximum number of cached trading days of all symbols together, which take about 30 MB."""
 MAX_REPLY_BYTES: Final = 6_000_000
-"""Maximum reply for one symbol: four times the size of a hundred bytes per day since 1960."""
+"""Maximum size in bytes of the reply for one symbol: four times the size of a hundred bytes per day
+since 1960."""
 MAX_IN_FLIGHT: Final = 4
 MAX_DAYS: Final = 40_000
-"""More than the trading days of 150 years."""
+"""Maximum number of days in a reply, more than the trading days of 150 years."""
 LONGEST_WAIT_SECONDS: Final = 31_536_000.0
-"""One year: the maximum delay reported, because JSON may be unable to hold a longer one."""
+"""Maximum retry delay to report, in seconds: one year, because JSON may be unable to hold a longer
+one."""
 
 _FIRST_DAY = "1960-01-01"
 _SERVED = "shares, funds and ETFs that are traded in the United States, by ticker"

@@ -24,19 +24,20 @@ from caseworker_cases.tools.crosschecks import arithmetic
 
 MAX_LENGTH = 1000
 MAX_OPERATIONS_DEEP = 100
-"""Maximum depth of nested operations, such as the terms of one long sum."""
+"""Maximum nesting depth of operations. Each further term of a sum adds one level."""
 
 _CHARACTERS = f"^([0-9a-zA-Z+*/^%!(), .-]|{RESULT_PLACE})+$"
 """Characters that a planner may write in an expression; stops a small model from endless output."""
 
 
 class Calculator(CheckedTool):
-    """Exact decimal arithmetic on text expressions; a Tool.
+    """A Tool that evaluates text expressions with exact decimal arithmetic.
 
-    The result is ``{"value": text, "expression": text, "exact": bool}``: the value in plain decimal
-    digits without exponent, separators or trailing zeros, the evaluated expression in Python
-    notation, and False if the value is rounded. Error codes are ``invalid_expression``,
-    ``division_by_zero``, ``undefined`` (no real result, such as ``sqrt(-1)``) and ``too_large``.
+    The result is ``{"value": text, "expression": text, "exact": bool}``. ``value`` is in plain
+    decimal digits without exponent, separators or trailing zeros. ``expression`` is the evaluated
+    expression in Python notation. ``exact`` is False if the value is rounded. Error codes are
+    ``invalid_expression``, ``division_by_zero``, ``undefined`` (no real result, such as
+    ``sqrt(-1)``) and ``too_large``.
     """
 
     spec = ToolSpec(

@@ -1,4 +1,4 @@
-"""The calendar tool."""
+"""The calendar tool: date arithmetic and conversions."""
 
 from collections.abc import Mapping
 from datetime import MAXYEAR, MINYEAR
@@ -13,7 +13,7 @@ from caseworker_cases.tools.dates.operations import CLOCK_UNITS, OPERATIONS, per
 from caseworker_cases.tools.dates.reader import MAX_LENGTH, DateReader
 
 MAX_AMOUNT = 4_000_000
-"""More than the number of days between the earliest and the latest date."""
+"""Maximum amount to add to a date, more than the days between the earliest and the latest date."""
 
 _DATE = text(
     MAX_LENGTH,
@@ -50,12 +50,12 @@ _FUNCTIONS = (
 
 
 class Calendar(CheckedTool):
-    """Date arithmetic on structured arguments; a Tool.
+    """A Tool for date arithmetic on structured arguments.
 
     The result is ``{"value": ISO date or number, "text": in words, "timezone": zone, …}``. The zone
-    is the argument ``timezone``, else the run's zone; a converted time has its target zone. Error
-    codes are ``invalid_date``, ``ambiguous_date``, ``unknown_timezone``, ``invalid_arguments`` and
-    ``out_of_range``.
+    is the argument ``timezone``, or else the run's zone. A converted time has its target zone.
+    Error codes are ``invalid_date``, ``ambiguous_date``, ``unknown_timezone``,
+    ``invalid_arguments`` and ``out_of_range``.
     """
 
     spec = ToolSpec(

@@ -17,7 +17,7 @@ MAX_ROWS: Final = 400
 DEFAULT_ROWS: Final = 60
 DEFAULT_FIELDS: Final = ("close", "adjusted_close")
 DECIMALS = 4
-"""Decimals of adjusted prices; traded prices are not rounded."""
+"""Number of decimals to which adjusted prices are rounded. Traded prices are not rounded."""
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "open": "opening price",
@@ -28,7 +28,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "volume": "volume",
     }
 )
-"""The fields of a trading day, with their names in sentences."""
+"""Maps the fields of a trading day to their names in sentences."""
 
 _SPEC = ToolSpec(
     name="data_fetch_stock",
@@ -67,17 +67,17 @@ _SPEC = ToolSpec(
 
 
 class DataFetchStock(PriceTool):
-    """Daily prices from a PriceSource; a Tool.
+    """A Tool that returns daily prices from a PriceSource.
 
     The result is ``{"symbol", "source", "currency", "start", "end", "count", "columns", "rows",
-    "rows_omitted", "summary", "text"}``; ``start`` and ``end`` are the first and the last trading
+    "rows_omitted", "summary", "text"}``. ``start`` and ``end`` are the first and the last trading
     day found. For a single day it also has ``value``: the first requested field on that day.
     """
 
     offer = _SPEC
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the prices that ``args`` request."""
+        """Return the prices that the arguments request."""
         fields = list(args.get("fields", DEFAULT_FIELDS))
         limit = int(args.get("max_points", DEFAULT_ROWS))
         series = await fetched(self._source, symbol_of(args["symbol"]), args)
@@ -108,7 +108,7 @@ class DataFetchStock(PriceTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether the same days, selected from the whole series, give the same summary."""
+        """Return whether selecting the same days from the whole series gives the same summary."""
         return await prices.days_agree(self._source, args, result)
 
 

@@ -1,4 +1,4 @@
-"""The tool that computes figures from prices or numbers."""
+"""The tool that computes metrics from prices or numbers."""
 
 from collections.abc import Mapping
 from statistics import StatisticsError
@@ -109,12 +109,12 @@ _PRICE_ARGS = ("start", "end", "field", "price")
 
 
 class NumericAnalysis(PriceTool):
-    """One metric of one or two series, or a comparison of stocks; a Tool.
+    """A Tool that computes one metric for one or two series, or compares stocks.
 
     The result is ``{"metric", "value", "unit", "formula", "observations", "start", "end", "source",
-    "text", …}`` with the details of the metric. Returns, volatility and drawdowns are always in
+    "text", …}``, followed by details of the metric. Returns, volatility and drawdowns are always in
     percent; each metric is defined where it is computed. For a comparison the value is the symbol
-    that ranks first, and ``ranking`` holds the figure of each stock.
+    that ranks first, and ``ranking`` holds the metric for each stock.
     """
 
     offer = _SPEC
@@ -139,7 +139,7 @@ class NumericAnalysis(PriceTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether another formula on the same days gives the same figure."""
+        """Return whether another formula gives the same value for the same days."""
         return await prices.metric_agrees(self._source, args, result)
 
     async def _single(self, args: Mapping[str, Any]) -> ToolResult:

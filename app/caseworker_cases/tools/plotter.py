@@ -64,11 +64,11 @@ _SPEC = ToolSpec(
 
 
 class Plotter(PriceTool):
-    """Price charts stored as artifacts; a Tool.
+    """A Tool that draws price charts and stores them as artifacts.
 
     The result is ``{"artifact": name, "media_type", "size_bytes", "sha256", "width", "height",
     "source", "text", …}``; the service adds the download URL. After a crash the chart is drawn
-    again, which is safe: the same arguments give the same bytes, which are stored once.
+    again. That is safe: the same arguments give the same bytes, which are stored once.
     """
 
     offer = _SPEC
@@ -80,7 +80,7 @@ class Plotter(PriceTool):
 
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
-        """Create the tool from the shared resources of the process."""
+        """Create the tool from the process's shared resources."""
         return cls(resources.shared(price_source), resources.shared(_renderer))
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -108,7 +108,7 @@ class Plotter(PriceTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether the prices match the symbols and days of the chart."""
+        """Return whether the prices match the chart's symbols and days."""
         return await prices.picture_agrees(self._source, args, result)
 
 

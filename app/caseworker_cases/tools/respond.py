@@ -1,4 +1,4 @@
-"""The tool that only returns an answer."""
+"""The tool that returns a written answer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ MAX_ANSWER_CHARS = 8192
 
 
 class Respond(CheckedTool):
-    """Returns its argument, so that answering is recorded like any other action; a Tool."""
+    """A Tool that returns its argument, so that answering is recorded like any other action."""
 
     spec = ToolSpec(
         name="respond",

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, and servers with the same protocol."""
+"""Anthropic's Messages API, and servers with a compatible API."""
 
 import json
 import re
@@ -33,7 +33,7 @@ from caseworker.models.wires.transport import ModelTransport, Wire
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 
 DEFAULT_MAX_OUTPUT_TOKENS = 4096
-"""Limit for requests that set none; the protocol requires one."""
+"""Output limit, in tokens, for requests that set none; the API requires one."""
 
 _NAME = "anthropic"
 _VERSION = "2023-06-01"
@@ -44,7 +44,7 @@ _REPLY = "reply"
 
 
 def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
-    """Return the provider ``anthropic`` as configured."""
+    """Create the provider ``anthropic`` from its endpoint configuration."""
     wire = ModelTransport(endpoint.max_reply_bytes)
     return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
 
@@ -56,7 +56,7 @@ def anthropic_provider(
     max_in_flight: int = MAX_IN_FLIGHT,
     wire: Wire | None = None,
 ) -> EndpointProvider:
-    """Return the provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
+    """Create the provider ``anthropic`` for Anthropic itself, or the server at ``base_url``.
 
     Only the given key is sent, never one from the environment. The provider closes ``wire``, which
     defaults to a new transport.
@@ -66,7 +66,7 @@ def anthropic_provider(
 
 
 class Messages:
-    """The Messages dialect of one endpoint."""
+    """The Anthropic Messages API as spoken by one endpoint."""
 
     name = _NAME
 
@@ -79,7 +79,7 @@ class Messages:
         self._origin = _NAME if is_default else f"{_NAME} at {host}"
 
     def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Return the request body without the parameters in ``left_out``, which the model rejects.
+        """Build the request body without the parameters in ``left_out``, which the model rejects.
 
         A JSON reply is requested as the arguments of a tool call.
         """
@@ -117,7 +117,7 @@ class Messages:
         return body
 
     def accumulator(self, model: str, request: ModelRequest) -> "MessageReply":
-        """Return the accumulator for the reply to a request."""
+        """Create an accumulator for the reply to a request."""
         return MessageReply(model, self._origin, _replying(request))
 
     def _turns(self, messages: list[Message]) -> Iterator[dict[str, Any]]:
@@ -190,7 +190,7 @@ class _Block:
 
 
 class MessageReply(Accumulator):
-    """Accumulates a message from one document or from stream events."""
+    """Builds a reply from one JSON document or from stream events."""
 
     def __init__(self, model: str, origin: str, replying: str | None) -> None:
         super().__init__(model, origin)
@@ -201,7 +201,7 @@ class MessageReply(Accumulator):
         self._counts: dict[str, int] = {}
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Process a message or a stream event."""
+        """Process a message document or a stream event; yield the parts of the reply in it."""
         match document.get("type"):
             case "message_start":
                 yield from self._message(document.get("message"))

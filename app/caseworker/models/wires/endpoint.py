@@ -1,4 +1,4 @@
-"""A model provider for one endpoint: each attempt is one HTTP request, in any dialect."""
+"""A model provider for one endpoint of any supported API; each attempt is one HTTP request."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from caseworker.models.wires.transport import (
 )
 
 MAX_IN_FLIGHT = 10_000
-"""Maximum concurrent attempts; further ones wait."""
+"""Maximum number of concurrent attempts; further attempts wait."""
 
 _DEFAULT_TIMEOUT_SECONDS = 600.0
 """Time limit of an attempt whose request sets none."""
@@ -40,20 +40,20 @@ _HEADERS = {
 
 
 class Dialect(Protocol):
-    """The protocol of one endpoint: it builds requests and reads replies."""
+    """The API of one endpoint: builds request bodies and parses replies."""
 
     name: str
     url: str
     headers: dict[str, str]
     adaptable: tuple[str, ...]
-    """Parameters that are omitted, or renamed, if the endpoint rejects them."""
+    """Names of parameters that are omitted or renamed if the endpoint rejects them."""
 
     def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Return the request body without the parameters in ``left_out``."""
+        """Build the request body without the parameters in ``left_out``."""
         ...
 
     def accumulator(self, model: str, request: ModelRequest) -> Accumulator:
-        """Return the accumulator for the reply to a request."""
+        """Create an accumulator for the reply to a request."""
         ...
 
 
@@ -61,7 +61,7 @@ class EndpointProvider:
     """A `ModelProvider` for one endpoint."""
 
     external = True
-    """Always true: an attempt costs money or machine time elsewhere."""
+    """Always True: an attempt costs money or uses a machine outside this process."""
 
     def __init__(self, dialect: Dialect, wire: Wire, max_in_flight: int) -> None:
         self.name = dialect.name
@@ -72,9 +72,9 @@ class EndpointProvider:
         """Parameters that each model has rejected."""
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Send exactly one request.
+        """Send exactly one request and return the reply.
 
-        Waiting for a free slot does not count towards the attempt's time limit.
+        Waiting for a free connection slot does not count towards the attempt's time limit.
 
         Raises:
             ModelError: there is no usable reply.
@@ -188,9 +188,10 @@ async def _answer(
 
 
 class ReplyBody:
-    """Reads the body of a reply: one JSON document, or a stream of events.
+    """Reads the body of a reply, which is one JSON document or a stream of events.
 
-    The first character decides which it is, because some endpoints send the wrong content type.
+    The first character decides which of them it is, because some endpoints send the wrong content
+    type.
     """
 
     def __init__(self) -> None:
@@ -204,7 +205,7 @@ class ReplyBody:
     async def documents(
         self, reply: WireReply, failures: Failures
     ) -> AsyncGenerator[tuple[str, Any]]:
-        """Yield each document with its event name.
+        """Yield each JSON document with the name of its event.
 
         Raises:
             ValueError: a document is not valid JSON.

@@ -1,4 +1,4 @@
-"""Read error documents of endpoints and classify the failures.
+"""Parses error documents of endpoints and classifies the failures.
 
 Error messages quote the endpoint's text only redacted and truncated.
 """
@@ -14,7 +14,7 @@ from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.retry_after import seconds_asked
 
 RAW_REPLY_BYTES = 4096
-"""Bytes of the reply body that are kept for a failed attempt."""
+"""Maximum number of bytes of the reply body that are kept for a failed attempt."""
 
 _RETRYABLE = frozenset({408, 409, 429})
 _MISCONFIGURED = frozenset({401, 402, 403, 404})
@@ -82,17 +82,17 @@ _SAID_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The contents of an error document."""
+    """The parsed contents of an endpoint's error document."""
 
     message: str
     codes: frozenset[str]
-    """The code, type and status, in lower case."""
+    """Values of the document's code, type and status fields, in lower case."""
     body: str
-    """The document, in lower case and truncated."""
+    """Text of the document, in lower case and truncated."""
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that its code corresponds to, or None."""
+        """HTTP status that corresponds to the document's error code; None if none does."""
         for code in sorted(self.codes):
             if code.isdecimal() and 400 <= int(code) < 600:
                 return int(code)
@@ -101,23 +101,23 @@ class Said:
 
     @property
     def is_quota(self) -> bool:
-        """Whether the account's quota is exhausted, so that retries cannot help."""
+        """Whether the account's quota is exhausted, so that a retry cannot help."""
         return bool(self.codes & _QUOTA_CODES) or any(word in self.body for word in _QUOTA_WORDS)
 
     @property
     def shown(self) -> str:
-        """The redacted message after a colon, or "" if there is none."""
+        """The redacted error message with a colon in front, or an empty string."""
         text = " ".join(self.message[:_SEARCHED_CHARS].split())
         return f": {redact_text(text, max_chars=_SAID_CHARS)}" if text else ""
 
     def complains_of(self, parameter: str) -> bool:
-        """Return whether the endpoint rejects a parameter of the request."""
+        """Return whether the document rejects the given request parameter."""
         named = re.search(rf"\b{parameter}\b", self.body)
         return named is not None and _COMPLAINTS.search(self.body) is not None
 
 
 def said_in(document: Any) -> Said:
-    """Parse an error document in any known form."""
+    """Parse an error document of any supported format."""
     error = _innermost(document)
     body = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)
     body = body[:_SEARCHED_CHARS].lower()
@@ -129,7 +129,7 @@ def said_in(document: Any) -> Said:
 
 
 def error_in(document: Any) -> Any:
-    """Return the error in a document sent with status 200, or None."""
+    """Return the error in a document that was sent with HTTP 200; None if it has no error."""
     if isinstance(document, list) and document:
         return error_in(document[0])  # Gemini
     if not isinstance(document, Mapping):
@@ -168,9 +168,9 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Failures:
-    """Builds the errors of one attempt.
+    """Builds the errors for one attempt.
 
-    ``structured`` says that the attempt requested JSON by a parameter.
+    ``structured`` is True if the attempt requested JSON with a parameter.
     """
 
     def __init__(self, provider: str, *, structured: bool) -> None:
@@ -180,11 +180,11 @@ class Failures:
         """The beginning of the reply's body."""
 
     def keep(self, part: bytes) -> None:
-        """Keep a part of the reply's body, up to ``RAW_REPLY_BYTES`` in total."""
+        """Keep a piece of the reply body for error reports, up to ``RAW_REPLY_BYTES`` in total."""
         self.raw += part[: RAW_REPLY_BYTES - len(self.raw)]
 
     def error(self, words: str, *, retryable: bool, **about: Any) -> ModelError:
-        """Return an error with this message and the kept part of the reply."""
+        """Build an error with this message and the kept part of the reply body."""
         raw = self.raw.decode(errors="replace") or None
         message = f"{self._provider}: {words}"
         return ModelError(message, retryable=retryable, raw_reply=raw, **about)
@@ -192,9 +192,9 @@ class Failures:
     def of_status(
         self, status: int, said: Said, headers: Mapping[str, str], *, adapts: bool
     ) -> ModelError:
-        """Return the error for a reply with an HTTP status other than 200.
+        """Build the error for a reply with an HTTP status other than 200.
 
-        ``adapts`` says that the next request omits the rejected parameter.
+        ``adapts`` is True if the next request will omit the rejected parameter.
         """
         if 300 <= status < 400:
             words = f"the endpoint redirects elsewhere (HTTP {status})"
@@ -209,10 +209,10 @@ class Failures:
         return self._refused(status, said, where, status=status, retry_after_seconds=asked)
 
     def of_document(self, said: Said, *, begun: bool) -> ModelError:
-        """Return the error for an error document sent with HTTP 200.
+        """Build the error for an error document that was sent with HTTP 200.
 
-        ``begun`` says that a part of an answer came before it. That part was charged, so the error
-        has no status.
+        ``begun`` is True if part of an answer arrived before the error. The provider charges for
+        that part, so the error has no status.
         """
         code = said.status
         if not begun and code is not None:

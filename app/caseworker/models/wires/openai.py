@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API, and servers with the same protocol."""
+"""OpenAI's Chat Completions API, and servers with a compatible API."""
 
 import json
 import re
@@ -42,7 +42,7 @@ _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "f
 
 
 def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
-    """Return the provider ``openai`` as configured."""
+    """Create the provider ``openai`` from its endpoint configuration."""
     wire = ModelTransport(endpoint.max_reply_bytes)
     return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
 
@@ -54,7 +54,7 @@ def openai_provider(
     max_in_flight: int = MAX_IN_FLIGHT,
     wire: Wire | None = None,
 ) -> EndpointProvider:
-    """Return the provider ``openai``: OpenAI itself, or the server at ``base_url``.
+    """Create the provider ``openai`` for OpenAI itself, or the server at ``base_url``.
 
     Only the given key is sent, never one from the environment. The provider closes ``wire``, which
     defaults to a new transport.
@@ -64,7 +64,7 @@ def openai_provider(
 
 
 class ChatCompletions:
-    """The Chat Completions dialect of one endpoint."""
+    """The OpenAI Chat Completions API as spoken by one endpoint."""
 
     name = _NAME
 
@@ -79,7 +79,7 @@ class ChatCompletions:
         self._origin = _NAME if self._is_openai else f"{_NAME} at {self._host}"
 
     def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Return the request body without the parameters in ``left_out``."""
+        """Build the request body without the parameters in ``left_out``."""
         of_mistral = self._host.endswith("mistral.ai") or "mistral" in model.lower()
         ids = MISTRAL_IDS if of_mistral else OPENAI_IDS
         messages = sent_back(request.messages, ids, self._origin)
@@ -114,7 +114,7 @@ class ChatCompletions:
         }
 
     def accumulator(self, model: str, request: ModelRequest) -> "ChatReply":
-        """Return the accumulator for the reply to a request."""
+        """Create an accumulator for the reply to a request."""
         return ChatReply(model, self._origin, frozenset(tool.name for tool in request.tools))
 
     def _message(self, message: Message) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _offered(tool: ToolDefinition) -> dict[str, Any]:
 
 
 class ChatReply(Accumulator):
-    """Accumulates a completion from one document or from stream chunks."""
+    """Builds a reply from one JSON document or from stream chunks."""
 
     def __init__(self, model: str, origin: str, offered: frozenset[str]) -> None:
         super().__init__(model, origin)
@@ -171,7 +171,7 @@ class ChatReply(Accumulator):
         """Field of this reply that holds the thinking."""
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Process a completion or a chunk."""
+        """Process a completion document or a stream chunk; yield the parts of the reply in it."""
         self.named(document)
         self._count(document.get("usage"))
         if isinstance(groq := document.get("x_groq"), Mapping):

@@ -1,4 +1,4 @@
-"""Parts of replies that both dialects share: prose, tool calls, token counts and finish reasons."""
+"""Reply parsing that all APIs share: prose, tool calls, token counts and finish reasons."""
 
 import hashlib
 import json
@@ -36,17 +36,17 @@ _INCOMPLETE = (
 _FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
 """Words in finish reasons of a provider that failed to complete the answer."""
 MAX_COUNT = 10**9
-"""Maximum tokens of one reply; a larger count is an error of the endpoint."""
+"""Maximum plausible number of tokens in one reply; a larger count is an error of the endpoint."""
 
 
 Repairs = dict[str, None]
-"""The kinds of repaired faults, each once, in order."""
+"""Ordered set of the names of repaired faults; all values are None."""
 
 
 class Prose:
-    """Separates text from thinking, including thinking that a model encloses in tags.
+    """Separates answer text from thinking, including thinking that a model encloses in tags.
 
-    Tags count only at the start of the text, so that a text may mention them.
+    Tags are recognised only at the start of the text, so that an answer may mention them.
     """
 
     def __init__(self, repairs: Repairs) -> None:
@@ -61,22 +61,22 @@ class Prose:
 
     @property
     def text(self) -> str:
-        """All text so far."""
+        """The answer text received so far."""
         return "".join(self._text)
 
     @property
     def thinking(self) -> str:
-        """All thinking so far."""
+        """The thinking text received so far."""
         return "".join(self._thinking)
 
     def thought(self, piece: str) -> Iterator[Delta]:
-        """Process a piece of thinking."""
+        """Process a piece of thinking and yield the deltas to stream."""
         if piece:
             self._thinking.append(piece)
             yield Delta("thinking", piece)
 
     def said(self, piece: str) -> Iterator[Delta]:
-        """Process a piece of content, which may contain tags or parts of them."""
+        """Process a piece of content, which may contain thinking tags or parts of them."""
         self._held += piece
         while self._close or self._opens():
             before, close, after = self._held.partition(self._close)
@@ -90,10 +90,11 @@ class Prose:
             yield from self._written()
 
     def end(self) -> Iterator[Delta]:
-        """Yield the held-back characters.
+        """Yield the text that was held back because it might have been part of a tag.
 
-        A closing tag without an opening one means that the chat template opened the section. The
-        text before it was streamed as content, and counts as thinking from now on.
+        A closing tag without an opening one means that the chat template opened the thinking
+        section. The text before that tag was already streamed as content; from now on it counts as
+        thinking.
         """
         if self._close:
             yield from self.thought(self._held)
@@ -128,7 +129,7 @@ class Prose:
 
 
 class Accumulator(ABC):
-    """Accumulates the documents of one reply, streamed or not; a dialect parses them."""
+    """Builds one reply from its documents, streamed or not. Each API has a subclass."""
 
     def __init__(self, model: str, origin: str) -> None:
         self.begun = False
@@ -149,10 +150,10 @@ class Accumulator(ABC):
 
     @abstractmethod
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Process one document and yield its deltas."""
+        """Process one document and yield the parts of the reply in it."""
 
     def end(self) -> Iterator[Delta]:
-        """Yield the held-back deltas at the end of the input."""
+        """Yield the deltas that were held back, once the input has ended."""
         yield from self.prose.end()
 
     @abstractmethod
@@ -160,7 +161,7 @@ class Accumulator(ABC):
         """Return the reply; None if no answer has arrived."""
 
     def named(self, document: Mapping[str, Any]) -> None:
-        """Read the IDs of reply and model from a document."""
+        """Read the reply ID and the model name from a document."""
         self._id = self._id or str(document.get("id") or "")
         if isinstance(model := document.get("model"), str) and model:
             self._model = model
@@ -172,7 +173,7 @@ class Accumulator(ABC):
         *,
         text: str | None = None,
     ) -> ModelReply:
-        """Return the reply; ``text`` replaces its prose."""
+        """Build the reply; ``text``, if given, replaces the accumulated text."""
         if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
             incomplete = Incomplete.LENGTH  # nothing confirms that the arguments are complete
         made, kept = tool_calls(
@@ -211,21 +212,21 @@ class WrittenCall:
     fragments: list[str] = field(default_factory=list)
     index: int | None = None
     more: dict[str, Any] = field(default_factory=dict)
-    """Data that the provider expects back with this call."""
+    """Provider data to send back with this call in the next request."""
 
     @property
     def arguments(self) -> str:
-        """All fragments joined."""
+        """The arguments: all received fragments joined."""
         return "".join(self.fragments)
 
 
 def tool_calls(
     written: Sequence[WrittenCall], *, complete: bool, seed: str, repairs: Repairs
 ) -> tuple[tuple[ToolCall, ...], dict[str, Any]]:
-    """Return the calls with unique IDs, and the data that their provider expects back, by ID.
+    """Return the tool calls with unique IDs, and the provider data to send back, keyed by ID.
 
-    Arguments of a complete answer are repaired to an object if possible; those of an incomplete one
-    stay unchanged. ``seed`` makes generated IDs differ from reply to reply.
+    If the answer is complete, malformed arguments are repaired to an object where possible. If it
+    is incomplete, they stay unchanged. ``seed`` makes generated IDs differ between replies.
     """
     calls, state, seen = dict[str, ToolCall](), dict[str, Any](), set[tuple[str, str, str]]()
     for call in written:
@@ -293,7 +294,7 @@ def _objects(text: str) -> list[str]:
 
 
 def counts_in(usage: Any) -> dict[str, int]:
-    """Return the counts in a usage document and its nested objects, without invalid values."""
+    """Return the valid counts in a usage document and its nested objects, keyed by name."""
     counts = dict[str, int]()
     for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
         for name, number in part.items() if isinstance(part, Mapping) else ():
@@ -306,7 +307,7 @@ def counts_in(usage: Any) -> dict[str, int]:
 def usage_of(
     tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
 ) -> TokenUsage | None:
-    """Return the token usage; None if the provider sent no counts: no prompt has 0 tokens."""
+    """Return the token usage. None if the provider sent no counts, or zero input tokens."""
     if not tokens_in or tokens_out is None:
         return None
     return TokenUsage(
@@ -318,7 +319,7 @@ def usage_of(
 
 
 def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomplete | None:
-    """Return why an answer is incomplete by its finish reasons; None if it is complete."""
+    """Derive from the finish reasons why an answer is incomplete; None if it is complete."""
     if refusal.strip():
         return Incomplete.REFUSAL
     words = [_word(reason) for reason in reasons if reason]
@@ -326,7 +327,7 @@ def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomp
 
 
 def is_failed(reason: str | None) -> bool:
-    """Return whether a finish reason says that the provider failed to complete the answer."""
+    """Return whether a finish reason means that the provider failed to complete the answer."""
     return bool(reason and not incomplete_of([reason]) and _FAILED.search(_word(reason)))
 
 
@@ -335,7 +336,7 @@ def _word(reason: str) -> str:
 
 
 def texts_in(value: Any) -> str:
-    """Return the text of a string, or of a list or mapping of parts with texts."""
+    """Return the text in a string, or the joined texts in a list or mapping of message parts."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

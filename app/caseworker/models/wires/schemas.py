@@ -1,4 +1,4 @@
-"""Convert JSON Schemas to the forms that endpoints accept."""
+"""Converts JSON Schemas to the forms that endpoints accept."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,11 +38,11 @@ _MOST_DEEPLY = 10
 
 
 def plain_object(schema: Schema) -> dict[str, Any]:
-    """Return the schema of a tool's arguments as one object without alternatives at its root.
+    """Return a schema for a tool's arguments as one object without alternatives at its root.
 
-    It allows everything that the original allows, and more: it has the properties of all
+    The result accepts everything that the original accepts, and more. It has the properties of all
     alternatives, and requires only those that every alternative requires. The tool itself validates
-    its arguments.
+    its arguments against the original schema.
     """
     if schema.get("type") == "object" and not schema.keys() & _AT_ROOT:
         return dict(schema)
@@ -96,7 +96,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def tidy(schema: Any) -> Any:
-    """Return a schema without optional keywords that some endpoints reject."""
+    """Return the schema without optional keywords that some endpoints reject."""
     if not isinstance(schema, Mapping):
         return schema
     kept = _with_children(schema, tidy)
@@ -123,8 +123,8 @@ def _with_children(schema: Schema, change: Callable[[Any], Any]) -> dict[str, An
 def is_strict(schema: Any) -> bool:
     """Return whether OpenAI's strict mode accepts a schema without changing its meaning.
 
-    A strict endpoint treats every object as closed. For a schema with an open object, such as the
-    arguments of a tool yet to be chosen, that would allow only ``{}`` there.
+    A strict endpoint allows no additional properties in any object. An object with arbitrary
+    properties, such as the arguments of a tool yet to be chosen, could then only be ``{}``.
     """
     if not isinstance(schema, Mapping):
         return True

@@ -1,7 +1,7 @@
-"""Adapt the messages of a conversation to the rules of the endpoint that receives them.
+"""Adapts a conversation's messages to the rules of the endpoint that receives them.
 
-Endpoints reject a whole request for a single invalid ID, name, blank text or unanswered call, even
-one that they produced themselves.
+Endpoints reject a whole request because of a single invalid ID, invalid name, blank text or
+unanswered call, even one that they produced themselves.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from caseworker.models.ports import Message, ToolCall
 from caseworker.models.wires.reply import is_object
 
 NO_RESULT = "There is no result: the tool was not called."
-"""Result of a call that has none."""
+"""Text sent as the result of a tool call that has none."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
@@ -29,16 +29,17 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]|\\u0000")
 
 @dataclass(frozen=True, slots=True)
 class IdRule:
-    """Call IDs that an endpoint accepts; IDs are unique across the conversation."""
+    """The rule for tool call IDs that an endpoint accepts. IDs are unique in a conversation."""
 
     pattern: re.Pattern[str]
     replaced: re.Pattern[str] = _NOT_IN_NAMES
-    """Characters that become ``_`` in an invalid ID."""
+    """Pattern of the characters that are replaced by ``_`` in an invalid ID."""
     hashed_chars: int | None = None
-    """If set, an invalid ID becomes a hash of this length instead."""
+    """Length of the hash that replaces an invalid ID; None means that characters are replaced
+    instead."""
 
     def valid(self, call_id: str, taken: Mapping[str, Any] | set[str]) -> str:
-        """Return the ID, or a valid and unused one derived from it."""
+        """Return the ID if it is valid and unused, otherwise derive a valid, unused one from it."""
         if self.pattern.fullmatch(call_id) and call_id not in taken:
             return call_id
         base, number = self.replaced.sub("_", call_id) or "call", 1
@@ -59,11 +60,12 @@ MISTRAL_IDS = IdRule(re.compile(r"[a-zA-Z0-9]{9}"), hashed_chars=9)
 
 
 def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Message]:
-    """Return the messages of a request in the form that the endpoint accepts.
+    """Convert the messages of a request to the form that the endpoint accepts.
 
-    Every call has one result, directly after it. Results without a call are omitted, and so are
-    assistant messages without text and calls. IDs and names are valid, and arguments are an object.
-    The thinking of an assistant is sent only to the endpoint that produced it; see ``state_of``.
+    Every tool call gets exactly one result, directly after it. Results without a call are omitted,
+    and so are assistant messages without text and calls. Invalid IDs and names are replaced, and
+    arguments become an object. An assistant's thinking is sent only to the endpoint that produced
+    it; see ``state_of``.
     """
     taken, sent, at = set[str](), list[Message](), 0
     while at < len(messages):
@@ -81,13 +83,13 @@ def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Mes
 
 
 def state_of(message: Message, origin: str) -> Mapping[str, Any]:
-    """Return the provider state of a message; empty if it comes from another endpoint."""
+    """Return a message's provider state; empty if another endpoint produced it."""
     state = message.provider_state or {}
     return state if state.get("provider") == origin else {}
 
 
 def object_in(arguments: str) -> dict[str, Any]:
-    """Return arguments as the JSON object that endpoints require."""
+    """Parse tool arguments to a JSON object, as endpoints require."""
     try:
         value = storable_json(JSON.decode(arguments if arguments.strip() else "{}"))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Parse server-sent events as in the HTML standard, from bytes split at any point.
+"""Parses server-sent events as in the HTML standard, from bytes split at any point.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -15,18 +15,18 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event that has data."""
+    """A server-sent event that has data."""
 
     name: str
-    """The ``event`` field, or ""."""
+    """Value of the ``event`` field; empty if the field is missing."""
     data: str
-    """The data lines, joined by newlines."""
+    """The ``data`` lines, joined by newlines."""
 
 
 class EventParser:
-    """Parses a stream: call ``feed`` with every piece, and ``end`` once.
+    """Parses an event stream; call ``feed`` with each piece of it, then ``end`` once.
 
-    It differs from the standard in three points that endpoints need. A final event without a blank
+    It differs from the standard in three ways that endpoints require. A final event without a blank
     line after it is returned by ``end``. An event with blank data is dropped. A line ``error:
     {...}`` (llama.cpp) is an event named ``error``.
     """
@@ -41,7 +41,7 @@ class EventParser:
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> Iterator[Event]:
-        """Yield the events that a piece completes."""
+        """Process a piece of the stream and yield the events that it completes."""
         if self._after_cr and piece:
             self._after_cr = False
             piece = piece.removeprefix(b"\n")
@@ -54,7 +54,7 @@ class EventParser:
         self._after_cr = self._after_cr or piece.endswith(b"\r")
 
     def end(self) -> Iterator[Event]:
-        """Yield the event that the stream left unterminated."""
+        """Yield the last event if the stream ended without a blank line after it."""
         if self._begun:
             yield from self._line(b"".join(self._begun))
         yield from self._dispatch()

@@ -41,7 +41,7 @@ _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
 class WireError(Exception):
-    """There is no reply, or the reply is rejected."""
+    """No reply arrived, or the reply was rejected."""
 
     words = "the connection failed or was cut"
     retryable = False
@@ -54,7 +54,7 @@ class ConnectionFailedError(WireError):
 
 
 class ReplyRefusedError(WireError):
-    """The reply is too long, or compressed in a way that could hide its length."""
+    """The reply is too long, or is compressed in a way that could hide its size."""
 
     words = "the reply is too long or compressed"
 
@@ -66,16 +66,16 @@ class ProxyUnusableError(WireError):
 
 
 class WireReply(Protocol):
-    """A reply whose status and headers have arrived."""
+    """An HTTP reply whose status and headers have arrived."""
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
+        """The HTTP status code."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers by lower-case name; of repeated ones, the last."""
+        """Headers by lower-case name. If a header is repeated, the last value."""
         ...
 
     def parts(self) -> AsyncGenerator[bytes]:
@@ -93,12 +93,12 @@ class WireReply(Protocol):
 
 
 class Wire(Protocol):
-    """Sends requests."""
+    """Sends HTTP requests to an endpoint."""
 
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
-        """Send one request; call ``note_sent`` just before the body is sent.
+        """Send one request and return its reply; call ``note_sent`` just before the body is sent.
 
         Raises:
             ConnectionFailedError: the connection could not be opened, or was lost.
@@ -118,8 +118,8 @@ class ModelTransport:
     A streamed reply may be longer, because most of it is JSON repeated around each piece of text.
 
     Proxies from the environment are used; redirects are not followed. Providers are asked not to
-    compress replies. Only connecting has its own time limit; the caller limits the attempt as a
-    whole.
+    compress replies. Only connecting has its own time limit. The caller limits the duration of the
+    attempt as a whole.
     """
 
     def __init__(self, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
@@ -130,7 +130,7 @@ class ModelTransport:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
-        """Send one request and return the reply, whose body is still unread."""
+        """Send one request and return the reply, whose body has not been read yet."""
         if self._session is None:
             self._session = self._open_session()
         sent = {**headers, "accept-encoding": "identity"}
@@ -170,7 +170,7 @@ class ModelTransport:
 
 
 Unfold = Callable[[bytes], Iterator[bytes]]
-"""Decompresses received bytes, in pieces of limited size."""
+"""Function that decompresses received bytes and yields them in pieces of limited size."""
 
 
 class _Body(aiohttp.BytesPayload):

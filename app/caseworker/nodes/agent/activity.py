@@ -1,9 +1,9 @@
-"""The events that an agent emits while it works: turns, answer chunks, tool calls and errors.
+"""Events that an agent emits while it works: turns, answer chunks, tool calls and errors.
 
-Each event that occurs once has a key, so an execution that replays a turn emits no event that is
-already stored. Answer chunks have no key: a repeated answer is emitted again from offset 0. If a
-replayed answer may not have been shown completely, it is emitted as a whole, under the key of the
-event that follows it.
+Every event except an answer chunk has a key that identifies it. An execution that replays a turn
+therefore emits no event that is already stored. Answer chunks have no key: a repeated answer is
+emitted again from offset 0. A replayed answer that may not have been shown completely is emitted as
+a whole, under the key of the event that follows it.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult
 
 MERGE_SECONDS = 0.02
-"""Delay for merging answer chunks; a chunk after a longer pause is emitted at once."""
+"""Time in seconds during which answer chunks are merged into one event. A chunk that arrives after
+a longer pause is emitted immediately."""
 CHUNK_CHARS = 2048
 
 _KINDS: Mapping[str, str] = {"thinking": THINKING, "content": CONTENT_CHUNK}
@@ -50,16 +51,16 @@ class TurnActivity:
         self._answer_of: str | None = None
 
     def start(self, *, last_answer: bool = False) -> None:
-        """Emit the start of the turn, or of the last answer after all turns."""
+        """Emit the start of the turn, or of the final answer that follows all turns."""
         self._once(TURN_START, {"last_answer": True} if last_answer else {})
 
     def stream(self) -> "_Stream":
-        """Return a receiver for answer chunks; the turn's text is then that answer."""
+        """Start an answer and return a receiver for its chunks; ``shown`` returns its text."""
         self._stream = _Stream(self._emit)
         return self._stream
 
     def shown(self) -> str:
-        """Flush and return the text of an answer that a stop interrupted.
+        """Flush the pending chunks of an interrupted answer and return its text so far.
 
         The text is empty if another process resumes the answer.
         """
@@ -69,7 +70,7 @@ class TurnActivity:
         return written["content"]
 
     def answered(self, completion: Completion, name: str) -> None:
-        """Emit the parts of the answer that were not shown yet, and its token usage."""
+        """Emit the parts of the answer that have not been emitted yet, and its token usage."""
         usage_key = f"{USAGE}|{self._number}|{name}"
         written = {"thinking": "", "content": ""}
         if self._stream is not None:
@@ -90,7 +91,7 @@ class TurnActivity:
         self._emit(USAGE, used, usage_key, answer_of=completion.call_key)
 
     def tool_started(self, index: int, call: ToolCall) -> None:
-        """Emit the start of a tool call, the ``index``-th of the turn."""
+        """Emit the start of a tool call; ``index`` is its one-based position in the turn."""
         called: dict[str, Any] = {"id": call.id, "name": self._tool_of(call.name)}
         if called["name"] != call.name:
             called["function"] = call.name
@@ -105,7 +106,7 @@ class TurnActivity:
     def tool_ended(
         self, index: int, call: ToolCall, result: ToolResult, stored_as: str | None = None
     ) -> None:
-        """Emit the end of a tool call; ``stored_as`` is the journal key of its result."""
+        """Emit the end of a tool call; ``stored_as`` is the journal key of its result, if any."""
         about = {"tool_call_id": call.id, "name": self._tool_of(call.name)}
         if "error" in result:
             about["error"] = shown(str(result["error"]))
@@ -118,7 +119,7 @@ class TurnActivity:
         self._once(TOOL_CALL_END, about, index)
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Emit another event that occurs once in the turn."""
+        """Emit an event of another kind, which occurs at most once in the turn."""
         self._once(kind, data)
 
     def failed(self, error_class: str, message: str) -> None:
@@ -133,7 +134,7 @@ class TurnActivity:
 
     @property
     def goes_on_elsewhere(self) -> bool:
-        """Whether another process resumes the interrupted work, so that it has not ended."""
+        """Whether another process resumes the interrupted turn, so that the turn has not ended."""
         return isinstance(self._context.token.stop, HandOver)
 
     def _once(self, kind: str, data: Mapping[str, Any], *which: object) -> None:

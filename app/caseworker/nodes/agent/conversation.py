@@ -1,4 +1,4 @@
-"""The messages of an agent: the full history, and the window that is sent to the model.
+"""An agent's messages: the full history, and the window that is sent to the model.
 
 A message with tool calls and the messages with their results are kept or dropped together. The
 system messages and the first user message, which states the task, are always sent.
@@ -14,7 +14,8 @@ from caseworker.models.pricing import estimate_tokens
 from caseworker.nodes.templates import compact
 
 TARGET_SHARE = 0.75
-"""Share of the token limit to keep after trimming; below 1, so that not every turn trims."""
+"""Fraction of the token limit that messages may fill after trimming. It is below 1 so that the next
+turn does not have to trim again."""
 
 
 class ConversationTooLongError(Exception):
@@ -29,7 +30,7 @@ class ConversationTooLongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The messages to drop so that the rest fits."""
+    """The messages to drop so that the remaining ones fit into the token limit."""
 
     left_out: tuple[Message, ...]
     kept: tuple[Message, ...]
@@ -47,7 +48,7 @@ class Conversation:
 
     @property
     def window(self) -> Sequence[Message]:
-        """The messages that are sent; each call stores only the new ones."""
+        """The messages to send to the model. Each call stores only the new ones."""
         return self._window
 
     def add(self, *messages: Message) -> None:
@@ -56,10 +57,10 @@ class Conversation:
         self._window.add(*messages)
 
     def cut(self, max_tokens: int, tools: Sequence[ToolDefinition]) -> Cut | None:
-        """Return the messages to drop so that the rest fits; None if everything fits.
+        """Return the messages to drop so that the remaining ones fit; None if all messages fit.
 
         Raises:
-            ConversationTooLongError: the messages that must be sent do not fit either.
+            ConversationTooLongError: the messages that must always be sent do not fit either.
         """
         sizes = [_tokens(message) for message in self._window]
         before = _tokens(tools=tools) + sum(sizes)
@@ -78,7 +79,7 @@ class Conversation:
         raise ConversationTooLongError(before, max_tokens)
 
     def replace(self, cut: Cut, summary: Message | None = None) -> None:
-        """Drop the messages of a cut from the window and insert the summary, if given."""
+        """Drop the given messages from the window and insert the summary in their place, if any."""
         head = self._head()
         between = () if summary is None else (summary,)
         self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])
@@ -90,18 +91,19 @@ class Conversation:
         return systems + (roles[systems : systems + 1] == ["user"])
 
     def tell_calls(self) -> None:
-        """Send tool calls as text from now on, for an agent without tools."""
+        """From now on, send tool calls as plain text; used for an agent without tools."""
         if any(message.tool_calls for message in self._window):
             self._window = MessageLog(plain(self._window))
 
     def plain(self) -> list[Message]:
-        """Return the window with tool calls as text, for a request without tools."""
+        """Return the window with tool calls converted to text, for a request without tools."""
         return list(plain(self._window))
 
     def shown(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
-        """Return the newest messages within ``max_bytes`` as JSON, and how many were left out.
+        """Return the newest messages that fit into ``max_bytes`` as JSON.
 
-        If ``named``, messages produced by a journaled call are replaced by a reference to it.
+        The result also contains the number of omitted messages. If ``named``, messages that a
+        journaled call produced are replaced by a reference to the call.
         """
         found: list[dict[str, Any]] = []
         left = max_bytes
@@ -132,7 +134,7 @@ def plain(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def as_json(message: Message) -> dict[str, Any]:
-    """Return a message in the form used in results."""
+    """Return a message as JSON in the format of agent results."""
     shown = {"role": message.role, "content": message.content, **message.extras()}
     shown.pop("provider_state", None)  # only its provider can use it
     return shown

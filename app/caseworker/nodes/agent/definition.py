@@ -1,4 +1,4 @@
-"""The agent definition that API callers write, with its validation.
+"""The agent definition that API clients submit, and its validation.
 
 A definition is parsed strictly, once. Its prompt may contain ``${variable}``; the variables are the
 inputs that the definition declares. Substituted values are never parsed as templates.
@@ -31,7 +31,7 @@ from caseworker.nodes.reply_schema import SchemaField
 from caseworker.nodes.templates import TextTemplate
 
 MAX_DEPTH = 8
-"""Maximum nesting depth of agents, including the outermost."""
+"""Maximum nesting depth of agents, including the outermost one."""
 DEFAULT_MAX_TURNS = 20
 MAX_TOOLS = 128
 MAX_MESSAGES = 1000
@@ -52,18 +52,18 @@ def _agent_name(value: str) -> str:
 AgentName = Annotated[
     str, AfterValidator(_agent_name), Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})
 ]
-"""The name of an agent, which is also its name as a tool."""
+"""Name of an agent, which is also its name as a tool."""
 
 
 class PromptMessage(StepData):
-    """A message in front of the agent's input."""
+    """A message that precedes the agent's input in the prompt."""
 
     role: Literal["user", "assistant"]
     content: TextField
 
 
 class PromptSpec(StepData):
-    """The messages at the start of every conversation."""
+    """The messages at the start of each of the agent's conversations."""
 
     system: TextField | None = None
     messages: Annotated[list[PromptMessage], Field(max_length=MAX_MESSAGES)] = Field(
@@ -71,7 +71,7 @@ class PromptSpec(StepData):
     )
 
     def texts(self) -> Iterator[tuple[tuple[str | int, ...], TextTemplate]]:
-        """Yield each template with its position."""
+        """Yield each prompt template with its path in the definition."""
         if self.system is not None:
             yield ("system",), self.system
         for index, message in enumerate(self.messages):
@@ -79,17 +79,23 @@ class PromptSpec(StepData):
 
 
 class LimitsSpec(StepData):
-    """Limits of one execution of the agent, within the limits of its run."""
+    """Limits for one execution of the agent; the limits of its run apply as well."""
 
     max_turns: Annotated[int, Field(ge=0, le=MAX_LIMIT)] | None = DEFAULT_MAX_TURNS
-    """Maximum turns: a turn is one model call and its tool calls. Null: limited only by the run."""
+    """Maximum number of turns. A turn is one model call with the tool calls that it requests. Null
+    means that only the run limits the turns."""
     timeout_ms: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """Time limit in milliseconds; work in progress at its end is cut off."""
+    """Time limit in milliseconds. Work in progress when it expires is cut off. Null means no time
+    limit."""
     budget: Budget | None = None
 
     @property
     def whole(self) -> Budget:
-        """The budget including the time limit; turns of called agents count only in the budget."""
+        """All limits except ``max_turns`` as one budget, including the time limit.
+
+        ``max_turns`` counts only the agent's own turns. A turn limit in the budget also counts the
+        turns of the agents that it calls.
+        """
         seconds = None if self.timeout_ms is None else self.timeout_ms / 1000
         own = self.budget or UNLIMITED
         return own if seconds is None else own.merged_with(Budget(max_seconds=seconds))
@@ -100,7 +106,7 @@ class AgentReference(StepData):
 
     name: AgentName
     version: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """Null: the newest version."""
+    """Version number of the agent; null means the newest version."""
 
 
 def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
@@ -111,7 +117,7 @@ def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
 
 
 def as_use(value: Any) -> Any:
-    """Normalise an entry of the tool list: a string names a tool."""
+    """Normalise an entry of the tool list; a string becomes an entry that names a tool."""
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -119,18 +125,19 @@ _AGENT_SCHEMA = WithJsonSchema({"type": "object", "description": "An agent, or i
 
 
 class ToolUse(StepData):
-    """An entry of the tool list: exactly one of tool, toolset, agent and mcp."""
+    """An entry of the tool list: exactly one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
 
     tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """The name of a tool, as listed by GET /tools."""
+    """Name of a tool, as listed by GET /tools."""
     toolset: Literal["all"] | None = None
-    """``all``: every permitted tool."""
+    """Name of a predefined set of tools; ``all`` is every permitted tool."""
     agent: Annotated[Any, read_by(_read_agent), _AGENT_SCHEMA] = None
     """An agent to use as a tool: a definition, or ``{name, version}`` of a registered agent."""
     mcp: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    """The name of a configured MCP server, whose tools the agent may call."""
+    """Name of a configured MCP server whose tools the agent may call."""
     allow: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
-    """For an MCP server: the only tools that may be used, by the server's own names."""
+    """Names of the only tools of the MCP server that may be used, as the server names them. Null
+    means all of its tools."""
     requires_approval: bool = False
     """Whether a person must approve each call of these tools before it is made."""
 
@@ -147,7 +154,7 @@ class ToolUse(StepData):
 
     @property
     def definition(self) -> "AgentDefinition | None":
-        """The embedded agent definition, if there is one."""
+        """The embedded agent definition; None if this entry has none."""
         return self.agent if isinstance(self.agent, AgentDefinition) else None
 
 
@@ -164,14 +171,15 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class InputSpec(StepData):
-    """A variable of the prompt."""
+    """Declaration of a prompt variable."""
 
     type: Kind
     description: Annotated[str, Field(max_length=1000)] = ""
     required: bool = True
-    """If false and no value is given, the variable is empty in the prompt."""
+    """Whether a value must be given. An optional variable without a value is empty in the
+    prompt."""
     default: Any = None
-    """The value if none is given."""
+    """Value of the variable if none is given; null means no default."""
 
     @property
     def has_default(self) -> bool:
@@ -186,7 +194,7 @@ class InputSpec(StepData):
 
     @property
     def schema_of_value(self) -> dict[str, Any]:
-        """The JSON Schema of a value."""
+        """JSON Schema for the variable's value."""
         described = {"description": self.description} if self.description else {}
         return {"type": self.type, **described}
 
@@ -196,20 +204,22 @@ class OutputSpec(StepData):
 
     json_schema: SchemaField = Field(alias="schema")
     strict: bool = False
-    """Whether the run fails if the answer violates the schema even after a second request."""
+    """Whether the run fails if the answer still violates the schema after it was requested
+    again."""
 
 
 class ConversationSpec(StepData):
     """How to handle conversations that exceed a token limit."""
 
     max_tokens: Annotated[int, Field(ge=MIN_WINDOW_TOKENS, le=MAX_LIMIT)] | None = None
-    """Maximum estimated tokens to send; null is unlimited."""
+    """Maximum estimated number of tokens to send in one call; null means unlimited."""
     policy: Literal["trim", "summarise", "refuse"] = "trim"
-    """Drop the oldest messages, have the model summarise them, or fail."""
+    """What to do if the limit is exceeded: ``trim`` drops the oldest messages, ``summarise`` has
+    the model summarise them, and ``refuse`` fails."""
 
 
 class AgentInputError(ValueError):
-    """The inputs of an agent do not match its definition."""
+    """The inputs for an agent do not match its definition."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("; ".join(f"{place}: {message}" for place, message in faults[:3]))
@@ -233,7 +243,8 @@ class AgentDefinition(StepData):
     output: OutputSpec | None = None
     conversation: ConversationSpec = Field(default_factory=ConversationSpec)
     version: Annotated[int, Field(ge=1)] | None = None
-    """The version of a registered agent whose definition was copied here; has no effect."""
+    """Version of the registered agent whose definition was copied here. It has no effect. Null if
+    the definition was not copied."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -262,7 +273,7 @@ class AgentDefinition(StepData):
 
     @property
     def depth(self) -> int:
-        """The nesting depth of agents, including this one."""
+        """Nesting depth of agents: 1 for an agent that embeds no other agent."""
         return 1 + max((inner.depth for inner in self.sub_agents()), default=0)
 
     def sub_agents(self) -> "Iterator[AgentDefinition]":
@@ -292,7 +303,7 @@ class AgentDefinition(StepData):
             seen.add(name)
 
     def values_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the value of every variable.
+        """Return the values for all prompt variables, from the given inputs and the defaults.
 
         Raises:
             AgentInputError: a value is missing, has the wrong type, or is not declared.
@@ -318,7 +329,12 @@ class AgentDefinition(StepData):
     def rendered(
         self, values: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS
     ) -> list[tuple[Role, str]]:
-        """Return role and text of each prompt message; raises the errors of templates."""
+        """Return role and text of each prompt message with the values inserted.
+
+        Raises:
+            MissingValueError: a template refers to a value that does not exist.
+            TooMuchTextError: the values are too large.
+        """
         prompt = self.prompt
         texts: list[tuple[Role, str]] = []
         if prompt.system is not None:

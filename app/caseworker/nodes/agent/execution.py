@@ -1,8 +1,8 @@
 """Executes agents as steps, and as tools of other agents.
 
-An agent runs in its own budget scope inside its caller's scope, under its own trace node, and obeys
-the stops of its run. As a tool it fails like a tool: if only the agent itself ends, for example by
-its own limit, the calling model receives that as a result.
+An agent runs in a separate budget scope inside its caller's scope, under a separate trace node. A
+stop of its run also stops the agent. As a tool it fails like a tool: if only the agent itself ends,
+for example because of a limit in its definition, the calling model receives that as a tool result.
 """
 
 import asyncio
@@ -58,23 +58,23 @@ _OF_DIMENSIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTask:
-    """The input of one agent execution."""
+    """The input for one agent execution."""
 
     definition: AgentDefinition
     inputs: Mapping[str, Any]
-    """The values of its variables, not yet validated."""
+    """Values for the agent's prompt variables, not yet validated."""
     messages: Sequence[Message]
-    """The previous messages and the request."""
+    """The earlier messages of the conversation, followed by the request."""
     linked: Toolset | None = None
-    """The tools and agents linked to the step."""
+    """Tools and agents linked to the step; None without such a link."""
     depth: int = 1
-    """The nesting depth of this agent, from 1."""
+    """Nesting depth of this agent; the outermost agent has depth 1."""
 
     def conversation(self, context: FlowContext) -> Conversation:
-        """Return the initial messages.
+        """Build the initial conversation.
 
         Raises:
-            AgentInputError: an input is missing or invalid, or there is no request.
+            AgentInputError: an input is missing or invalid, or the request is missing.
             MissingValueError: the prompt refers to a value that does not exist.
         """
         definition = self.definition
@@ -111,7 +111,10 @@ class Agents:
         context: FlowContext,
         begun: Callable[[AgentState], object],
     ) -> AgentState:
-        """Execute an agent in its own scope; ``begun`` is called with its state at the start.
+        """Execute an agent in its own budget scope and return its final state.
+
+        ``begun`` is called once at the start with the agent's state, so that the caller can build a
+        result even if the agent fails.
 
         Raises:
             Exception: the agent failed; the cause is recorded in its state.
@@ -294,10 +297,11 @@ def _worked_before(context: FlowContext) -> float:
 def cut_off_result(
     so_far: Mapping[str, Any] | None, turn: int, text: str, ended: BaseException
 ) -> dict[str, Any]:
-    """Build the result of an agent whose answer was partly shown by a lost execution.
+    """Build the result for an agent whose answer was partly streamed by a lost execution.
 
-    ``so_far`` is the result in this execution, if it started the agent; ``ended`` is what ended the
-    run.
+    ``so_far`` is the agent's result in this execution, or None if this execution did not start the
+    agent. ``turn`` is the number of the interrupted turn, and ``text`` is the streamed part of its
+    answer. ``ended`` is the exception that ended the run.
     """
     reason = _terminate_reason(ended, None)
     error = _error_of(ended)

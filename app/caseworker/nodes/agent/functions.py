@@ -1,7 +1,7 @@
-"""Offers the functions of a tool to models, each with names and types of its arguments only.
+"""Offers a tool's functions to models, each with the names and types of only its arguments.
 
-Models choose more reliably between functions with few arguments than between the argument sets of a
-tool with many operations. A function call is translated to a call of the tool.
+A model chooses more reliably between functions with few arguments than between the argument sets of
+one tool with many operations. A call of a function is translated to a call of the tool.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ them and its error message suggests a correction."""
 
 @dataclass(frozen=True, slots=True)
 class OfferedFunction:
-    """A function of a tool, with the definition that models see."""
+    """A function of a tool, with the definition that models receive."""
 
     function: Function
     definition: ToolDefinition
@@ -29,7 +29,7 @@ class OfferedFunction:
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any] | str:
         """Return the tool arguments for a function call, or an error message for the model.
 
-        Only the argument names are checked here; the tool checks the values.
+        Only the argument names are checked here. The tool checks the values.
         """
         parameters = self.function.parameters
         takes = parameters["properties"]
@@ -44,7 +44,7 @@ class OfferedFunction:
 
 
 def offered_functions(specs: Iterable[ToolSpec]) -> dict[str, tuple[OfferedFunction, ...]]:
-    """Return the offered functions of each tool that declares functions, by tool name."""
+    """Return the functions of each tool that declares any, keyed by tool name."""
     return {
         spec.name: tuple(_offered(function) for function in functions_of(spec))
         for spec in specs

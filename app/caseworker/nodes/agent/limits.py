@@ -1,8 +1,8 @@
-"""Turn and call limits of an agent: detects the last permitted turn and the first refused one.
+"""Turn and call limits of an agent: finds the last permitted turn and the first refused one.
 
 A limit of N calls or turns permits N. If the limit is 2 or more, the last one is reserved for an
-answer (``wrap_up_reserve``): in that turn the model is informed that no more tools can be called.
-An answer in it completes the agent; a tool call would need another turn, which the limit refuses.
+answer (``wrap_up_reserve``). In that turn the model is informed that no more tools can be called.
+An answer in it completes the agent. A tool call would need another turn, which the limit refuses.
 For tokens and cost, the reserve equals the agent's most expensive call so far, because a later call
 reads the same conversation and slightly more.
 """
@@ -18,19 +18,19 @@ from caseworker.models.gateway import Completion
 
 @dataclass(slots=True, kw_only=True)
 class RoomForTurns:
-    """Decides whether an agent execution may start another turn."""
+    """Decides whether an agent may start another turn within its limits."""
 
     scope: Scope
     calls: tuple[Dimension, ...]
-    """The dimensions that count a call of its model."""
+    """Budget dimensions that count a call to the agent's model."""
     max_turns: int | None
-    """None: limited only by the run."""
+    """Maximum number of turns; None means that only the run limits them."""
     wrap_up_reserve: int
-    """1 if a call is reserved for the last answer, else 0."""
+    """Number of calls reserved for the last answer: 1 or 0."""
     _dearest: dict[Dimension, Amount] = field(default_factory=dict)
 
     def answered(self, completion: Completion) -> None:
-        """Record the cost of a model call."""
+        """Record the tokens and cost of a model call, which determine the reserve."""
         cost: dict[Dimension, Amount] = {
             Dimension.TOKENS: completion.tokens_in + completion.tokens_out,
             Dimension.COST_USD: completion.cost_usd or Decimal(0),
@@ -38,12 +38,12 @@ class RoomForTurns:
         self._dearest = {name: max(self._dearest.get(name, 0), cost[name]) for name in cost}
 
     def allows_wrap_up(self, turns: int) -> bool:
-        """Return whether a last answer may be requested after ``turns`` turns."""
+        """Return whether a final answer may be requested after ``turns`` turns."""
         most = self.max_turns
         return bool(self.wrap_up_reserve and turns and (most is None or turns < most))
 
     def stop_before(self, number: int) -> Stop | None:
-        """Return a stop if the turn would exceed a turn or call limit, else None."""
+        """Return a stop if turn ``number`` would exceed a turn or call limit; otherwise None."""
         most = self.max_turns
         if most is not None and number > most:
             return _turn_limit(self.scope, most)
@@ -53,7 +53,10 @@ class RoomForTurns:
         return None
 
     def stop_after(self, number: int) -> Stop | None:
-        """Return the stop of the next turn if turn ``number`` uses the reserve, else None."""
+        """Return the stop for the turn after ``number`` if turn ``number`` uses the reserve.
+
+        None if the reserve is not needed yet.
+        """
         if number < 2 or not self.wrap_up_reserve:
             return None
         most = self.max_turns

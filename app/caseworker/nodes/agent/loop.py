@@ -1,8 +1,9 @@
-"""The agent loop: call the model, run its tool calls, repeat until it answers.
+"""The agent loop: call the model, run its tool calls, and repeat until it answers.
 
-A turn is one model call and its tool calls. Every call has a key made of its turn and its position,
-so that a repeated execution replays recorded calls and resumes after them. Limits are not checked
-again for a turn that an earlier execution started, because the remaining budget has changed since.
+A turn is one model call with the tool calls that it requests. The key of each call consists of its
+turn and its position. A repeated execution therefore replays recorded calls and resumes after them.
+Limits are not checked again for a turn that an earlier execution started, because the remaining
+budget has changed since.
 
 In the last turn that a limit permits, the model is informed that no more tools can be called. If a
 limit refuses a tool call, the model is called once more without tools, in a separate turn, for its
@@ -41,7 +42,7 @@ _LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
 
 @dataclass(slots=True, kw_only=True)
 class AgentLoop:
-    """One execution of one agent."""
+    """Runs the turns of one agent execution."""
 
     definition: AgentDefinition
     context: FlowContext
@@ -49,7 +50,8 @@ class AgentLoop:
     offer: ToolOffer
     wrap_up_reserve: int
     is_late: Callable[[], bool] = lambda: False
-    """Whether the agent's own time limit has expired."""
+    """Callback that returns whether the agent's own time limit has expired. The loop calls it
+    before each model call, and does not start the call if the limit has expired."""
     _rounds: Rounds = field(default_factory=Rounds)
     _room: RoomForTurns = field(init=False)
     _output: Output = field(init=False)
@@ -74,7 +76,7 @@ class AgentLoop:
         )
 
     async def run(self) -> None:
-        """Run turns until there is an answer, and store it in the state.
+        """Run turns until the model answers, and store the answer in the agent's state.
 
         Raises:
             CallFailedError: the model failed after all retries.

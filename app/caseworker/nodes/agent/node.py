@@ -29,28 +29,35 @@ from caseworker.nodes.reading import JsonField, ObjectField, StepData
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 
 RESULT = "result"
-"""The output handle of the full result; the agent's output alone is on the default handle."""
+"""Output handle for the full result. The default handle has only the agent's answer."""
 INPUTS, MESSAGES = "inputs", "messages"
-"""Input handles: variable values by name, and previous messages."""
+"""Input handles for the variable values by name, and for the earlier messages."""
 
 MESSAGES_SHARE = 0.5
-"""The maximum size of the messages in the result, as a share of the largest value."""
+"""Maximum size of the messages in the result, as a fraction of the maximum size of a value."""
 
 
 class AgentData(StepData):
-    """The agent of a step and its input."""
+    """The agent that a step executes, and its input."""
 
     agent: AgentDefinition
     """The agent definition. A reference to a registered agent is replaced by its definition when
     the graph is accepted."""
     input: JsonField | None = None
-    """The input for the agent: text, or JSON that is sent as text. Default: the step's input
+    """Input for the agent: text, or JSON that is sent as text. Default: the step's input
     ``default``."""
     inputs: ObjectField | None = None
-    """The values of the agent's variables; the step's input ``inputs`` overrides them."""
+    """Values for the agent's variables. The step's input ``inputs`` overrides them. Null means
+    none."""
 
     def task(self, inputs: Outputs, limits: ValueLimits, linked: Toolset | None) -> AgentTask:
-        """Build the task of the agent from the step's inputs; raises the errors of templates."""
+        """Build the agent's task from the step's inputs.
+
+        Raises:
+            AgentInputError: an input has the wrong type.
+            MissingValueError: a template refers to a value that does not exist.
+            TooMuchTextError: the values are too large.
+        """
         own = {} if self.inputs is None else self.inputs.render(inputs, limits)
         given = inputs.get(INPUTS)
         if given is not None and not isinstance(given, Mapping):
@@ -90,7 +97,7 @@ def _history(given: Any) -> list[Message]:
 
 
 class AgentNode:
-    """Executes the agent of a step, or offers it as a tool."""
+    """Executes the agent of a step, or offers it as a tool to other steps."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -165,7 +172,8 @@ def agent_type(
 ) -> NodeType:
     """Return the step type that executes agents.
 
-    ``tools`` contains the permitted tools, ``servers`` the configured tool servers.
+    ``tools`` contains the names of the permitted tools, ``servers`` those of the configured tool
+    servers.
     """
 
     def unknown(data: Mapping[str, Any], models: ModelTable | None) -> list[Fault]:

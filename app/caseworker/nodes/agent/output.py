@@ -1,4 +1,4 @@
-"""The answer of an agent: its JSON schema, its parsing, and the ``finish`` tool."""
+"""An agent's answer: its JSON Schema, its parsing, and the ``finish`` tool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from caseworker.nodes.templates import compact
 from caseworker.platform.logs.redaction import redact_text
 
 FINISH = "finish"
-"""The tool with which a model ends its work."""
+"""Name of the tool that a model calls to give its answer and end its work."""
 MISSING = "'{}' is missing: call the tool again with your final answer."
 _ANSWER = {
     "type": "object",
@@ -23,23 +23,23 @@ _ANSWER = {
 
 
 class OutputInvalidError(Exception):
-    """An answer violates its schema, and the agent's output is strict."""
+    """An answer violates the schema of an agent whose output is strict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of an agent."""
+    """An agent's answer, with the outcome of its schema validation."""
 
     output: Any
     raw: str
     valid: bool | None
-    """None if no schema is required."""
+    """Whether the answer matches the required schema; None if no schema is required."""
     problem: str | None = None
-    """The schema violation, if there is one."""
+    """Description of the schema violation; None if the answer violates no schema."""
 
 
 class Output:
-    """Parses answers."""
+    """Parses an agent's answers."""
 
     def __init__(self, spec: OutputSpec | None) -> None:
         """Create a parser for the output of a definition; None accepts any text."""
@@ -48,7 +48,7 @@ class Output:
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """The JSON Schema of the answer, if there is one."""
+        """JSON Schema of the answer; None if any text is accepted."""
         return None if self._reader is None else self._reader.schema
 
     @property
@@ -78,7 +78,7 @@ class Output:
         return Answer(text, text, None) if self._reader is None else self._read(read_json(text))
 
     def of_finish(self, args: Mapping[str, Any]) -> Answer | str:
-        """Parse an answer from the arguments of ``finish``; return an error message if missing."""
+        """Parse the arguments of ``finish``; return an error message if the answer is missing."""
         if self._reader is None:
             answer = args.get("answer")
             text = answer if isinstance(answer, str) else compact(answer)
@@ -100,7 +100,7 @@ class Output:
             return Answer(None, text, False, redact_text(str(unfit), max_chars=1000))
 
     def complaint(self, problem: str) -> str:
-        """Return the message that requests a new answer after a schema violation."""
+        """Return the message that asks the model for a new answer after a schema violation."""
         return (
             f"{problem} Answer again, with nothing but JSON that follows"
             f" {compact(dict(self.schema or {}))}"

@@ -1,7 +1,7 @@
-"""Stores long texts once, with the journaled call that produced them.
+"""Stores a long text only once, in the journaled call that produced it.
 
-Messages in a result and events of a turn that repeat the text of a journaled call store the call's
-key instead of the text. Readers resolve the reference.
+Messages in a result and events of a turn often repeat the text of a journaled call. They store the
+call's key instead of the text. Readers resolve this reference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,16 +12,18 @@ from caseworker.nodes.templates import compact
 from caseworker.platform.logs.redaction import redact_text
 
 MAX_SHOWN_CHARS: Final = 4000
-"""Maximum characters of a tool's arguments or result in an event."""
+"""Maximum length, in characters, of a tool's arguments or result in an event."""
 LEAST_CHARS: Final = 100
-"""Shorter texts are stored in place, because a reference would take as much space."""
+"""Minimum length in characters of a text that is replaced by a reference. A reference takes as much
+space as a shorter text."""
 
 TEXT_OF: Final = "text_of"
-"""Key in event data: the call that stores the event's text."""
+"""Field in event data that holds the key of the call that stores the event's text."""
 CHARS: Final = "chars"
 REPLY_OF: Final = "reply_of"
 RESULT_OF: Final = "result_of"
-"""Keys in a message: the model call whose answer it is, or the tool call whose result it is."""
+"""Fields in a message that hold a call key: ``REPLY_OF`` refers to the model call whose answer the
+message is, ``RESULT_OF`` to the tool call whose result it is."""
 
 
 def shown(text: str) -> str:
@@ -30,7 +32,7 @@ def shown(text: str) -> str:
 
 
 def part_in(call_key: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of an answer chunk with a long text replaced by a reference."""
+    """Return an answer chunk's event data with a long text replaced by a reference."""
     chars = len(data["content"])
     if chars < LEAST_CHARS:
         return data
@@ -39,12 +41,15 @@ def part_in(call_key: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def key_in_event(kind: str, data: Mapping[str, Any]) -> str | None:
-    """Return the key of the call that stores an event's text; None if the event has it."""
+    """Return the key of the call that stores an event's text; None if the event holds its text."""
     return data.get(TEXT_OF) if kind in _PUT_BACK else None
 
 
 def whole_event_data(kind: str, data: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """Return event data with its reference resolved; ``value`` is the value of that call."""
+    """Return event data with its reference replaced by the text.
+
+    ``value`` is the journaled value of the call that the reference names.
+    """
     rest = {name: data[name] for name in data if name not in (TEXT_OF, CHARS)}
     if kind in STREAMED:
         text = value["text" if kind == CONTENT_CHUNK else "thinking"]
@@ -57,7 +62,10 @@ def whole_event_data(kind: str, data: Mapping[str, Any], value: Any) -> dict[str
 
 
 def key_in_message(message: Any) -> str | None:
-    """Return the key of the call that stores a message's content; None if the message has it."""
+    """Return the key of the call that stores a message's content.
+
+    None if the message holds its content.
+    """
     if not isinstance(message, Mapping) or "content" in message:
         return None
     key = message.get(REPLY_OF) or message.get(RESULT_OF)
@@ -65,7 +73,10 @@ def key_in_message(message: Any) -> str | None:
 
 
 def whole_message(message: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """Return a message with its reference resolved; ``value`` is the value of that call."""
+    """Return a message with its reference replaced by the content.
+
+    ``value`` is the journaled value of the call that the reference names.
+    """
     if REPLY_OF in message:
         calls = value.get("tool_calls")
         beside = {"tool_calls": calls} if calls else {}
@@ -75,9 +86,9 @@ def whole_message(message: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 
 def conversations_of(result: Any) -> Iterator[dict[str, Any]]:
-    """Yield the agent results inside the result of a run, from the run itself or from its steps.
+    """Yield every agent result in a run's result, for the run itself or for its steps.
 
-    The yielded dicts are parts of the given object and may be modified.
+    The dicts are not copies: callers may modify them to change ``result``.
     """
     if not isinstance(result, dict):
         return

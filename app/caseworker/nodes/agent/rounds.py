@@ -13,22 +13,23 @@ from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult, failure
 
 SAME_ROUNDS = 3
-"""Number of consecutive turns with equal calls and results that count as a loop."""
+"""Number of consecutive turns with equal calls and results at which the agent is considered to
+loop."""
 MAX_SIDE_BY_SIDE = 16
 MAX_RESULT_CHARS = 100_000
-"""Maximum characters of a tool result that is sent to a model."""
+"""Maximum length, in characters, of a tool result that is sent to a model."""
 CUT_OFF = "cut_off"
-"""The error code of a call that a stop interrupted."""
+"""Error code of a tool call that a stop interrupted."""
 
 
 class Rounds:
-    """Counts consecutive equal turns."""
+    """Counts consecutive turns with the same calls and results."""
 
     def __init__(self) -> None:
         self._last, self._count = "", 0
 
     def same(self, signature: str) -> int:
-        """Return the number of consecutive equal turns, including this one."""
+        """Return the number of consecutive turns with this signature, including the current one."""
         self._count = self._count + 1 if signature == self._last else 1
         self._last = signature
         return self._count
@@ -55,7 +56,10 @@ class ToolRound:
         self._results: dict[int, ToolResult] = {}
 
     async def run(self, *, alone: Callable[[str], bool]) -> None:
-        """Run the calls, concurrently except those for which ``alone`` returns True.
+        """Run the tool calls of the turn.
+
+        Calls run concurrently, except those to a tool for which ``alone`` returns True; these run
+        by themselves.
 
         Raises:
             Stop: a limit or a cancel request. After a limit, calls in progress finish first.
@@ -124,7 +128,7 @@ class ToolRound:
                 )
 
     def signature(self) -> str:
-        """Return a text that is equal for equal calls with equal results."""
+        """Return a text that is the same for turns with equal calls and equal results."""
         made = [
             [call.name, arguments_of(call), self._results.get(index)]
             for index, call in enumerate(self._calls, 1)
@@ -139,7 +143,7 @@ def _cut(text: str) -> str:
 
 
 def loop_stop(context: FlowContext, calls: Sequence[ToolCall]) -> Stop:
-    """Return the stop of an agent whose turns repeat the same calls with the same results."""
+    """Return the stop for an agent whose turns repeat the same calls with the same results."""
     names = ", ".join(call.name for call in calls)[:200]
     cause = StopCause(
         kind=StopKind.LOOP,

@@ -16,20 +16,21 @@ from caseworker.nodes.agent.definition import ConversationSpec
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """Trims or summarises the conversation of one agent."""
+    """Trims or summarises one agent's conversation."""
 
     context: FlowContext
     spec: ConversationSpec
     conversation: Conversation
     tools: Sequence[ToolDefinition]
-    """The offered tools, whose definitions also use tokens."""
+    """Tools offered to the model; their definitions also count towards the token limit."""
     asked: Callable[[], Mapping[str, Any]]
-    """Returns the arguments of model calls for summaries."""
+    """Callback that returns the model call's arguments when a summary is requested."""
 
     async def fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
-        """Trim the conversation to the token limit and emit an event if messages were dropped.
+        """Trim the conversation to the token limit; emit an event if messages were dropped.
 
-        Before the ``last`` turn, which needs the last call, messages are not summarised.
+        Messages are not summarised before the ``last`` turn, because that turn needs the last
+        permitted call.
         """
         spec, conversation = self.spec, self.conversation
         if spec.max_tokens is None:

@@ -1,4 +1,4 @@
-"""The state of an agent execution, and the result that is built from it on any outcome."""
+"""An agent execution's state, and the result that is built from it on any outcome."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from caseworker.nodes.agent.output import Answer
 
 @dataclass(slots=True)
 class AgentState:
-    """The progress of an agent; its result can be built at any time."""
+    """The progress of an agent execution; its result can be built at any time."""
 
     conversation: Conversation
     turns: int = 0
@@ -20,18 +20,21 @@ class AgentState:
     output: Any = None
     output_valid: bool | None = None
     terminate_reason: str | None = None
-    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
+    """Why the agent ended: ``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``,
+    ``aborted`` or ``budget``. None while it runs."""
     error: dict[str, str] | None = None
-    """The ``class`` and ``message`` of the failure or stop; None after ``goal``."""
+    """The ``class`` and ``message`` of the failure or stop; None while it runs and after
+    ``goal``."""
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
-    """The provider's or the model's explanation for it."""
+    """The provider's or the model's explanation for an incomplete answer; None if neither gave
+    one."""
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Number of answers of each model, by provider and model."""
+    """Number of answers from each model, keyed by provider and model."""
 
     def hear(self, completion: Completion) -> None:
-        """Record the latest text of the model, and whether it is complete."""
+        """Record the model's latest text, and whether it is complete."""
         self.answers[completion.provider, completion.model] += 1
         self.raw_content = completion.text or self.raw_content
         self.incomplete = completion.incomplete
@@ -43,9 +46,10 @@ class AgentState:
         self.output_valid = answer.valid
 
     def result(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
-        """Build the result, with the newest messages within ``max_bytes``.
+        """Build the result with the newest messages that fit into ``max_bytes``.
 
-        If ``named``, journaled messages are replaced by references to their calls.
+        If ``named``, messages that a journaled call produced are replaced by a reference to the
+        call.
         """
         return {
             "success": self.terminate_reason == "goal",

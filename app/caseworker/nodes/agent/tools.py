@@ -1,7 +1,7 @@
-"""The tools that an agent may call: local tools, tools of servers, and other agents.
+"""The tools that an agent may call: local tools, tools of MCP servers, and other agents.
 
-All are offered under names that every protocol accepts. A server's tool list is journaled, so that
-a repeated execution sends its models the same requests even if the server has changed.
+All are offered under names that every provider accepts. A server's tool list is journaled. A
+repeated execution therefore sends its models the same requests even if the server has changed.
 """
 
 import re
@@ -25,7 +25,7 @@ from caseworker.tools.ports import ToolResult, ToolSpec, failure
 
 MAX_NAME_CHARS = 64
 INPUT = "input"
-"""The argument of an agent called as a tool that holds the request."""
+"""Name of the argument that holds the request when an agent is called as a tool."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
@@ -36,21 +36,23 @@ class LinkedAgent:
 
     definition: AgentDefinition
     linked: Toolset | None = None
-    """The tools and agents linked to its step."""
+    """Tools and agents linked to the agent's step; None without such a link."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """The input values that its step provides."""
+    """Input values that the agent's step provides."""
 
     @property
     def name(self) -> str:
-        """Its name as a tool."""
+        """The agent's name as a tool."""
         return self.definition.name
 
 
 Perform = Callable[[FlowContext, str, str, Mapping[str, Any]], Awaitable[ToolResult]]
-"""Runs a tool call: context, key inside the step, the model's call ID, arguments."""
+"""Function that runs a tool call. It takes the context, the call's key inside the step, the model's
+ID for the call, and the arguments."""
 
 CallAgent = Callable[[LinkedAgent, FlowContext, str, Mapping[str, Any]], Awaitable[ToolResult]]
-"""Runs a call of an agent: agent, context, key inside the step, arguments."""
+"""Function that runs a call of an agent. It takes the agent, the context, the call's key inside the
+step, and the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,13 @@ class OfferedTool:
     parallel_safe: bool
     perform: Perform
     journaled: bool = True
-    """Whether the journal keeps the results of its calls under their keys."""
+    """Whether the journal stores each result under the key of its call."""
     tool: str | None = None
-    """The name of the tool that this is a function of, if any."""
+    """Name of the tool that this is a function of; None if it is not a function of a tool."""
 
 
 class ToolOffer:
-    """All tools offered to a model, by offered name."""
+    """All tools offered to a model, keyed by the name that the model sees."""
 
     def __init__(self, tools: Iterable[OfferedTool]) -> None:
         self._tools: dict[str, OfferedTool] = {}
@@ -78,26 +80,26 @@ class ToolOffer:
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """The definitions sent to the model."""
+        """Definitions of the offered tools, as sent to the model."""
         return tuple(tool.definition for tool in self._tools.values())
 
     def is_alone(self, name: str) -> bool:
-        """Return whether calls of a tool must not run concurrently with other calls."""
+        """Return whether calls to a tool must not run concurrently with other calls."""
         tool = self._tools.get(name)
         return tool is not None and not tool.parallel_safe
 
     def is_journaled(self, name: str) -> bool:
-        """Return whether the journal stores the tool's results under the keys of its calls."""
+        """Return whether the journal stores the tool's results under the keys of their calls."""
         tool = self._tools.get(name)
         return tool is not None and tool.journaled
 
     def tool_of(self, name: str) -> str:
-        """Return the tool behind an offered name."""
+        """Return the name of the tool behind an offered name."""
         tool = self._tools.get(name)
         return name if tool is None or tool.tool is None else tool.tool
 
     async def call(self, context: FlowContext, key: str, call: ToolCall) -> ToolResult:
-        """Run a call that a model requested; errors in the call become its result.
+        """Run a tool call that a model requested; an invalid call returns an error result.
 
         Raises:
             Stop: a limit or a cancel request prevented or ended the call.
@@ -157,11 +159,11 @@ class AgentTools:
     async def offer(
         self, uses: Iterable[ToolUse], linked: Toolset | None, context: FlowContext
     ) -> ToolOffer:
-        """Resolve the tools that a definition names, followed by the linked ones.
+        """Resolve the tools that a definition names, followed by the tools linked to the step.
 
         Raises:
             LookupError: a tool does not exist or is not permitted.
-            ServerUnavailableError: the tool list of a server is unavailable.
+            ServerUnavailableError: a server's tool list is unavailable.
         """
         known = {spec.name: spec for spec in self._dispatch.usable()}
         found: dict[str, Sequence[OfferedTool]] = {}
@@ -273,7 +275,10 @@ def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
 
 
 def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[str, Any]:
-    """Return the argument schema of an agent: its request, and its inputs except ``given``."""
+    """Return the argument schema for calling an agent as a tool.
+
+    The arguments are the request and the agent's inputs, except the inputs in ``given``.
+    """
     asked = {"type": "string", "description": "What the agent is asked to do."}
     inputs = {name: spec for name, spec in agent.inputs.items() if name not in given}
     needed = (name for name, spec in inputs.items() if spec.required and not spec.has_default)

@@ -1,4 +1,4 @@
-"""Finds names in the JSON of an agent that this service does not know."""
+"""Finds names in an agent's JSON that this service does not know."""
 
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
@@ -21,10 +21,10 @@ def unknown_names(
     servers: Container[str] = (),
     models: ModelTable | None = None,
 ) -> Iterator[Fault]:
-    """Yield unknown names: tools, MCP servers, models, and unresolved agent references.
+    """Yield the unknown names of tools, MCP servers and models, and unresolved agent references.
 
-    ``models`` None permits any model. Unreadable parts are skipped, so that invalid definitions can
-    be searched as well.
+    ``models`` contains the permitted models; None permits any. Unreadable parts are skipped, so
+    that invalid definitions can be searched as well.
     """
     if not isinstance(agent, Mapping):
         return
@@ -46,7 +46,10 @@ def unknown_names(
 
 
 def unknown_models(model: Any, models: ModelTable | None) -> Iterator[Fault]:
-    """Yield the model names in the JSON of ``model`` that ``models`` lacks; None permits any."""
+    """Yield the model names in a model specification that ``models`` does not contain.
+
+    ``models`` None permits any model.
+    """
     if models is not None:
         with suppress(ValidationError):
             yield from ModelSpec.model_validate(model).faults(models)

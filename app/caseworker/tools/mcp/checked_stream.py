@@ -1,4 +1,4 @@
-"""Filter the messages of an MCP server: drop tools that do not match the protocol.
+"""Filters the messages of an MCP server: drops tools that do not match the protocol.
 
 The SDK accepts a list of tools only as a whole, so one malformed entry would disable the server.
 """
@@ -28,7 +28,7 @@ Incoming = SessionMessage | Exception
 async def checked(
     server: str, transport: AbstractAsyncContextManager[TransportStreams]
 ) -> AsyncIterator[TransportStreams]:
-    """Open a transport from ``server`` whose tool lists hold only tools that the SDK can parse."""
+    """Wrap a server's transport; drop listed tools that the SDK cannot parse."""
     async with transport as (reading, writing):
         yield _CheckedStream(server, reading), writing
 

@@ -20,7 +20,7 @@ _STREAM_FACTOR: Final = 16
 
 
 class Reading:
-    """Records whether the response of a request exceeded the limit."""
+    """Records whether the response to a request exceeded the size limit."""
 
     __slots__ = ("too_large",)
 
@@ -29,7 +29,8 @@ class Reading:
 
 
 READING: ContextVar[Reading | None] = ContextVar("mcp_reading", default=None)
-"""State of the current request; the SDK passes the caller's context to its transport."""
+"""State for reading the response to the current request. A context variable works because the MCP
+SDK runs its transport in the caller's context."""
 
 
 class _Unreadable(httpx2.StreamError):
@@ -58,9 +59,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Limits the size of responses, rejects compression, and maps lost connections to responses.
+    """HTTP transport that limits response sizes and rejects compressed responses.
 
-    The number of connections is unlimited: cancelled calls can block a limited pool.
+    A lost connection becomes an error response. The number of connections is unlimited, because
+    cancelled calls can block a limited pool.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -68,7 +70,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; a connection error returns a 502 response with a JSON-RPC error."""
+        """Send a request; return a 502 response with a JSON-RPC error if the connection fails."""
         request.headers["accept-encoding"] = "identity"
         if (span := current_traceparent()) is not None:
             request.headers[HEADER] = span
@@ -95,7 +97,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 def http_client(config: ServerConfig) -> httpx2.AsyncClient:
-    """Return the client for one session; the caller limits the duration of calls."""
+    """Create the HTTP client for one session. It sets no limit on the duration of calls."""
     return httpx2.AsyncClient(
         headers=dict(config.headers),
         timeout=httpx2.Timeout(config.start_timeout_seconds, read=None),

@@ -1,8 +1,8 @@
-"""Validate a server's tool descriptions before they are used.
+"""Validates a server's tool descriptions before they are used.
 
 Names, descriptions and schemas come from another program, and reach prompts, traces and a schema
-compiler. All of them are therefore bounded. An invalid description excludes the tool, not the
-server.
+compiler. All of them are therefore limited in size. An invalid description excludes the tool, not
+the server.
 """
 
 import re
@@ -23,7 +23,7 @@ from caseworker.tools.servers import SERVER_LOST
 log = structlog.get_logger(__name__)
 
 MAX_TOOLS: Final = 256
-"""Maximum tools per server; further ones are excluded."""
+"""Maximum number of tools per server; further tools are excluded."""
 MAX_DESCRIPTION_CHARS: Final = 4000
 _NAME = re.compile(r"[A-Za-z0-9_./-]{1,90}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -45,7 +45,7 @@ def spec_of(
     parameters: Mapping[str, Any] | None = None,
     hints: ToolAnnotations | None = None,
 ) -> ToolSpec:
-    """Return the specification of a tool; without ``hints``, assume nothing about its effects."""
+    """Build a tool's specification; without ``hints``, assume nothing about its effects."""
     reads = hints is not None and hints.read_only_hint is True
     return ToolSpec(
         name=f"{config.name}.{tool}",
@@ -60,7 +60,7 @@ def spec_of(
 
 
 def usable_tools(config: ServerConfig, listed: Iterable[ListedTool]) -> dict[str, ServerTool]:
-    """Return the usable tools by the server's own names; unusable ones are logged."""
+    """Return a server's usable tools, keyed by the server's names; log the unusable ones."""
     found: dict[str, ServerTool] = {}
     for tool in sorted(listed, key=lambda each: each.name):
         if not config.allows(tool.name):

@@ -1,4 +1,4 @@
-"""Convert the result of an MCP tool to the JSON form of this service's tool results.
+"""Converts an MCP tool's result to the JSON format of this service's tool results.
 
 ``text`` holds the readable text, ``structured`` the structured content, and ``omitted`` a list of
 the parts that cannot be passed on. Pictures are stored as artifacts of the run.
@@ -26,7 +26,7 @@ from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of
 from caseworker.tools.ports import ToolContext, ToolResult, failure
 
 MAX_PICTURES: Final = 10
-"""Maximum pictures per result; further ones are omitted."""
+"""Maximum number of pictures per result; further pictures are omitted."""
 _MAX_LINK_CHARS: Final = 2000
 _PICTURES: Final[Mapping[str, re.Pattern[bytes]]] = MappingProxyType(
     {
@@ -41,7 +41,7 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> ToolResult:
-    """Convert the result of a call; ``name`` is the full name of the tool.
+    """Convert an MCP tool's result; ``name`` is the tool's full name, with its server.
 
     Raises:
         ArtifactTooLargeError: a picture exceeds the run's size limit for artifacts.

@@ -1,4 +1,4 @@
-"""The MCP servers of a process: each is started on first use, and again after it was lost."""
+"""Manages a process's MCP servers: starts each on first use, and again after it was lost."""
 
 import asyncio
 import time
@@ -20,13 +20,14 @@ from caseworker.tools.ports import (
 from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
 
 PAUSE_SECONDS: Final = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
-"""Back-off before a server is restarted, by consecutive losses."""
+"""Delays in seconds before a server is restarted after its first, second and further consecutive
+losses."""
 STEADY_SECONDS: Final = 60.0
-"""A session that lasted this long resets the count of losses."""
+"""Minimum duration of a session, in seconds, that resets the count of consecutive losses."""
 
 
 class McpServer:
-    """A configured server with at most one session that accepts calls."""
+    """A configured server. At most one of its sessions accepts calls."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -66,7 +67,7 @@ class McpServer:
         return session
 
     async def aclose(self) -> None:
-        """End the session, if any, and wait until earlier sessions have closed too."""
+        """End the current session, if any, and wait until all sessions have closed."""
         current = [] if self._session is None else [self._session]
         for session in current:
             session.end("This process ends.")
@@ -75,7 +76,7 @@ class McpServer:
 
 
 class McpTool:
-    """A tool of a server; each call validates the arguments with the server's current schema."""
+    """A tool on an MCP server; each call validates its arguments with the current schema."""
 
     def __init__(self, server: McpServer, tool: str, spec: ToolSpec) -> None:
         self.spec = spec
@@ -114,7 +115,7 @@ class McpServers:
         return server in self._servers and self._servers[server].config.allows(tool)
 
     async def tools(self, server: str) -> Sequence[ToolSpec]:
-        """Return the tools of a server, by name.
+        """Return a server's tools, sorted by name.
 
         Raises:
             ServerUnavailableError: the server is unavailable or not configured.
@@ -125,7 +126,7 @@ class McpServers:
         return [tool.spec for tool in session.tools.values()]
 
     async def find(self, name: str) -> Tool:
-        """Return a tool by its full name, for which :meth:`serves` must be true."""
+        """Return a tool by its full name, for which :meth:`serves` must have returned True."""
         of, _, own = name.partition(".")
         server = self._servers[of]
         spec = spec_of(server.config, own)

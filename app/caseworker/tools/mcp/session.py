@@ -1,8 +1,8 @@
 """One session with an MCP server: connect, list tools, execute concurrent calls, and close.
 
 The SDK's client must be entered and exited by the same task, so each session has its own task. That
-task also lists the tools: at the start, when the server announces a change, and when a call timed
-out. A server that cannot list its tools in time is hung or lost. Its session then ends, and the
+task also lists the tools: at the start, when the server announces a change, and after a call timed
+out. A server that cannot list its tools in time is considered lost. Its session then ends, and the
 next caller starts a new one.
 """
 
@@ -47,11 +47,11 @@ from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
 log = structlog.get_logger(__name__)
 
 MAX_PAGES: Final = 50
-"""Maximum pages of a tool list; a longer list is truncated."""
+"""Maximum number of pages to read from a tool list; the rest of a longer list is ignored."""
 RELIST_SECONDS: Final = 1.0
-"""Minimum time between two listings after change notifications."""
+"""Minimum time in seconds between two listings after change notifications."""
 RELISTEN_SECONDS: Final = 5.0
-"""Delay before a closed stream of change notifications is reopened."""
+"""Delay in seconds before a closed stream of change notifications is reopened."""
 
 _CODES: Final = {
     CONNECTION_CLOSED: SERVER_LOST,
@@ -65,7 +65,7 @@ _TERMINATED: Final = "Session terminated"
 
 
 class Session:
-    """A connection to a server; a closed session is never reopened."""
+    """A connection to a server. A closed session is never reopened."""
 
     def __init__(self, config: ServerConfig) -> None:
         """Start connecting, in a separate task."""
@@ -93,7 +93,7 @@ class Session:
         return self._task.done()
 
     async def opened(self) -> None:
-        """Wait until calls can be made.
+        """Wait until the session accepts calls.
 
         Raises:
             ServerUnavailableError: the server cannot be started or does not respond.
@@ -111,12 +111,12 @@ class Session:
         await asyncio.wait([self._task])
 
     async def call(self, tool: str, args: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool by the server's own name for it.
+        """Call a tool; ``tool`` is its name on the server.
 
-        A cancelled caller returns at once; the server is notified in the background.
+        A cancelled caller returns immediately. The server is notified in the background.
 
         Raises:
-            ToolRefusedError: there is no result; its code gives the reason.
+            ToolRefusedError: the call has no result; the error's code gives the reason.
         """
         call = asyncio.create_task(self._request(tool, args))
         self._calls.add(call)

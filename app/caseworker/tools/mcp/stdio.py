@@ -2,7 +2,7 @@
 
 The SDK's own transport buffers lines of any length, so this module replaces it. The child leads its
 own process group. It is stopped as the protocol specifies: its stdin is closed, then the group gets
-SIGTERM, then SIGKILL. If this process is killed, the kernel closes the child's stdin, which tells
+SIGTERM, then SIGKILL. If this process is killed, the kernel closes the child's stdin, which signals
 the child to exit.
 """
 
@@ -35,11 +35,13 @@ TOO_LARGE_CODE: Final = -32090
 """JSON-RPC error code for a response that exceeds the size limit."""
 
 STOP_SECONDS: Final = 1.0
-"""Time for a child to exit after its stdin was closed, and again after SIGTERM."""
+"""Time in seconds that a child has to exit after its stdin was closed, and again after SIGTERM."""
 MAX_SKIPPED_BYTES: Final = 64 << 20
-"""Bytes skipped of a line that is too long; a child that writes more is stopped."""
+"""Maximum number of bytes to skip in a line that is too long. A child that writes more is
+stopped."""
 MAX_UNASKED: Final = 5000
-"""Messages within ``WINDOW_SECONDS`` that are not responses; a child that sends more is stopped."""
+"""Maximum number of messages within ``WINDOW_SECONDS`` that are not responses. A child that sends
+more is stopped."""
 WINDOW_SECONDS: Final = 10.0
 _CHUNK_BYTES: Final = 64 * 1024
 _QUEUED: Final = 64
@@ -54,11 +56,11 @@ Streams = tuple[
 
 
 class FloodError(Exception):
-    """A child wrote more than the limits allow."""
+    """A child process wrote more than the limits allow."""
 
 
 class Lines:
-    """Splits a stream into messages; of a line that is too long only the two ends are kept."""
+    """Splits a stream into messages. Of a line that is too long, only both ends are kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
@@ -67,7 +69,7 @@ class Lines:
         self._unasked, self._since = 0, time.monotonic()
 
     def feed(self, chunk: bytes) -> Iterator[SessionMessage]:
-        """Yield the messages that a chunk completes; lines that are not messages are skipped.
+        """Yield the messages that a chunk completes; skip lines that are not messages.
 
         Raises:
             FloodError: the child exceeded a limit.
@@ -119,9 +121,9 @@ class Lines:
 async def stdio_transport(
     config: ServerConfig, ended: Callable[[str], None]
 ) -> AsyncIterator[Streams]:
-    """Start the program of a server and yield its message streams.
+    """Launch an MCP server process and yield its message streams.
 
-    ``ended`` is called with a description once the program closes its output.
+    ``ended`` is called with the reason once the process closes its output.
 
     Raises:
         OSError: the program cannot be started.

@@ -1,1 +1,1 @@
-"""Metrics of price and number series, each with an exact definition."""
+"""Metrics for price and number series, each with an exact definition."""

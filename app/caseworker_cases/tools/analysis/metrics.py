@@ -21,7 +21,7 @@ RECENT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Number of observations in a moving average, and in a year."""
+    """Options for a metric: the number of observations in a moving average, and in a year."""
 
     window: int
     periods_per_year: int
@@ -29,38 +29,41 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of a metric."""
+    """The value of a metric, with its unit and details."""
 
     value: float
     unit: str
     formula: str
     details: dict[str, Any]
-    """Additional JSON values; returns among them are in percent as well."""
+    """Additional JSON values. Returns among them are also percentages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of one series, with its minimum number of observations and its options."""
+    """A metric for one series, with its minimum number of observations and its options."""
 
     words: str
-    """Its name in a sentence."""
+    """The metric's name as it appears within a sentence."""
     least: int
     compute: Callable[[Observations, Options], Finding]
     uses: frozenset[str] = frozenset()
 
 
 def simple_returns(values: Sequence[float]) -> list[float]:
-    """Return value / previous value - 1 for every value but the first."""
+    """Return ``value / previous value - 1`` for every value but the first."""
     return [later / earlier - 1 for earlier, later in pairwise(values)]
 
 
 def log_returns(values: Sequence[float]) -> list[float]:
-    """Return ln(value / previous value) for every value but the first."""
+    """Return ``ln(value / previous value)`` for every value but the first."""
     return [math.log(later / earlier) for earlier, later in pairwise(values)]
 
 
 def drawdowns(values: Sequence[float]) -> list[float]:
-    """Return 1 - value / highest value so far, each from 0 to below 1; values are above zero."""
+    """Return ``1 - value / highest value so far`` for every value.
+
+    Values must be above zero. A drawdown is at least 0 and below 1.
+    """
     return [1 - value / peak for value, peak in zip(values, accumulate(values, max), strict=True)]
 
 
@@ -243,7 +246,7 @@ def _r_squared(times: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def correlation_of_returns(one: Observations, other: Observations) -> Finding:
-    """Return Pearson's correlation of the simple returns of two series on their common days."""
+    """Return Pearson's correlation between two series' simple returns on their common days."""
     returns = simple_returns(one.positive()), simple_returns(other.positive())
     try:
         found = correlation(*returns)
@@ -288,10 +291,9 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "worst_day": Metric("worst day", 2, _extreme_day(min, "smallest")),
     }
 )
-"""The metrics of a single series; ``correlation`` takes two."""
+"""The metrics for a single series, keyed by name; ``correlation`` takes two series."""
 
 CORRELATION = "correlation"
 LEAST_FOR_CORRELATION = 4
-"""Minimum number of common observations, which gives three returns; two points always fit a
-line."""
+"""Minimum number of common observations. Four give three returns; two points always fit a line."""
 NAMES = (*METRICS, CORRELATION)

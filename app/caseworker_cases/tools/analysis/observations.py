@@ -1,4 +1,4 @@
-"""The input of an analysis: an ordered series of numbers, often with days, and its source.
+"""The input for an analysis: an ordered series of numbers, often with days, and its source.
 
 Unsuitable input raises ``ToolRefusedError``, here and in the metrics.
 """
@@ -16,9 +16,10 @@ from caseworker_cases.stocks.prices import DailyPrice, PriceSeries, PriceSource
 ADJUSTED_CLOSE = "adjusted_close"
 FIELDS = ("close", "open", "high", "low", "volume", ADJUSTED_CLOSE)
 LEAST_POSITIVE = 1e-15
-"""Smaller values are treated as zero in ratios, so that no ratio overflows."""
+"""Minimum value that ratios accept. Smaller values are treated as zero, so that no ratio
+overflows."""
 SPLIT_RATIO = 1.2
-"""If the adjustment changes by this factor between two days, shares were split."""
+"""Minimum ratio between the adjustment factors of two days that indicates a share split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,35 +27,35 @@ class Observations:
     """A series of finite numbers in chronological order."""
 
     name: str
-    """A description of the series, such as ``AAPL adjusted close``."""
+    """Description of the series, such as ``AAPL adjusted close``."""
     unit: str
     values: tuple[float, ...]
     days: tuple[date, ...] | None = None
-    """The day of each value, strictly ascending; None if the days are not known."""
+    """Day of each value, strictly ascending; None if the days are not known."""
     source: str = "given values"
     symbol: str | None = None
     note: str | None = None
-    """A note needed to interpret the numbers, such as splits."""
+    """Note needed to interpret the numbers, such as about splits; None without a note."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def at(self, index: int) -> dict[str, Any]:
-        """Return the date of a value, or its position from 1."""
+        """Return a value's date as a JSON object, or its one-based position if it has no date."""
         if self.days is None:
             return {"position": index + 1}
         return {"date": self.days[index].isoformat()}
 
     def place(self, index: int) -> dict[str, Any]:
-        """Return a value together with its date or position."""
+        """Return a value together with its date or position, as a JSON object."""
         return {**self.at(index), "value": self.values[index]}
 
     def ends(self) -> dict[str, Any]:
-        """Return the first and the last value with their dates or positions."""
+        """Return the first and the last value with their dates or positions, as a JSON object."""
         return {"first": self.place(0), "last": self.place(len(self) - 1)}
 
     def positive(self) -> tuple[float, ...]:
-        """Return the values; refuse them if one is not above zero."""
+        """Return the values; raise ToolRefusedError if any of them is not above zero."""
         if min(self.values) < LEAST_POSITIVE:
             raise ToolRefusedError(
                 "Returns and drawdowns are defined for values above zero only; one of these is"
@@ -64,13 +65,13 @@ class Observations:
         return self.values
 
     def on(self, days: tuple[date, ...]) -> "Observations":
-        """Return the series restricted to these days."""
+        """Return the series restricted to the given days."""
         known = dict(zip(self.days or (), self.values, strict=True))
         return replace(self, values=tuple(known[day] for day in days), days=days)
 
 
 def common(*series: Observations) -> tuple[Observations, ...]:
-    """Restrict all series to their common days; series without days must have equal length."""
+    """Restrict all series to their common days. Series without days must have equal length."""
     days = [set(observed.days) for observed in series if observed.days is not None]
     if len(days) == len(series):
         shared = tuple(sorted(set.intersection(*days)))
@@ -84,7 +85,7 @@ def common(*series: Observations) -> tuple[Observations, ...]:
 
 
 async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> Observations:
-    """Fetch the prices or volumes that the arguments request."""
+    """Fetch the prices or volumes that the tool arguments request."""
     field, adjusted = args.get("field", "close"), args.get("price", "adjusted") == "adjusted"
     if field == ADJUSTED_CLOSE:
         field, adjusted = "close", True
@@ -107,7 +108,7 @@ async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> O
 
 
 def given(args: Mapping[str, Any], name: str = "values") -> Observations:
-    """Return the series from the numbers and dates in the arguments."""
+    """Build the series from the numbers and dates in the tool arguments."""
     numbers = tuple(float(value) for value in args[name])
     days = None
     if "dates" in args:

@@ -1,4 +1,4 @@
-"""The results of the analysis tools, with rounding and a sentence for each."""
+"""Builds the results of the analysis tools, with rounding and a sentence for each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,19 @@ from caseworker_cases.tools.analysis.metrics import Finding, Metric, Options
 from caseworker_cases.tools.analysis.observations import Observations
 
 HIGHEST, LOWEST = "highest", "lowest"
-"""Whether a ranking starts with the highest or the lowest value."""
+"""Rankings may start with the highest or with the lowest value."""
 LEAST_DECIMALS = 4
 LEAST_DIGITS = 6
-"""Default minimum of decimals and of significant digits of a number."""
+"""Default minimum number of decimals, and of significant digits, in a rounded number."""
 _WHOLE_FROM = 1e15
 """Larger floats have no decimals worth rounding."""
 
 
 def found_in(words: str, finding: Finding, *series: Observations) -> ToolResult:
-    """Return a finding with its context (series, formula, source), ready for ``worded``."""
+    """Build a result from a finding and its series; ``worded`` then adds its sentence.
+
+    The result includes the series' names, the formula and the source.
+    """
     result: ToolResult = {
         "value": finding.value,
         "unit": finding.unit,
@@ -32,9 +35,10 @@ def found_in(words: str, finding: Finding, *series: Observations) -> ToolResult:
 
 
 def ranked(metric: Metric, options: Options, first: str, *series: Observations) -> ToolResult:
-    """Rank symbols by a metric; return the first symbol and all values in order.
+    """Rank symbols by a metric and return the top symbol and all values, best first.
 
-    ``series`` are prices of different symbols on the same days.
+    ``first`` is ``HIGHEST`` or ``LOWEST``: whether the ranking starts with the highest or the
+    lowest value. ``series`` are prices of different symbols on the same days.
     """
     found = [(observed.symbol, metric.compute(observed, options)) for observed in series]
     units = sorted({one.unit for _, one in found})
@@ -73,7 +77,7 @@ def _with_origin(result: ToolResult, series: Sequence[Observations]) -> ToolResu
 
 
 def worded(result: ToolResult) -> ToolResult:
-    """Replace ``words`` by a sentence with the main value; call it after rounding."""
+    """Replace ``words`` by a sentence that states the main value; call it after rounding."""
     words, of, unit = result.pop("words"), result["of"], result["unit"]
     period = f" from {result['start']} to {result['end']}" if "start" in result else ""
     value = f"{result['value']:,}".removesuffix(".0")
@@ -82,7 +86,7 @@ def worded(result: ToolResult) -> ToolResult:
 
 
 def rounded(value: Any, decimals: int | None) -> Any:
-    """Round every float in a JSON value, halves away from zero."""
+    """Round every float in a JSON value; halves are rounded away from zero."""
     if isinstance(value, Mapping):
         return {name: rounded(part, decimals) for name, part in value.items()}
     if isinstance(value, list):

@@ -19,10 +19,10 @@ from caseworker_cases.tools.arithmetic.real import (
 )
 
 MAX_FACTORIAL = 449
-"""The largest number whose factorial fits into ``MAX_DIGITS`` digits."""
+"""Largest number whose factorial has at most ``MAX_DIGITS`` digits."""
 MAX_DECIMALS = 100
 MANY = 100
-"""Maximum number of arguments of a variadic function."""
+"""Maximum number of arguments for a function with any number of arguments."""
 _MAX_WHOLE_LOGARITHM = 10_000
 
 CONSTANTS: Mapping[str, Decimal] = {
@@ -33,7 +33,7 @@ CONSTANTS: Mapping[str, Decimal] = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the expression language, with its number of arguments."""
+    """A function in expressions, with the number of arguments that it accepts."""
 
     name: str
     fewest: int
@@ -52,7 +52,7 @@ class Function:
 
 
 def function_table(arithmetic: RealArithmetic) -> dict[str, Function]:
-    """Return all functions by name, implemented with ``arithmetic``."""
+    """Return all functions by name; they compute with ``arithmetic``."""
     library = _Library(arithmetic)
     table = (
         Function("abs", 1, 1, lambda value: negate(value) if value < 0 else value),

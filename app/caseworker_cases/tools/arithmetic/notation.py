@@ -18,7 +18,7 @@ from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.tools.arithmetic.real import MAX_DIGITS, too_large
 
 MAX_DEPTH = 30
-"""Maximum nesting of parentheses."""
+"""Maximum nesting depth of parentheses."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"

@@ -1,10 +1,10 @@
 """Real numbers that stay exact as long as possible.
 
 A value is a ``Fraction`` while it is exact: sums, products, quotients, whole powers and perfect
-roots of exact numbers. It becomes, and stays, a ``Decimal`` of ``WORKING_DIGITS`` digits when it is
-irrational (``sqrt(2)``) or when its fraction needs more than ``MAX_DIGITS`` digits. The type
-therefore shows whether a result is exact. Every value stays below ``10 ** MAX_DIGITS``, which
-bounds the time of each operation.
+roots of exact numbers. It becomes, and stays, a ``Decimal`` of ``WORKING_DIGITS`` digits in two
+cases: it is irrational (``sqrt(2)``), or its fraction needs more than ``MAX_DIGITS`` digits. The
+type therefore shows whether a result is exact. Every value stays below ``10 ** MAX_DIGITS``, which
+limits the time of each operation.
 """
 
 import decimal
@@ -17,16 +17,16 @@ from fractions import Fraction
 from caseworker.tools.ports import ToolRefusedError
 
 Real = Fraction | Decimal
-"""An exact value, or one rounded to ``WORKING_DIGITS`` digits."""
+"""A real number: an exact ``Fraction``, or a ``Decimal`` rounded to ``WORKING_DIGITS`` digits."""
 
 MAX_DIGITS = 1000
-"""Maximum digits of an integer, and of the numerator and denominator of a fraction."""
+"""Maximum number of digits of an integer, and of the numerator and denominator of a fraction."""
 WORKING_DIGITS = 50
-"""Significant digits of an inexact value; more than a result shows."""
+"""Number of significant digits of an inexact value, more than a result shows."""
 SHOWN_DIGITS = 34
-"""Significant digits of a rounded result (those of IEEE decimal128)."""
+"""Number of significant digits of a rounded result (those of IEEE decimal128)."""
 MAX_EXACT_DECIMALS = 100
-"""Maximum decimal places for writing a finite decimal in full."""
+"""Maximum number of decimal places for writing a finite decimal in full."""
 
 _LIMIT = 10**MAX_DIGITS
 _MAX_BITS = _LIMIT.bit_length()
@@ -46,7 +46,7 @@ def too_large(message: str) -> ToolRefusedError:
 
 
 class RealArithmetic:
-    """The operations on ``Real``; undefined or too large results raise ToolRefusedError."""
+    """Arithmetic on ``Real``; undefined or too large results raise ToolRefusedError."""
 
     def __init__(self) -> None:
         self.context = decimal.Context(
@@ -91,7 +91,7 @@ class RealArithmetic:
         return self.guard(self.context.divide, left, right)
 
     def divide_whole(self, left: Real, right: Real) -> Real:
-        """Return the floor of ``left / right``."""
+        """Return ``left / right``, rounded down to an integer."""
         return self.floor(self.divide(left, right))
 
     def remainder(self, left: Real, right: Real) -> Real:
@@ -115,7 +115,7 @@ class RealArithmetic:
         return self.guard(self.context.power, base, exponent)
 
     def root(self, value: Real, degree: Real) -> Real:
-        """Return the real root of integer degree: ``root(-8, 3)`` is -2."""
+        """Return the real root with an integer degree: ``root(-8, 3)`` is -2."""
         if isinstance(degree, Decimal) or not is_whole(degree) or not 2 <= degree <= _MAX_ROOT:
             raise undefined(f"the degree of a root must be a whole number from 2 to {_MAX_ROOT}")
         if value < 0:
@@ -131,7 +131,7 @@ class RealArithmetic:
         return value.to_integral_value(decimal.ROUND_FLOOR)
 
     def fitted(self, value: Fraction) -> Real:
-        """Return the value unchanged if it is within ``MAX_DIGITS``, else as a rounded Decimal."""
+        """Return the value unchanged if it fits into ``MAX_DIGITS``, else as a rounded Decimal."""
         if abs(value.numerator) < _LIMIT and value.denominator < _LIMIT:
             return value
         return self.rounded(value)
@@ -143,7 +143,7 @@ class RealArithmetic:
         return self.guard(self.context.divide, Decimal(value.numerator), Decimal(value.denominator))
 
     def guard(self, operation: Callable[..., Decimal], *operands: Real) -> Decimal:
-        """Apply ``operation`` to the rounded operands; translate decimal signals to errors."""
+        """Apply ``operation`` to the rounded operands; convert decimal signals to errors."""
         try:
             return operation(*map(self.rounded, operands))
         except decimal.Overflow:
@@ -182,7 +182,7 @@ def _exact_power(base: Real, exponent: Real) -> Fraction | None:
 
 
 def exact_root(value: Fraction, degree: int) -> Fraction | None:
-    """Return the exact root of a perfect power, else None."""
+    """Return the exact root if ``value`` is a perfect power, otherwise None."""
     if value < 0 or degree > _MAX_ROOT:
         return None
     root = Fraction(_whole_root(value.numerator, degree), _whole_root(value.denominator, degree))

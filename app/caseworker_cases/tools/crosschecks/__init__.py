@@ -2,6 +2,6 @@
 
 Running a tool again on the same arguments only shows that it is deterministic. Here its value is
 recomputed by another method. Expressions use Python's integers and floats instead of exact
-decimals. Dates use day numbers instead of a date library. Price figures use other formulas on the
+decimals. Dates use day numbers instead of a date library. Price metrics use other formulas on the
 whole series. Each function returns True or False, or None if it has no other method.
 """

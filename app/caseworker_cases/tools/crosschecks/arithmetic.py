@@ -1,4 +1,4 @@
-"""Recalculates expressions in Python's integers and binary floats."""
+"""Recalculates expressions with Python's integers and binary floats."""
 
 import ast
 import math
@@ -21,7 +21,7 @@ class _UndecidedError(Exception):
 def agrees(expression: str, value: str) -> bool | None:
     """Return whether an expression in Python notation evaluates to ``value``.
 
-    Integers must be equal; other numbers must agree to nine digits. None: undecidable.
+    Integers must be equal. Other numbers must agree to nine digits. None means undecidable.
     """
     try:
         found = _value(ast.parse(expression, mode="eval").body)

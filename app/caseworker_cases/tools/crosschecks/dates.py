@@ -1,6 +1,6 @@
-"""Recalculates dates by day numbers, without a date library and with its own date parser.
+"""Recalculates dates with day numbers, without a date library and with its own date parser.
 
-A day number counts days of the Gregorian calendar from a fixed day (Fliegel and Van Flandern).
+A day number counts the days of the Gregorian calendar from a fixed day (Fliegel and Van Flandern).
 Modulo seven it is 0 on a Monday.
 """
 
@@ -22,7 +22,7 @@ _RELATIVE = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _STEPS = {"days": 1, "weeks": 7}
 
 Date = tuple[int, int, int]
-"""Year, month and day."""
+"""A date as year, month and day."""
 
 
 class _UndecidedError(Exception):
@@ -30,7 +30,7 @@ class _UndecidedError(Exception):
 
 
 def agrees(args: Mapping[str, Any], result: ToolResult, context: ToolContext) -> bool | None:
-    """Return whether the value of a calendar operation is correct; None if undecidable."""
+    """Return whether a calendar operation's value is correct; None if that is undecidable."""
     try:
         if args["operation"] == "now":
             said = datetime.fromisoformat(result["iso"])

@@ -19,7 +19,10 @@ Days = Sequence[DailyPrice]
 async def days_agree(
     source: PriceSource, args: Mapping[str, Any], result: ToolResult
 ) -> bool | None:
-    """Return whether a summary of fetched days, and the value of a single day, are correct."""
+    """Return whether a summary of fetched days, and a single day's value, are correct.
+
+    None means undecidable.
+    """
     days = await _days(source, symbol_of(args["symbol"]), args)
     if not days:
         return None
@@ -34,7 +37,10 @@ async def days_agree(
 async def picture_agrees(
     source: PriceSource, args: Mapping[str, Any], result: ToolResult
 ) -> bool | None:
-    """Return whether the symbols and days that a picture reports match the prices."""
+    """Return whether a chart's reported symbols and days match the prices.
+
+    None means undecidable.
+    """
     symbols = [symbol_of(name) for name in args.get("symbols") or [args["symbol"]]]
     found = [await _days(source, symbol, args) for symbol in symbols]
     if not all(found):
@@ -47,7 +53,10 @@ async def picture_agrees(
 async def metric_agrees(
     source: PriceSource, args: Mapping[str, Any], result: ToolResult
 ) -> bool | None:
-    """Return whether a figure of one or several stocks is correct."""
+    """Return whether a metric's value for one or several stocks is correct.
+
+    None means undecidable.
+    """
     decimals, metric = int(args.get("decimals", _LEAST_DECIMALS)), args["metric"]
     if "periods_per_year" in args:
         return None

@@ -1,1 +1,1 @@
-"""Parsing of written dates, and calculations with dates."""
+"""Parsing written dates, and calculating with dates."""

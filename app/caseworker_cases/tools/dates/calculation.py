@@ -1,4 +1,4 @@
-"""Arithmetic on dates, and English names of dates independent of the locale.
+"""Date arithmetic, and English date names that do not depend on the locale.
 
 Results before year 1 or after year 9999 raise ``ToolRefusedError``.
 """
@@ -29,12 +29,12 @@ def month_and_day(day: date) -> str:
 
 
 def weekday_name(day: date) -> str:
-    """Return the English weekday name of a date."""
+    """Return the English name of a date's weekday."""
     return WEEKDAYS[day.weekday()]
 
 
 def in_words(day: date) -> str:
-    """Return a date in the standard form of results: ``Monday, September 8, 2025``."""
+    """Return a date in the format that results use: ``Monday, September 8, 2025``."""
     return f"{weekday_name(day)}, {month_and_day(day)}"
 
 
@@ -44,7 +44,7 @@ def counted(number: int | str, unit: str) -> str:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Return ``1 day``, ``1 day and 2 hours`` or ``1 day, 2 hours and 5 minutes``."""
+    """Join parts in English: ``1 day``, ``1 day and 2 hours``, or three with commas."""
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
@@ -103,12 +103,12 @@ def days_in_month(year: int, month: int) -> int:
 
 
 def end_of_month(year: int, month: int) -> date:
-    """Return the last date of a month."""
+    """Return the last day of a month."""
     return date(year, month, days_in_month(year, month))
 
 
 def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
-    """Return the nth Monday (``weekday`` 0) to Sunday of a month; ``nth`` -1 is the last."""
+    """Return the date of a month's nth ``weekday`` (0 is Monday); ``nth`` -1 is the last one."""
     weeks = calendar.monthcalendar(year, month)
     days = [week[weekday] for week in weeks if week[weekday]]
     if nth > len(days):
@@ -118,13 +118,16 @@ def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
 
 
 def next_weekday(day: date, weekday: int, *, forward: bool) -> date:
-    """Return the nearest date with this weekday strictly after ``day``, or strictly before it."""
+    """Return the nearest date with this weekday after ``day``, or before it if not ``forward``.
+
+    ``day`` itself is never returned.
+    """
     distance = (weekday - day.weekday()) % 7 if forward else (day.weekday() - weekday) % 7
     return shifted(day, (distance or 7) * (1 if forward else -1), "days")
 
 
 def whole_months_between(start: date, end: date) -> tuple[int, int]:
-    """Return the full months from ``start`` to a later ``end``, and the remaining days."""
+    """Return the number of full months from ``start`` to a later ``end``, and of days left over."""
     months = (end.year - start.year) * 12 + end.month - start.month
     if _months_after(start, months) > end:
         months -= 1

@@ -1,4 +1,4 @@
-"""The arguments of one calendar operation, with the current time and zone."""
+"""The arguments for one calendar operation, with the current time and time zone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,36 +11,36 @@ from caseworker_cases.tools.dates.calculation import UNITS, WEEKDAYS, Unit, outs
 from caseworker_cases.tools.dates.reader import DateReader, instant_of, iso_moment, split_time
 
 RELATIVE_DAYS: Mapping[str, int] = {"yesterday": -1, "today": 0, "tomorrow": 1}
-"""Words for relative dates, with their distance from today in days."""
+"""Maps words for relative dates to their distance from today, in days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Typed access to arguments that match the schema of the calendar tool.
+    """Typed access to arguments that match the calendar tool's schema.
 
-    Every method raises ``ToolRefusedError`` for an unusable value.
+    Every method raises ``ToolRefusedError`` if a value is invalid.
     """
 
     args: Mapping[str, Any]
     reader: DateReader
     zone: ZoneInfo
     now: datetime
-    """Timezone-aware; today is its date in ``zone``."""
+    """Current time, timezone-aware. Today is its date in ``zone``."""
 
     def has(self, name: str) -> bool:
         """Return whether the argument was given."""
         return name in self.args
 
     def number(self, name: str) -> int:
-        """Return an integer argument; JSON may write it as 2 or as 2.0."""
+        """Return an integer argument, which JSON may write as 2 or as 2.0."""
         return int(self.args[name])
 
     def weekday(self) -> int:
-        """Return 0 for Monday to 6 for Sunday."""
+        """Return the weekday argument as a number from 0 (Monday) to 6 (Sunday)."""
         return WEEKDAYS.index(self.args["weekday"])
 
     def unit(self, default: Unit | None = None) -> Unit:
-        """Return the date unit to count in."""
+        """Return the unit argument, or ``default`` if it was not given."""
         wanted = self.args.get("unit", default)
         for unit in UNITS:
             if unit == wanted:
@@ -51,7 +51,7 @@ class Inputs:
         )
 
     def today(self) -> date:
-        """Return today's date in the zone."""
+        """Return today's date in the time zone."""
         return self.now.astimezone(self.zone).date()
 
     def day(self, name: str = "date") -> date:
@@ -65,7 +65,7 @@ class Inputs:
         return self.today() + timedelta(days=distance)
 
     def moment(self, name: str = "date") -> datetime:
-        """Parse an argument as an instant; a time without an offset is local to the zone."""
+        """Parse an argument as an instant; a time without an offset is local to ``zone``."""
         text = " ".join(self.args[name].split())
         if text.lower() == "now":
             return self.now.astimezone(self.zone).replace(microsecond=0)
@@ -85,7 +85,7 @@ class Inputs:
             raise outside_years() from None
 
     def in_zone(self, name: str) -> "Inputs":
-        """Return the same arguments, interpreted in the zone named by an argument."""
+        """Return a copy of the inputs in the time zone that an argument names."""
         return replace(self, zone=zone_named(self.args[name]))
 
 
@@ -103,7 +103,7 @@ def zone_named(name: str) -> ZoneInfo:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return an instant in UTC; comparing two times in one zone would compare their wall clocks."""
+    """Convert an instant to UTC; Python compares two times in one zone by their wall clocks."""
     try:
         return moment.astimezone(UTC)
     except OverflowError:

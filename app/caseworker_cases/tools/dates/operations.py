@@ -1,4 +1,4 @@
-"""The operations of the calendar tool by name."""
+"""The calendar tool's operations by name."""
 
 import calendar
 from collections.abc import Callable, Mapping
@@ -23,19 +23,19 @@ from caseworker_cases.tools.dates.calculation import (
 from caseworker_cases.tools.dates.inputs import Inputs, in_utc
 
 CLOCK_UNITS = ("hours", "minutes", "seconds")
-"""Units for durations between instants, not between dates."""
+"""Units for durations between instants. They do not apply to dates."""
 UNIT_SECONDS: Mapping[str, int] = MappingProxyType(
     {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 )
-"""Units of fixed length in seconds; a day between two instants is 24 hours."""
+"""Length of each fixed-length unit in seconds. A day between two instants is 24 hours."""
 DECIMALS = 6
-"""Decimals of an elapsed time."""
+"""Number of decimals to which an elapsed time is rounded."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation with the names of its required and optional arguments."""
+    """A calendar operation, with the names of its required and optional arguments."""
 
     perform: Callable[[Inputs], ToolResult]
     needs: str = ""
@@ -43,7 +43,7 @@ class Operation:
 
 
 def perform(operation: str, inputs: Inputs) -> ToolResult:
-    """Validate the arguments of an operation and run it."""
+    """Validate the arguments for an operation and run it."""
     chosen = OPERATIONS[operation]
     given = inputs.args.keys() - {"operation", "timezone"}
     needs, takes = set(chosen.needs.split()), set(chosen.takes.split())

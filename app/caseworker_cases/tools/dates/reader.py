@@ -52,7 +52,7 @@ _WEEKDAY = re.compile(rf"\b({'|'.join(sorted(_WEEKDAY_WORDS))})\b[.,]*", re.ASCI
 
 
 class DateReader:
-    """Parses written dates; create it once: importing and warming dateparser takes 0.3 s."""
+    """Parses written dates. Create it only once: importing and warming dateparser takes 0.3 s."""
 
     def __init__(self) -> None:
         # Imported here so that a process without the calendar tool does not load it.
@@ -64,7 +64,7 @@ class DateReader:
         self._readings("1 January 2000")
 
     def read(self, text: str, zone: tzinfo) -> date:
-        """Parse a date; an instant with an offset is converted to ``zone`` first."""
+        """Parse a date. An instant with an offset is converted to ``zone`` first."""
         text = " ".join(text.split()) if len(text) <= MAX_LENGTH else ""
         if not text.isascii() or not text:
             raise _unreadable(text)
@@ -154,7 +154,10 @@ def _unreadable(text: str) -> ToolRefusedError:
 
 
 def iso_moment(text: str) -> datetime | None:
-    """Parse an ISO 8601 date with a time, with or without an offset; None if it is not one."""
+    """Parse an ISO 8601 date with a time; return None if the text is not one.
+
+    The offset is optional.
+    """
     if not _ISO_MOMENT.fullmatch(text):
         return None
     try:
@@ -164,7 +167,7 @@ def iso_moment(text: str) -> datetime | None:
 
 
 def split_time(text: str) -> tuple[str, time] | None:
-    """Split ``March 3, 2025 at 3 pm`` into its date text and its time; None without a time."""
+    """Split text such as ``March 3, 2025 at 3 pm`` into its date and time; None without a time."""
     found = _DATE_AND_TIME.fullmatch(text)
     if found is None or (found["minute"] is None and found["half"] is None):
         return None  # a number alone can be a day or a year
@@ -184,7 +187,11 @@ def split_time(text: str) -> tuple[str, time] | None:
 
 
 def instant_of(local: datetime, zone: ZoneInfo) -> datetime:
-    """Return the instant of a local time in ``zone``; refuse skipped and ambiguous times."""
+    """Return the instant of a local time in ``zone``.
+
+    Raises:
+        ToolRefusedError: the local time does not exist or occurs twice because clocks change.
+    """
     before, after = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     if before.utcoffset() == after.utcoffset():
         return before

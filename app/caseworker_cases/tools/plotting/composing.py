@@ -1,4 +1,4 @@
-"""Turns prices into a chart description: its texts, values and candles."""
+"""Converts prices to a chart description: its labels, values and candles."""
 
 import unicodedata
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,9 +16,9 @@ from caseworker_cases.tools.plotting.picture import Format, Kind, Picture, Serie
 MAX_TITLE_CHARS = 120
 LEAST_DAYS = 2
 AXIS_PIXELS = 110
-"""Approximate width taken by axis numbers and margins."""
+"""Approximate width of axis numbers and margins, in pixels."""
 PIXELS_A_CANDLE = 4.5
-"""Minimum pixels for each candle; narrower ones are indistinguishable."""
+"""Minimum width for each candle, in pixels; narrower candles are indistinguishable."""
 TITLES: Mapping[Kind, str] = MappingProxyType(
     {Kind.LINE: "closing price", Kind.CANDLES: "price range", Kind.DRAWDOWN: "drawdown"}
 )
@@ -26,7 +26,7 @@ TITLES: Mapping[Kind, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotRequest:
-    """Options for drawing prices; sizes in pixels."""
+    """Options for a price chart; sizes are in pixels."""
 
     kind: Kind
     format: Format
@@ -37,7 +37,7 @@ class PlotRequest:
 
 
 def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
-    """Return the chart of one series, or of several indexed to 100 at the start."""
+    """Build the chart for one series, or for several that are indexed to 100 at the start."""
     shared = set.intersection(*({day.day for day in series.days} for series in several))
     if len(shared) < LEAST_DAYS:
         raise ToolRefusedError(
@@ -66,7 +66,10 @@ def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
 
 
 def clean_title(title: str) -> str:
-    """Return a title as a single line: control characters become spaces, and it is truncated."""
+    """Return a title as a single line.
+
+    Control characters become spaces, and a long title is truncated.
+    """
     visible = "".join(" " if unicodedata.category(sign)[0] == "C" else sign for sign in title)
     return " ".join(visible.split())[:MAX_TITLE_CHARS].rstrip()
 
@@ -137,10 +140,10 @@ def _title(several: Sequence[PriceSeries], request: PlotRequest) -> str:
 
 
 class Candle(NamedTuple):
-    """The prices of one period."""
+    """The open, high, low and close prices of one period."""
 
     day: date
-    """The middle of the period."""
+    """Day in the middle of the period."""
     open: float
     high: float
     low: float
@@ -149,13 +152,13 @@ class Candle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The period that one candle covers."""
+    """The length of the periods that candles cover."""
 
     name: str
     width_days: float
-    """Width of a candle in days: the trading time of the period."""
+    """Width of a candle in days: the trading time in its period."""
     every_days: float
-    """Average number of calendar days between candles."""
+    """Average number of calendar days from one candle to the next."""
     key: Callable[[date], Hashable]
     middle: Callable[[date], date]
 
@@ -174,14 +177,14 @@ PERIODS = (
 
 
 def period_for(first: date, last: date, pixels: float) -> Period:
-    """Return the shortest period whose candles are distinguishable on this width."""
+    """Return the shortest period whose candles can be distinguished in this width."""
     most = pixels / PIXELS_A_CANDLE
     span = (last - first).days + 1
     return next((period for period in PERIODS if span / period.every_days <= most), PERIODS[-1])
 
 
 def candles_of(days: Sequence[DailyPrice], period: Period, *, adjusted: bool) -> list[Candle]:
-    """Return the candles of the trading days, in order.
+    """Return the candles for the trading days, in chronological order.
 
     If ``adjusted``, all four prices of a day are multiplied by the adjustment factor of its close.
     """

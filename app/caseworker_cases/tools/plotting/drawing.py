@@ -1,4 +1,4 @@
-"""Renders a chart to bytes; the same chart always gives the same bytes."""
+"""Renders a chart to bytes. The same chart always gives the same bytes."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ from caseworker_cases.tools.plotting.picture import (
 SINGLE_WIDTH, SEVERAL_WIDTH = 1.6, 1.4
 LABEL_CHAR_PIXELS = 8.8
 CANDLE_SHARE = 0.68
-"""Width of a candle's body as a share of its period."""
+"""Width of a candle's body as a fraction of its period."""
 BASE = 100.0
 POINTS_PER_INCH = 72
 
@@ -47,7 +47,7 @@ _METADATA: dict[Format, dict[str, str | None]] = {
 
 
 class CapExceededError(Exception):
-    """The output exceeds the size limit."""
+    """A rendered chart exceeds the size limit."""
 
 
 class _CappedBytes(io.BytesIO):
@@ -65,10 +65,10 @@ class _CappedBytes(io.BytesIO):
 
 
 def drawn(picture: Picture, max_bytes: int) -> bytes:
-    """Return the chart as a PNG or SVG file.
+    """Render the chart as a PNG or SVG file.
 
     Raises:
-        CapExceededError: it would exceed ``max_bytes``; rendering stops there.
+        CapExceededError: the file would exceed ``max_bytes``; rendering stops there.
     """
     with matplotlib.rc_context(dict(SETTINGS)):
         frame = framed(picture)
@@ -182,7 +182,10 @@ def _label_ends(frame: Frame, labels: Sequence[str]) -> None:
 
 
 def apart(heights: Sequence[float], distance: float) -> list[float]:
-    """Return the heights moved apart to at least ``distance``, in the same order."""
+    """Return the label heights, moved so that neighbours are at least ``distance`` apart.
+
+    The order stays the same.
+    """
     order = sorted(range(len(heights)), key=heights.__getitem__)
     moved = list(heights)
     for below, above in pairwise(order):

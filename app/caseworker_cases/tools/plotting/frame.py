@@ -1,4 +1,4 @@
-"""The common layout of all charts: texts above and below, axes between, and one style."""
+"""The layout that all charts share: labels above and below, axes between, and one style."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,8 @@ AXIS = "#9aa5b1"
 PAPER = "#ffffff"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B07D00")
-"""The Okabe-Ito palette, with light colours darkened so that text in them is readable."""
+"""Line colours: the Okabe-Ito palette, with light colours darkened so that text in them is
+readable."""
 RISING, FALLING = COLOURS[0], COLOURS[1]
 
 TITLE_POINTS = 13.5
@@ -62,30 +63,30 @@ SETTINGS: Mapping[Any, Any] = MappingProxyType(
 
 MARGIN = 24
 ABOVE = 92
-"""Pixels between the top edge and the axes: title, subtitle, unit."""
+"""Space above the axes in pixels, for title, subtitle and unit."""
 BELOW = 76
-"""Pixels between the axes and the bottom edge: dates, years, caption."""
+"""Space below the axes in pixels, for dates, years and caption."""
 LINE = 16
 """Line height of small text in pixels."""
 AXIS_LABELS = 60
-"""Approximate width of the axis numbers in pixels, including their margin."""
+"""Approximate width of the axis numbers and their margin, in pixels."""
 PIXELS_A_NUMBER = 55
 PIXELS_A_DATE = 60
 LEAST_DATES = 4
 EPOCH = date(1970, 1, 1).toordinal()
-"""Ordinal of the Unix epoch; subtracted from ordinals to get positions on the time axis."""
+"""Ordinal of the Unix epoch. A day's position on the time axis is its ordinal minus this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A figure with its texts, and the axes to draw on."""
+    """A figure with its title and labels, and the axes to draw on."""
 
     figure: Figure
     axes: Axes
     picture: Picture
 
     def places(self) -> list[float]:
-        """Return the horizontal positions of the days."""
+        """Return the horizontal position of each day on the time axis."""
         return [float(day - EPOCH) for day in self.picture.days]
 
     def finish(self, suffix: str, right: float) -> None:
@@ -143,7 +144,7 @@ def _label(day: date, monthly: bool) -> str:
 
 
 def framed(picture: Picture) -> Frame:
-    """Return a figure with the texts of a chart and empty axes."""
+    """Create a figure with a chart's title and labels and with empty axes."""
     # The size is truncated to whole pixels; the extra avoids losing one to float error.
     more = 0.01 if picture.format is Format.PNG else 0.0
     size = [(side + more) / PIXELS_PER_INCH for side in (picture.width, picture.height)]
@@ -168,5 +169,5 @@ def _write(figure: Figure, words: str, y: float, **style: Any) -> None:
 
 
 def plain(number: float, form: str) -> str:
-    """Format a number, such as with ``,.2f``, with a real minus sign and without -0."""
+    """Format a number with a real minus sign and without -0; ``form`` is such as ``,.2f``."""
     return format(number + 0.0, f"z{form}").replace("-", "\N{MINUS SIGN}")

@@ -1,6 +1,6 @@
 """The chart description that is sent to the drawing process.
 
-All decisions (prices, texts, candles) are made before, so that the drawing process only draws.
+Prices, labels and candles are decided before, so that the drawing process only draws.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.tools.dates.calculation import MONTHS
 
 PIXELS_PER_INCH = 96
-"""The CSS pixel density, so that a PNG and an SVG have the same size; all sizes are in pixels."""
+"""CSS pixel density, so that a PNG and an SVG have the same size. All sizes are in pixels."""
 MIN_WIDTH, MAX_WIDTH, DEFAULT_WIDTH = 400, 2000, 900
 MIN_HEIGHT, MAX_HEIGHT, DEFAULT_HEIGHT = 260, 1400, 500
 MAX_POINTS = 25_000
@@ -36,13 +36,13 @@ class Format(StrEnum):
 
     @property
     def media_type(self) -> str:
-        """The IANA media type."""
+        """IANA media type of the file."""
         return "image/png" if self is Format.PNG else "image/svg+xml"
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Named values, one for each day of the picture."""
+    """A named series with one value for each day of the chart."""
 
     name: str
     values: tuple[float, ...]
@@ -50,21 +50,21 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A chart description; sizes in pixels."""
+    """A chart description. Sizes are in pixels."""
 
     kind: Kind
     format: Format
     title: str
     subtitle: str
     unit: str
-    """The unit of the vertical axis."""
+    """Unit of the values on the vertical axis."""
     caption: str
     days: tuple[int, ...]
-    """Proleptic Gregorian ordinals, ascending."""
+    """Days on the time axis as proleptic Gregorian ordinals, ascending."""
     series: tuple[Series, ...]
-    """A candle chart has four: open, high, low and close."""
+    """Series to draw. A candle chart has four: open, high, low and close."""
     day_width: float = 1.0
-    """The number of days that one candle covers."""
+    """Number of days that one candle covers."""
     width: int = DEFAULT_WIDTH
     height: int = DEFAULT_HEIGHT
 
@@ -88,7 +88,7 @@ class Picture:
 
     @classmethod
     def read(cls, read: Mapping[str, Any]) -> "Picture":
-        """Restore a chart from the JSON form of its ``asdict``."""
+        """Restore a chart description from the JSON form of its ``asdict``."""
         lines = tuple(Series(one["name"], tuple(one["values"])) for one in read["series"])
         kind, form, days = Kind(read["kind"]), Format(read["format"]), tuple(read["days"])
         return cls(**{**read, "kind": kind, "format": form, "days": days, "series": lines})

@@ -1,8 +1,8 @@
 """Draws charts for coroutines in a separate process, with a time limit and cancellation.
 
-A process is used for three reasons. Drawing holds the GIL for 60 to 150 ms at a time. The libraries
-take 65 MB and up to a second to import. A drawing that hangs or grows could not be killed in a
-thread. Starting a new process for each chart would cost half a second each.
+There are three reasons for a separate process. Drawing holds the GIL for 60 to 150 ms at a time.
+The libraries take 65 MB and up to a second to import. A drawing that hangs or grows could not be
+killed in a thread. Starting a new process for each chart would cost half a second each.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from caseworker_cases.tools.plotting.picture import Picture
 
 TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 120.0
-"""Idle timeout of the process, which uses about 95 MB of memory."""
+"""Idle timeout in seconds of the drawing process, which uses about 95 MB of memory."""
 WORKER = "caseworker_cases.tools.plotting.worker"
 _NOT_DRAWN = "The picture could not be drawn."
 
@@ -36,10 +36,10 @@ class _ProcessEndedError(Exception):
 
 
 class Renderer:
-    """Draws one chart at a time, in a process that is started for the first one.
+    """Draws one chart at a time in a separate process, which is started for the first chart.
 
     The owner must close it. The process also exits after an idle timeout or when its parent is
-    gone. It belongs to one event loop and is restarted on a different one.
+    gone. It belongs to one event loop and is restarted for a different one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Renderer:
 
     @property
     def pid(self) -> int | None:
-        """The process ID of the drawing process, or None if it is not running."""
+        """Process ID of the drawing process; None if it is not running."""
         process = self._process
         if process is None or self._killed or process.returncode is not None:
             return None
@@ -67,12 +67,12 @@ class Renderer:
     async def render(self, picture: Picture, max_bytes: int) -> bytes:
         """Draw a chart and return a file of at most ``max_bytes``.
 
-        The process is killed if a chart takes too long or its caller is cancelled; the next chart
-        starts a new one.
+        The process is killed if a chart takes too long or its caller is cancelled. The next chart
+        then starts a new process.
 
         Raises:
-            ToolRefusedError: it is too large (``too_large``), took too long (``timeout``) or could
-                not be drawn (``not_drawn``).
+            ToolRefusedError: the chart is too large (``too_large``), took too long (``timeout``) or
+                could not be drawn (``not_drawn``).
         """
         request = {"picture": asdict(picture), "max_bytes": max_bytes}
         line = json.dumps(request, allow_nan=False).encode() + b"\n"
@@ -94,7 +94,7 @@ class Renderer:
         return data
 
     async def aclose(self) -> None:
-        """Kill the process; callers that still wait get a ToolRefusedError."""
+        """Kill the process; callers that are still waiting get a ToolRefusedError."""
         self._closed = True
         self._move_to(asyncio.get_running_loop())
         self._kill()

@@ -1,9 +1,10 @@
 """The drawing process: ``python -m caseworker_cases.tools.plotting.worker IDLE_SECONDS``.
 
-It reads chart descriptions from standard input, one JSON line each. It answers each with a JSON
-line, followed by the number of bytes given in that line. It has no keys in its environment, a
-memory limit and no state, so its parent can kill it at any time. It exits when its input ends, or
-after the idle timeout, so that an idle service does not pay for it.
+It reads chart descriptions from standard input, one JSON line each. The reply to each is a JSON
+line with the size of the chart in bytes, followed by the chart. On failure the line names the
+problem instead. The process has no keys in its environment, a memory limit and no state, so its
+parent can kill it at any time. It exits when its input ends. It also exits after the idle timeout,
+so that an idle service does not pay for it.
 """
 
 import json
@@ -19,11 +20,11 @@ from caseworker_cases.tools.plotting.drawing import CapExceededError, drawn
 from caseworker_cases.tools.plotting.picture import Picture
 
 MAX_MEMORY_BYTES = 1 << 30
-"""Address space limit; the libraries alone map about half of it."""
+"""Limit for the process's address space, in bytes. The libraries alone map about half of it."""
 
 
 def main(idle_seconds: float) -> None:
-    """Serve requests until the input ends or the idle timeout expires."""
+    """Draw requested charts until the input ends or the idle timeout expires."""
     replies = _replies()
     _limit_memory()
     with open(0, "rb", buffering=0) as asked:  # unbuffered, so that select sees every line
