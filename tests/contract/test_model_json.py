@@ -8,7 +8,7 @@ import pytest
 from caseworker.models.ports import ModelFault
 from caseworker.models.wires.anthropic import anthropic_provider
 from caseworker.models.wires.openai import openai_provider
-from caseworker_cases.agent.prompt import ToolOffer
+from caseworker_cases.agent.prompt import CaseTools
 from caseworker_cases.stocks.packaged import PackagedPrices
 from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
@@ -52,7 +52,7 @@ async def test_the_schema_of_plans_reaches_a_strict_endpoint_as_it_is(fake: Fake
     """The schema has a branch for each function of the built-in tools and fits strict mode."""
     prices = PackagedPrices()
     tools = [Calculator(), Calendar(), DataFetchStock(prices), NumericAnalysis(prices), Respond()]
-    offer = ToolOffer(tool.spec for tool in tools)
+    offer = CaseTools(tool.spec for tool in tools)
     provider = openai_provider(base_url=fake.openai_url)
     line = Line(fake, provider, FLAVOURS[0])
 

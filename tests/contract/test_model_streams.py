@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from caseworker.models.ports import (
-    Delivery,
     Delta,
     Message,
     ModelProvider,
     ModelReply,
     ModelRequest,
+    SendState,
     TokenUsage,
     ToolDefinition,
 )
@@ -222,7 +222,7 @@ async def test_a_stream_that_breaks_off_may_be_tried_again(
     line: Line, then: Any, after: int
 ) -> None:
     """The request was sent, so a cut, an early end or an error in the stream is estimated."""
-    delivery = Delivery()
+    delivery = SendState()
     step = Step(text="a longer text " * 9, after_events=after, then=then)
 
     error = await line.fail(step, on_delta=lambda _: None, delivery=delivery)

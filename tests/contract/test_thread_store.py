@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.threads.service import Chats, Turn
+from caseworker.features.threads.service import Chats, PlannedReply
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
-    ChatMessage,
     MessageNotFoundError,
     Role,
     Thread,
     ThreadConflictError,
     ThreadFullError,
+    ThreadMessage,
     ThreadNotFoundError,
     ThreadStore,
 )
@@ -64,15 +64,15 @@ def thread(thread_id: str = "t", tenant: str = MINE, **more: Any) -> Thread:
     return Thread(tenant=tenant, thread_id=thread_id, **fields)
 
 
-def pair(run_id: str, parent_id: str | None = None) -> tuple[ChatMessage, ChatMessage]:
-    user = ChatMessage(
+def pair(run_id: str, parent_id: str | None = None) -> tuple[ThreadMessage, ThreadMessage]:
+    user = ThreadMessage(
         message_id=f"{run_id}-u",
         parent_id=parent_id,
         role=Role.USER,
         content=f"Question {run_id}",
         request_hash=run_id,
     )
-    assistant = ChatMessage(
+    assistant = ThreadMessage(
         message_id=f"{run_id}-a",
         parent_id=user.message_id,
         role=Role.ASSISTANT,
@@ -228,7 +228,7 @@ async def test_an_answer_whose_run_is_erased_says_so_and_can_be_made_again(
     await end(opened, "r")
     await opened.runs.erase(new_run("r").key)
     turn = await opened.chats.earlier(mine, "r", "Hello")
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, PlannedReply)
     new = replace(new_run("r"), request_hash="Hello")
     answered = await opened.chats.answer(mine, turn, new, ["a"])
     assert answered.accepted.created
@@ -262,7 +262,7 @@ async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
     assert answer.status is None
 
     found = await opened.chats.earlier(mine, "r", "Hello")
-    assert isinstance(found, Turn)
+    assert isinstance(found, PlannedReply)
     assert (found.parent_id, found.content) == (None, "Hello")
     assert [one.content for one in found.history] == ["Hello"]
     retried = await opened.chats.retrying(mine, answer.message_id)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from caseworker.features.webhooks.addresses import UrlRules
-from caseworker.features.webhooks.delivery import Answer
+from caseworker.features.webhooks.delivery import EndpointAnswer
 from caseworker.features.webhooks.sender import WebhookSender
 from tests.support.webhook_receiver import FAILED, OK, Receiver, receiving
 
@@ -36,7 +36,7 @@ async def sending(
         await sender.aclose()
 
 
-async def sent(url: str, **more: Any) -> Answer:
+async def sent(url: str, **more: Any) -> EndpointAnswer:
     async with sending(**more) as sender:
         return await sender.send(url, b"{}", HEADERS, attempt=1)
 
@@ -91,7 +91,7 @@ async def test_a_webhook_arrives_as_it_was_sent(receiver: Receiver) -> None:
     answer = await sent(receiver.url)
 
     [arrival] = receiver.arrivals
-    assert answer == Answer(status_code=204)
+    assert answer == EndpointAnswer(status_code=204)
     assert (arrival.target, arrival.body) == ("/hook?token=t", b"{}")
     assert arrival.headers["host"] == f"127.0.0.1:{receiver.port}"
     assert arrival.headers["content-type"] == "application/json"
@@ -193,7 +193,7 @@ async def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:
     """The status line and the headers are sufficient."""
     receiver.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 100_000)
 
-    assert await sent(receiver.url) == Answer(status_code=200)
+    assert await sent(receiver.url) == EndpointAnswer(status_code=200)
 
 
 @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ async def test_the_certificate_must_be_that_of_the_name(
         answer = await sent(f"https://hooks.example:{receiver.port}/", tls=of_client)
 
     assert answer == (
-        Answer(status_code=204)
+        EndpointAnswer(status_code=204)
         if accepted
-        else Answer(error="The TLS handshake failed. Check the certificate.")
+        else EndpointAnswer(error="The TLS handshake failed. Check the certificate.")
     )
     assert len(receiver.arrivals) == accepted
 

@@ -16,7 +16,7 @@ from caseworker.runs.run import DefinitionRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedTool:
+class RunTool:
     """A tool offered to MCP clients. Each call of it creates a run."""
 
     name: str
@@ -29,7 +29,7 @@ class OfferedTool:
     raises the same errors as a route that accepts runs, or a ValidationError."""
 
 
-Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[OfferedTool]]]
+Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[RunTool]]]
 """Callback that returns the tools that the request's caller may use now.
 
 If a name is given, it returns only the tool with that name. If two callbacks return the same name,
@@ -41,12 +41,12 @@ MAX_AGENTS = 100
 not listed."""
 
 
-async def case_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
+async def case_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
     """Return the tool that answers a question by running a case."""
     return (_RUN_CASE,)
 
 
-async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
+async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
     """Return a tool for the newest version of each registered agent, or only the agent ``name``."""
     store, tenant = request.api.services.definitions, request.caller.tenant
     kind = DefinitionKind.AGENT
@@ -61,7 +61,7 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[Offered
     return [_tool_of(agents[ref]) for ref in refs if ref in agents]
 
 
-def _tool_of(found: Definition) -> OfferedTool:
+def _tool_of(found: Definition) -> RunTool:
     agent = AgentDefinition.model_validate(found.content)
 
     async def accept(
@@ -79,7 +79,7 @@ def _tool_of(found: Definition) -> OfferedTool:
         new = await request.api.graph_runs.new_run(body, request.caller.tenant, None)
         return await request.runs.accept(new)
 
-    return OfferedTool(
+    return RunTool(
         name=found.head.name,
         description=agent.description or f"The agent {found.head.name}.",
         parameters=parameters_of(agent),
@@ -94,7 +94,7 @@ async def _accept_case(
     return await request.runs.accept(request.api.cases.new_run(body, request.caller.tenant, None))
 
 
-_RUN_CASE = OfferedTool(
+_RUN_CASE = RunTool(
     name="run_case",
     description=(
         "Answers a question whose answer can be checked (arithmetic, dates, stock prices, plots),"

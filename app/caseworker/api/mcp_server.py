@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
-from caseworker.api.mcp_offers import OfferedTool, Offers
+from caseworker.api.mcp_offers import Offers, RunTool
 from caseworker.api.problems import ProblemError, as_problem, invalid
 from caseworker.api.routes.runs import shown
 from caseworker.api.violations import violations_of
@@ -118,7 +118,7 @@ class OfferingServer:
         self,
         context: Context,
         request: ApiRequest,
-        tool: OfferedTool,
+        tool: RunTool,
         args: Mapping[str, Any],
         wait: float,
     ) -> CallToolResult:
@@ -164,7 +164,7 @@ def _request_of(context: Context) -> ApiRequest:
     return cast("ApiRequest", cast("Any", context.request).scope["api_request"])
 
 
-def _has_own_wait(tool: OfferedTool) -> bool:
+def _has_own_wait(tool: RunTool) -> bool:
     """Return whether a tool has its own argument named ``wait_seconds``."""
     return _WAIT_NAME in tool.parameters.get("properties", {})
 
@@ -181,7 +181,7 @@ def _taken_wait(args: dict[str, Any]) -> float:
     return min(wait, WAIT_SECONDS)
 
 
-def _tool(offered: OfferedTool) -> Tool:
+def _tool(offered: RunTool) -> Tool:
     properties = {_WAIT_NAME: _WAIT, **offered.parameters.get("properties", {})}
     return Tool(
         name=offered.name,

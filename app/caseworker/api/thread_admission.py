@@ -29,7 +29,7 @@ from caseworker.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThread
 from caseworker.api.violations import Violation, graph_violations
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.features.threads.service import Turn, derived_id
+from caseworker.features.threads.service import PlannedReply, derived_id
 from caseworker.features.threads.thread import Thread
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
@@ -94,7 +94,7 @@ class ThreadAdmission:
         return derived_id(thread.tenant, thread.thread_id, idempotency_key)
 
     async def new_run(
-        self, thread: Thread, turn: Turn, body: AnswerBody, key: RunKey, request_hash: str
+        self, thread: Thread, turn: PlannedReply, body: AnswerBody, key: RunKey, request_hash: str
     ) -> tuple[NewRun, Sequence[str]]:
         """Return the run that creates an answer, and the IDs of the final steps of its graph.
 
@@ -242,7 +242,7 @@ class ThreadAdmission:
             message = f"A message must not exceed {longest} characters (max_input_chars)."
             yield Violation("content", message)
 
-    def _too_long(self, turn: Turn) -> Iterator[Violation]:
+    def _too_long(self, turn: PlannedReply) -> Iterator[Violation]:
         most = self._limits.max_graph_bytes
         said = [one for one in turn.history if one.role != "tool" and not one.tool_calls]
         size = sum(len(message.content.encode()) for message in said)

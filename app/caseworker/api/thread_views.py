@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from caseworker.api.field_types import View
 from caseworker.api.run_views import CancelReceipt, RunView
-from caseworker.features.threads.thread import ChatMessage, MessageTree, Role, Thread, ThreadPage
+from caseworker.features.threads.thread import MessageTree, Role, Thread, ThreadMessage, ThreadPage
 
 
 class ThreadView(View):
@@ -85,7 +85,7 @@ class MessageView(View):
     created_at: datetime | None
 
     @classmethod
-    def of(cls, message: ChatMessage, siblings: Sequence[str]) -> Self:
+    def of(cls, message: ThreadMessage, siblings: Sequence[str]) -> Self:
         """Return the view of a message.
 
         ``siblings`` are the message IDs for the field of that name.
@@ -106,7 +106,7 @@ class MessageView(View):
         )
 
 
-def _status_of(message: ChatMessage) -> str:
+def _status_of(message: ThreadMessage) -> str:
     return "erased" if message.erased else message.status or "not_started"
 
 
@@ -116,7 +116,7 @@ class MessageList(View):
     messages: list[MessageView]
 
     @classmethod
-    def of(cls, messages: Sequence[ChatMessage], tree: MessageTree) -> Self:
+    def of(cls, messages: Sequence[ThreadMessage], tree: MessageTree) -> Self:
         """Return the view of messages of a thread. ``tree`` holds all its messages."""
         return cls(messages=[MessageView.of(one, tree.siblings(one)) for one in messages])
 
@@ -133,8 +133,8 @@ class TurnView(View):
     @classmethod
     def of(
         cls,
-        user: ChatMessage | None,
-        assistant: ChatMessage,
+        user: ThreadMessage | None,
+        assistant: ThreadMessage,
         run: RunView,
         tree: MessageTree,
     ) -> Self:
@@ -149,7 +149,7 @@ class TurnView(View):
         )
 
 
-def _stored(message: ChatMessage, tree: MessageTree) -> MessageView:
+def _stored(message: ThreadMessage, tree: MessageTree) -> MessageView:
     """Return the view of a message, with its stored creation time."""
     stored = tree.get(message.message_id)
     dated = replace(message, created_at=stored.created_at)

@@ -41,7 +41,7 @@ _DETAIL: Final = 60
 
 
 @dataclass(slots=True)
-class Entry:
+class TreeRow:
     """A line in the tree: a run, step or call and its state."""
 
     label: str
@@ -49,7 +49,7 @@ class Entry:
     began: datetime | None = None
     ended: datetime | None = None
     detail: str = ""
-    below: "list[Entry]" = field(default_factory=list)
+    below: "list[TreeRow]" = field(default_factory=list)
 
     @property
     def is_settled(self) -> bool:
@@ -66,10 +66,10 @@ class RunTree:
     """The tree of steps and calls for one run."""
 
     def __init__(self, run_id: str, *, kind: str, status: str) -> None:
-        self.root = Entry(f"{kind} {plain(run_id)}", status)
+        self.root = TreeRow(f"{kind} {plain(run_id)}", status)
         self._run_id = run_id
-        self._steps: dict[str, Entry] = {}
-        self._calls: dict[str, Entry] = {}
+        self._steps: dict[str, TreeRow] = {}
+        self._calls: dict[str, TreeRow] = {}
         self._texts = StreamedText()
         self._warnings: list[str] = []
 
@@ -119,7 +119,7 @@ class RunTree:
     def _call_began(self, event: Event) -> None:
         data = event.data
         label = plain(sort_of(data.get("kind", ""), data.get("name", ""), data.get("model")))
-        call = Entry(label, "running", event.ts)
+        call = TreeRow(label, "running", event.ts)
         self._calls[event.node_id or ""] = call
         self._step(event).below.append(call)
 
@@ -139,14 +139,14 @@ class RunTree:
         elif event.type == "budget.warning":
             self._warnings.append(_warning(data))
 
-    def _step(self, event: Event) -> Entry:
+    def _step(self, event: Event) -> TreeRow:
         """Return the entry for the step of an event; create it if needed."""
         path = event.step_id
         if path is None:
             return self.root
         if path not in self._steps:
             around, _, name = path.rpartition("/")
-            self._steps[path] = Entry(plain(name), "running", event.ts)
+            self._steps[path] = TreeRow(plain(name), "running", event.ts)
             self._steps.get(around, self.root).below.append(self._steps[path])
         return self._steps[path]
 
@@ -166,12 +166,12 @@ class RunTree:
         return "  ".join(filter(None, (f"{after:>9}", event.type, path, plain(about))))
 
 
-def _lines(entry: Entry, cap: int | None) -> int:
+def _lines(entry: TreeRow, cap: int | None) -> int:
     shown, hidden = _chosen(entry, cap)
     return 1 + bool(hidden) + sum(_lines(each, cap) for each in shown)
 
 
-def _chosen(entry: Entry, cap: int | None) -> tuple[Sequence[Entry], Sequence[Entry]]:
+def _chosen(entry: TreeRow, cap: int | None) -> tuple[Sequence[TreeRow], Sequence[TreeRow]]:
     """Return the shown and the hidden children of an entry."""
     if cap is None:
         return entry.below, ()
@@ -188,7 +188,7 @@ def _chosen(entry: Entry, cap: int | None) -> tuple[Sequence[Entry], Sequence[En
     return [entry.below[at] for at in sorted(kept)], hidden
 
 
-def _grow(tree: Tree, entry: Entry, now: datetime, cap: int | None) -> None:
+def _grow(tree: Tree, entry: TreeRow, now: datetime, cap: int | None) -> None:
     shown, hidden = _chosen(entry, cap)
     if hidden:
         counts = Counter(each.status for each in hidden)
@@ -198,7 +198,7 @@ def _grow(tree: Tree, entry: Entry, now: datetime, cap: int | None) -> None:
         _grow(tree.add(_title(each, now)), each, now, cap)
 
 
-def _title(entry: Entry, now: datetime) -> Text:
+def _title(entry: TreeRow, now: datetime) -> Text:
     style = STYLES.get(entry.status, "")
     word = "" if entry.status in ("completed", "running") else f" {entry.status}"
     title = Text.assemble((f"{_MARKS.get(entry.status, '?')} ", style), entry.label, (word, style))

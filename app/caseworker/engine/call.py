@@ -96,7 +96,7 @@ class SpentSum:
         }
 
 
-class Turn(Protocol):
+class RateSlot(Protocol):
     """The queue position of one attempt at a rate-limited model; once acquired, its rate slot."""
 
     async def take(self, tokens: int) -> bool:
@@ -145,7 +145,7 @@ class CallSpec:
     full estimate."""
     external: bool = True
     """Whether the call has an effect outside this process or costs anything."""
-    turn: Callable[[], Turn] | None = None
+    turn: Callable[[], RateSlot] | None = None
     """Function that creates the rate slot for an attempt; None if the call is not rate-limited."""
     repeatable: bool = True
     """Whether the call may be repeated if its outcome is unknown."""

@@ -40,11 +40,11 @@ from caseworker.engine.call import (
     CallFailedError,
     CallSpec,
     OutcomeUnknownError,
+    RateSlot,
     Reply,
     Retries,
     Spent,
     SpentSum,
-    Turn,
 )
 from caseworker.engine.call_entries import failed_call, failure_entry, if_lost, replayed
 from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
@@ -207,7 +207,7 @@ class _Performance:
         self._charged: dict[Dimension, Any] = {}
         self._waits_since_ms: int | None = None
         self._waited_ms = self._waited_for_model_ms = 0
-        self._turn: Turn | None = None
+        self._turn: RateSlot | None = None
 
     async def attempt(self, _: int) -> Reply:
         """Pass the gateway, make one attempt, and settle it."""
@@ -297,7 +297,7 @@ class _Performance:
             turn.leave()
             raise
 
-    async def _wait_for(self, turn: Turn) -> None:
+    async def _wait_for(self, turn: RateSlot) -> None:
         since_ms = self._graph.now_ms()
         self._calls.journal.touch()
         try:

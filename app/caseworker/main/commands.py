@@ -92,9 +92,9 @@ def _serve_many(
         StartupError: the port is not free, or a process cannot start.
     """
     from caseworker.main.server import serve
-    from caseworker.main.supervisor import Place, Supervisor
+    from caseworker.main.supervisor import ProcessSupervisor, WorkerSlot
 
-    def serve_at(place: Place) -> None:
+    def serve_at(place: WorkerSlot) -> None:
         async def answers(url: str) -> None:
             place.answers()
             if place.is_first:
@@ -104,7 +104,7 @@ def _serve_many(
             serve(settings, url, executes=executes, started=answers, place=place)
 
     server = settings.server
-    supervisor = Supervisor(server.host, server.port, count=count, serve=serve_at)
+    supervisor = ProcessSupervisor(server.host, server.port, count=count, serve=serve_at)
     grace = settings.shutdown.grace_seconds + settings.worker.cancel_grace_seconds
     supervisor.run(grace_seconds=grace + HAND_OVER_SECONDS)
 

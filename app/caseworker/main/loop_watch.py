@@ -85,7 +85,7 @@ class LoopWatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LoopHolder:
     """What blocked the event loop: a step, a request or something else."""
 
     kind: Literal["step", "request", "other"]
@@ -97,7 +97,7 @@ class Holder:
     route: str | None = None
 
 
-def _holder(frame: FrameType | None) -> Holder:
+def _holder(frame: FrameType | None) -> LoopHolder:
     """Return the step or request on whose behalf a stack executes."""
     place: str | None = None
     while frame is not None:
@@ -110,20 +110,20 @@ def _holder(frame: FrameType | None) -> Holder:
                 if found is not None:
                     return found
         elif module == "caseworker.engine.step_runner":
-            return Holder(kind="step", place=place)
+            return LoopHolder(kind="step", place=place)
         elif module == "caseworker.api.request_envelope":
-            return Holder(kind="request", place=place)
+            return LoopHolder(kind="request", place=place)
         frame = frame.f_back
-    return Holder(kind="other", place=place)
+    return LoopHolder(kind="other", place=place)
 
 
-def _named(place: str | None, found: Mapping[str, Any]) -> Holder | None:
+def _named(place: str | None, found: Mapping[str, Any]) -> LoopHolder | None:
     """Return the step or request found in a frame's local variables, if any."""
     context, scope = found.get("context"), found.get("scope")
     if isinstance(context, FlowContext):
         run_id, step_id = context.run_id, context.path.text
-        return Holder(kind="step", place=place, run_id=run_id, step_id=step_id)
+        return LoopHolder(kind="step", place=place, run_id=run_id, step_id=step_id)
     if isinstance(scope, dict) and scope.get("type") == "http":
         route = getattr(scope.get("route"), "path", None)
-        return Holder(kind="request", place=place, method=str(scope["method"]), route=route)
+        return LoopHolder(kind="request", place=place, method=str(scope["method"]), route=route)
     return None

@@ -25,7 +25,7 @@ from caseworker.main.background import url_rules
 from caseworker.main.configuration import url_of
 from caseworker.main.lifetime import end_undisturbed, run_to_end
 from caseworker.main.process import Process, allowed_hosts, collect_garbage_seldom
-from caseworker.main.supervisor import Place
+from caseworker.main.supervisor import WorkerSlot
 from caseworker.main.worker import health_served
 from caseworker.models.recorded import Recorder
 from caseworker.runs.definitions import Definitions
@@ -88,7 +88,7 @@ def serve(
     executes: bool,
     started: Started,
     recorder: Recorder | None = None,
-    place: Place | None = None,
+    place: WorkerSlot | None = None,
 ) -> None:
     """Serve the API until a signal ends the process.
 
@@ -173,7 +173,7 @@ class _Server(uvicorn.Server):
         process: Process,
         agents: Sequence[AgentFile],
         started: Started,
-        place: Place | None,
+        place: WorkerSlot | None,
     ) -> None:
         super().__init__(config)
         self._place = place

@@ -33,7 +33,7 @@ ORPHAN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerSlot:
     """What the supervisor passes to a child process: its index, sockets and callbacks."""
 
     number: int
@@ -47,7 +47,7 @@ class Place:
     """Callback that the child invokes once it accepts requests, to report that it started."""
 
 
-Serve = Callable[[Place], None]
+Serve = Callable[[WorkerSlot], None]
 """Function that a child process executes; it serves until a signal ends the process."""
 
 
@@ -80,7 +80,7 @@ class _Child:
         self.served = self.served or not (self.said or self.said is None)
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Keeps ``count`` server processes running on one address."""
 
     def __init__(self, host: str, port: int, *, count: int, serve: Serve) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
         try:
             with suppress(KeyboardInterrupt):
                 sockets = [_bound(family, address) for family, address in addresses]
-                self._serve(Place(number, sockets, is_first, lambda: says.send("")))
+                self._serve(WorkerSlot(number, sockets, is_first, lambda: says.send("")))
         except StartupError as error:
             says.send(str(error))
             sys.exit(2)

@@ -17,7 +17,7 @@ import structlog
 from caseworker.core.budget.budget import Amount, Dimension
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import Payloads
-from caseworker.engine.call import Answered, AttemptError, CallSpec, Reply, Spent, Turn
+from caseworker.engine.call import Answered, AttemptError, CallSpec, RateSlot, Reply, Spent
 from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
@@ -249,7 +249,7 @@ class Exchanges:
             )
         return Reply(_journaled(reply, usage, spent), spent, _noted(reply, usage, chosen.model))
 
-    def _turn_of(self, chosen: ChatModel, context: FlowContext) -> Callable[[], Turn] | None:
+    def _turn_of(self, chosen: ChatModel, context: FlowContext) -> Callable[[], RateSlot] | None:
         if self._turns is None or chosen.limit is None or not chosen.provider.external:
             return None
         return partial(self._turns.turn, chosen.limit, context.run.tenant)

@@ -16,11 +16,11 @@ from caseworker.core.budget.ledger import Room, Scope
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.engine.call import FREE, Spent
 from caseworker.models.ports import (
-    Delivery,
     ModelError,
     ModelFault,
     ModelReply,
     ModelRequest,
+    SendState,
     TokenUsage,
 )
 from caseworker.models.pricing import (
@@ -62,7 +62,7 @@ class Metering:
         self._least = min(model.min_output_tokens, self._full.tokens_out)
         self._allowed = self._full
         """The estimate for the current or the next attempt."""
-        self._delivery = Delivery()
+        self._delivery = SendState()
         self._began = 0.0
         self.estimate = self._spent(self._full)
         """The estimate for the full request, before it is fitted to a budget."""
@@ -99,7 +99,7 @@ class Metering:
 
     def next_attempt(self) -> ModelRequest:
         """Record the start of an attempt and return the request to send."""
-        self._delivery = Delivery()
+        self._delivery = SendState()
         self._began = asyncio.get_running_loop().time()
         request = replace(self._request, delivery=self._delivery)
         if self._allowed.tokens_out < self._full.tokens_out:

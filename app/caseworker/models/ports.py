@@ -113,7 +113,7 @@ class RequestOrigin:
 
 
 @dataclass(slots=True)
-class Delivery:
+class SendState:
     """Records whether a request may have reached the provider, as far as this process knows.
 
     A provider that can observe delivery sets ``sent`` to False before it connects. It sets ``sent``
@@ -141,7 +141,7 @@ class ModelRequest:
     timeout_seconds: float | None = None
     """Time limit of this attempt in seconds; None means no limit."""
     origin: RequestOrigin | None = field(default=None, compare=False)
-    delivery: Delivery | None = field(default=None, compare=False, repr=False)
+    delivery: SendState | None = field(default=None, compare=False, repr=False)
     """Object in which the provider records whether the request was sent; None if not needed."""
     on_delta: Callable[[Delta], None] | None = field(default=None, compare=False, repr=False)
     """Callback that requests a streamed reply. It is invoked with each part in order; the returned

@@ -36,7 +36,7 @@ Schema = Mapping[str, Any] | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class PlannerFunction:
     """A tool, or one use of it, in the form of a function that planners call."""
 
     name: str
@@ -82,14 +82,14 @@ class Function:
         return f"{self.name}({', '.join(shown)}){described}"
 
 
-def functions_of(spec: ToolSpec) -> tuple[Function, ...]:
+def functions_of(spec: ToolSpec) -> tuple[PlannerFunction, ...]:
     """Return the functions through which planners use a tool."""
     if not spec.functions:
-        return (Function(spec.name, spec.name, _first_sentence(spec), spec.parameters),)
+        return (PlannerFunction(spec.name, spec.name, _first_sentence(spec), spec.parameters),)
     return tuple(_function(spec, use) for use in spec.functions)
 
 
-def signatures(functions: Iterable[Function]) -> str:
+def signatures(functions: Iterable[PlannerFunction]) -> str:
     """Return the functions' signatures, one per line.
 
     If several functions take the same argument, its type is shown only the first time.
@@ -151,11 +151,11 @@ def _takes_null(schema: Schema) -> bool:
     return kind == "null" or (isinstance(kind, list) and "null" in kind) or _NULL in among
 
 
-def _function(spec: ToolSpec, use: ToolFunction) -> Function:
+def _function(spec: ToolSpec, use: ToolFunction) -> PlannerFunction:
     """Build a function with the arguments that it takes from the tool or declares itself."""
     known = {**spec.parameters.get("properties", {}), **use.schemas}
     names = use.takes.split()
-    return Function(
+    return PlannerFunction(
         name=use.name,
         tool=spec.name,
         description=use.description,

@@ -42,7 +42,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class CaseEvidence:
     """An action with its result, or with the reason why it was rejected."""
 
     number: int
@@ -90,26 +90,28 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CaseAnswer:
     """An answer to a case, with the evidence for it."""
 
     text: str
-    basis: tuple[Evidence, ...]
+    basis: tuple[CaseEvidence, ...]
     """All actions that ran in the pass that produced the answer."""
 
 
-def compose(evidence: Sequence[Evidence]) -> Answer | None:
+def compose(evidence: Sequence[CaseEvidence]) -> CaseAnswer | None:
     """Compose the answer from the evidence; None if the evidence contains no answer."""
     ran = (found for found in evidence if not found.refused)
     passes = [tuple(of) for _, of in groupby(ran, lambda found: (found.tier, found.act_step))]
     for basis in reversed(passes):
         text = _answer_in(basis)
         if text is not None:
-            return Answer(text, basis)
+            return CaseAnswer(text, basis)
     return None
 
 
-def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
+def sources_of(
+    answer: CaseAnswer, evidence: Sequence[CaseEvidence], same: Same
+) -> list[CaseEvidence]:
     """Return the findings on which an answer is based.
 
     A written answer is based on the latest equivalent finding, if any, and on the results that this
@@ -169,7 +171,7 @@ def numbers_among(value: object) -> Iterator[Decimal]:
                 yield number
 
 
-def _answer_in(basis: Sequence[Evidence]) -> str | None:
+def _answer_in(basis: Sequence[CaseEvidence]) -> str | None:
     succeeded = [found for found in basis if not (found.failed or found.used)]
     responses = [found.result.get("answer") for found in succeeded if found.tool == RESPOND]
     if responses:

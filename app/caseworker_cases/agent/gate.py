@@ -26,7 +26,7 @@ ACT_STEPS = "act_steps"
 """Dimension reported when ``act.max_steps`` stops a case."""
 
 
-class Decision(StrEnum):
+class NextAction(StrEnum):
     """The next action of the loop."""
 
     CONTINUE = "continue"
@@ -91,7 +91,7 @@ class GateInput:
 class GateDecision:
     """A decision of the gate, with its reason."""
 
-    decision: Decision
+    decision: NextAction
     reason: Reason
     dimension: str | None = None
     """Name of the limit that stops the case; None if no limit does."""
@@ -106,20 +106,20 @@ _LIMITS = {
 def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
     """Decide whether to continue, stop or escalate."""
     if state.passed:
-        return GateDecision(Decision.STOP, Reason.PASSED)
+        return GateDecision(NextAction.STOP, Reason.PASSED)
     if state.tier is Tier.BIG:
         return _decide_big(state)
     if state.exhausted is not None:
-        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, state.exhausted.value)
+        return GateDecision(NextAction.STOP, Reason.RUN_LIMIT, state.exhausted.value)
     reason = _failure(state, mode, act) or _limit(state, mode, act)
     if reason is None:
-        return GateDecision(Decision.CONTINUE, Reason.WITHIN_LIMITS)
+        return GateDecision(NextAction.CONTINUE, Reason.WITHIN_LIMITS)
     limit = _LIMITS.get(reason)
     if limit is not None and act.escalate_when is EscalateWhen.FAIL:
-        return GateDecision(Decision.STOP, reason, limit)
+        return GateDecision(NextAction.STOP, reason, limit)
     if state.big_calls_left == 0:
-        return GateDecision(Decision.STOP, reason, limit or Dimension.LLM_CALLS_BIG.value)
-    return GateDecision(Decision.ESCALATE, reason)
+        return GateDecision(NextAction.STOP, reason, limit or Dimension.LLM_CALLS_BIG.value)
+    return GateDecision(NextAction.ESCALATE, reason)
 
 
 def _failure(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
@@ -146,14 +146,14 @@ def _limit(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
 def _decide_big(state: GateInput) -> GateDecision:
     """Decide for the big tier; exhausting its attempts is a failure, not a limit."""
     if state.plan_failure is PlanFailureKind.CALLS_USED and not state.big_calls:
-        return GateDecision(Decision.STOP, Reason.BIG_CALLS_USED, Dimension.LLM_CALLS_BIG.value)
+        return GateDecision(NextAction.STOP, Reason.BIG_CALLS_USED, Dimension.LLM_CALLS_BIG.value)
     if state.unconfirmed and (state.exhausted or state.big_calls_left == 0):
         limit = state.exhausted or Dimension.LLM_CALLS_BIG
-        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, limit.value)
+        return GateDecision(NextAction.STOP, Reason.RUN_LIMIT, limit.value)
     failures = (PlanFailureKind.CANNOT, PlanFailureKind.CALLS_USED)
     gave_up = state.unconfirmed or state.plan_failure in failures
     if gave_up or state.passes >= BIG_ATTEMPTS or state.big_calls_left == 0:
-        return GateDecision(Decision.STOP, Reason.BIG_FAILED)
+        return GateDecision(NextAction.STOP, Reason.BIG_FAILED)
     if state.exhausted is not None:
-        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, state.exhausted.value)
-    return GateDecision(Decision.CONTINUE, Reason.WITHIN_LIMITS)
+        return GateDecision(NextAction.STOP, Reason.RUN_LIMIT, state.exhausted.value)
+    return GateDecision(NextAction.CONTINUE, Reason.WITHIN_LIMITS)

@@ -21,7 +21,7 @@ from caseworker.models.gateway import Tier
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolResult, failure
 from caseworker_cases.agent.evidence import UNKNOWN_TOOL, Action
-from caseworker_cases.agent.gate import Decision, GateDecision, GateInput, Reason, decide
+from caseworker_cases.agent.gate import GateDecision, GateInput, NextAction, Reason, decide
 from caseworker_cases.agent.plan import MISSING_RESULT, UnfilledPlaceError, fill, results_used
 from caseworker_cases.agent.planner import Planner, ask_if_possible
 from caseworker_cases.agent.prompt import wrap_up_prompt
@@ -71,8 +71,8 @@ class CaseLoop:
         """
         state = self._work.state
         try:
-            while (decided := self._decide()).decision is not Decision.STOP:
-                if decided.decision is Decision.CONTINUE:
+            while (decided := self._decide()).decision is not NextAction.STOP:
+                if decided.decision is NextAction.CONTINUE:
                     await self._pass()
                 else:
                     state.escalate()

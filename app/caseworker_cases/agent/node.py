@@ -37,7 +37,7 @@ from caseworker_cases.agent.loop import CaseLoop
 from caseworker_cases.agent.operation import OperationCheck, Reading
 from caseworker_cases.agent.plan import Plan
 from caseworker_cases.agent.planner import Planner
-from caseworker_cases.agent.prompt import ToolOffer
+from caseworker_cases.agent.prompt import CaseTools
 from caseworker_cases.agent.verifier import Comparison, DeterministicTools, Verification
 from caseworker_cases.agent.work import (
     CaseLog,
@@ -136,7 +136,7 @@ class CaseNode:
             ),
         )
 
-    def _offer(self, linked: Toolset | None, expected: tuple[str, ...]) -> ToolOffer:
+    def _offer(self, linked: Toolset | None, expected: tuple[str, ...]) -> CaseTools:
         """Return the permitted tools, restricted to the linked and the expected ones.
 
         If tools are expected, ``respond`` is also offered, to put their findings into words.
@@ -144,7 +144,7 @@ class CaseNode:
         usable = [spec for spec in self._tools.usable() if linked is None or spec.name in linked]
         wanted = {*expected, RESPOND}
         narrowed = [spec for spec in usable if spec.name in wanted]
-        return ToolOffer(narrowed if any(one.name in expected for one in narrowed) else usable)
+        return CaseTools(narrowed if any(one.name in expected for one in narrowed) else usable)
 
     def _named(self, tier: Tier) -> ModelName:
         chosen = self._models.table[tier]

@@ -16,7 +16,7 @@ from caseworker.tools.ports import ToolContext, ToolResult
 from caseworker_cases.agent.evidence import (
     RESPOND,
     Action,
-    Evidence,
+    CaseEvidence,
     Same,
     compose,
     finding,
@@ -134,7 +134,7 @@ class OperationCheck:
         return calls
 
 
-def _form(call: Action | Evidence, result: ToolResult | None = None) -> str:
+def _form(call: Action | CaseEvidence, result: ToolResult | None = None) -> str:
     """Return a text that is equal for equivalent calls: same tool, and same findings or arguments.
 
     Result fields that repeat an argument are ignored, because they can be written in several ways.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caseworker.models.forms import NO_CHARACTER, StatedSchema
-from caseworker.tools.functions import Function, closed, texts_in
+from caseworker.tools.functions import PlannerFunction, closed, texts_in
 from caseworker.tools.ports import ToolResult
 from caseworker_cases.agent.evidence import Action, finding
 
@@ -64,7 +64,7 @@ CALLS = PlanForm("calls", "function", "arguments", lead="steps")
 """The form of a second plan: first the steps in words, then the calls."""
 
 
-def plan_schema(functions: Iterable[Function], form: PlanForm = ACTIONS) -> StatedSchema:
+def plan_schema(functions: Iterable[PlannerFunction], form: PlanForm = ACTIONS) -> StatedSchema:
     """Return the JSON Schema for plans, with a branch per function and one for ``CANNOT``.
 
     The title of a branch is the name of the tool that its function belongs to.

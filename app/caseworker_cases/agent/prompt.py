@@ -12,7 +12,7 @@ from caseworker.models.ports import Message
 from caseworker.tools.functions import functions_of, signatures
 from caseworker.tools.ports import ToolSpec
 from caseworker_cases.agent.case import Case
-from caseworker_cases.agent.evidence import Action, Evidence
+from caseworker_cases.agent.evidence import Action, CaseEvidence
 from caseworker_cases.agent.plan import CALLS, CANNOT, plan_schema
 from caseworker_cases.tools.dates.calculation import in_words
 
@@ -56,7 +56,7 @@ your answer must stand in the evidence. If the question is answered in part, say
 """
 
 
-class ToolOffer:
+class CaseTools:
     """The tools offered to a case, with their prompt and schemas, which are built only once."""
 
     __slots__ = ("_functions", "_tools", "names", "offered", "schema", "second_schema", "system")
@@ -92,13 +92,13 @@ class Dialogue:
     follows. Each further plan adds the last reply, its results and its errors.
     """
 
-    def __init__(self, case: Case, tools: ToolOffer) -> None:
+    def __init__(self, case: Case, tools: CaseTools) -> None:
         """Start with the question, without the gold answer."""
         self._messages = [tools.system, _question(case)]
         self._shown = 0
         self._reply: str | None = None
 
-    def ask(self, evidence: Sequence[Evidence], failure: str | None) -> tuple[Message, ...]:
+    def ask(self, evidence: Sequence[CaseEvidence], failure: str | None) -> tuple[Message, ...]:
         """Return the next prompt.
 
         ``evidence`` is the complete evidence of the case, in order. ``failure`` is the reason why
@@ -121,7 +121,7 @@ class Dialogue:
         self._reply = text if len(text) <= MAX_REPLY_CHARS else f"{text[:MAX_REPLY_CHARS]}…"
 
 
-def second_prompt(case: Case, tools: ToolOffer) -> tuple[Message, Message]:
+def second_prompt(case: Case, tools: CaseTools) -> tuple[Message, Message]:
     """Return the messages that request a second plan; they do not contain the first plan."""
     return tools.system, _question(case, task=SECOND_TASK)
 
@@ -137,14 +137,14 @@ def _user(document: Mapping[str, Any]) -> Message:
     return Message(role="user", content=json.dumps(document, ensure_ascii=False))
 
 
-def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, Message]:
+def wrap_up_prompt(case: Case, evidence: Sequence[CaseEvidence]) -> tuple[Message, Message]:
     """Return the messages that request a final answer based only on the evidence."""
     shown = [_shown(found) for found in evidence if not found.refused]
     document = {"evidence": shown, "question": case.question}
     return Message(role="system", content=WRAP_UP_SYSTEM), _user(document)
 
 
-def _shown(found: Evidence) -> Mapping[str, Any]:
+def _shown(found: CaseEvidence) -> Mapping[str, Any]:
     planned = found.planned or found
     return {
         "tool": planned.tool,

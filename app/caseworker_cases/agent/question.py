@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from caseworker_cases.agent.evidence import RESPOND, Evidence
+from caseworker_cases.agent.evidence import RESPOND, CaseEvidence
 
 MAX_QUESTION_CHARS = 2000
 """Maximum length of a checked question, in characters. A longer input is treated as a document, and
@@ -48,7 +48,7 @@ Parts = tuple[int, ...]
 """The parts of a date in ascending order, which is the same for all notations."""
 
 
-def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
+def misused(question: str, evidence: Sequence[CaseEvidence]) -> list[str] | None:
     """Compare numbers and dates in the question with the tool arguments; return mismatches.
 
     The list contains values as written, in three groups: values in the question that no argument
@@ -86,7 +86,7 @@ def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
     ]
 
 
-def _dropped(question: str, asked: str, evidence: Sequence[Evidence]) -> list[str]:
+def _dropped(question: str, asked: str, evidence: Sequence[CaseEvidence]) -> list[str]:
     """Return text that a failed action took from the question and no other action used."""
     failed = (found.args.values() for found in evidence if found.failed and not found.refused)
     texts = (value for values in failed for value in values if isinstance(value, str))
@@ -100,7 +100,7 @@ def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
 
 
 def _invented(
-    asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[Evidence]
+    asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[CaseEvidence]
 ) -> list[str]:
     """Return the numbers of the arguments that have no source."""
     found = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)

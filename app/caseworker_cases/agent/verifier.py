@@ -36,8 +36,8 @@ from caseworker.tools.ports import (
 from caseworker_cases.agent.case import Case
 from caseworker_cases.agent.evidence import (
     RESPOND,
-    Answer,
-    Evidence,
+    CaseAnswer,
+    CaseEvidence,
     Same,
     compose,
     finding,
@@ -53,10 +53,10 @@ from caseworker_cases.tools.dates.reader import DateReader
 _TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
 """Answers with a time of day are not compared by date alone."""
 
-Recompute = Callable[[Evidence], ToolResult | None]
+Recompute = Callable[[CaseEvidence], ToolResult | None]
 """Function that runs an action again and returns the result, or None if it cannot be repeated."""
 
-Agrees = Callable[[Evidence], bool | None]
+Agrees = Callable[[CaseEvidence], bool | None]
 """Function that returns whether another method gives the same result; None if no other method
 exists."""
 
@@ -80,7 +80,7 @@ INDEPENDENT = (Check.GOLD, Check.COMPUTED_OTHERWISE, Check.EXPECTED_EVIDENCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VerifierVerdict:
     """The outcome of a verification."""
 
     checks: Mapping[Check, bool | None]
@@ -117,13 +117,13 @@ class Verdict:
 
 def verify(
     case: Case,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[CaseEvidence],
     *,
     recompute: Recompute,
     agrees: Agrees,
     same: Same,
     operation: bool | None = None,
-) -> Verdict:
+) -> VerifierVerdict:
     """Verify how well the evidence answers the case.
 
     ``recompute`` repeats the actions, and ``agrees`` cross-checks those on which the answer is
@@ -154,7 +154,7 @@ def verify(
     needs_operation = by_model and case.second_plan == "auto"
     if needs_operation:
         checks[Check.OPERATION] = checks[Check.GOLD] or operation
-    return Verdict(
+    return VerifierVerdict(
         checks=checks,
         failure=" ".join(_complaints(checks, evidence, missing, strange or ())),
         pass_metric=case.pass_metric,
@@ -163,7 +163,10 @@ def verify(
 
 
 def _expected(
-    case: Case, answer: Answer, evidence: Sequence[Evidence], sources: Sequence[Evidence]
+    case: Case,
+    answer: CaseAnswer,
+    evidence: Sequence[CaseEvidence],
+    sources: Sequence[CaseEvidence],
 ) -> bool | None:
     """Return True if the answer is the finding of expected tools, else None.
 
@@ -184,7 +187,7 @@ def _expected(
 
 
 def _recomputed(
-    answer: Answer, evidence: Sequence[Evidence], recompute: Recompute, same: Same
+    answer: CaseAnswer, evidence: Sequence[CaseEvidence], recompute: Recompute, same: Same
 ) -> bool | None:
     """Return whether repeated actions reproduce the answer; None if none can be repeated.
 
@@ -202,7 +205,7 @@ def _recomputed(
     return True if repeated else None
 
 
-def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
+def _numbers(found: CaseEvidence, recompute: Recompute) -> Iterable[Decimal]:
     """Return the number that a repeated action finds, else its original one.
 
     Without such a number, return all numbers in its result; empty for failures and ``respond``.
@@ -215,7 +218,7 @@ def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
     return numbers_among(result) if number is None else (number,)
 
 
-def _repeats(found: Evidence, recompute: Recompute, same: Same) -> bool:
+def _repeats(found: CaseEvidence, recompute: Recompute, same: Same) -> bool:
     again = recompute(found) or {}
     first, second = finding(found.result), finding(again)
     if first is None or second is None:
@@ -239,7 +242,7 @@ _UNCONFIRMED = "Nothing confirms the answer: let a tool work it out, with the qu
 
 def _complaints(
     checks: Mapping[Check, bool | None],
-    evidence: Sequence[Evidence],
+    evidence: Sequence[CaseEvidence],
     missing: Sequence[str],
     strange: Sequence[str],
 ) -> list[str]:
@@ -315,7 +318,7 @@ class DeterministicTools:
         except Exception as error:
             return failure("The tool broke when it was asked again.", type(error).__name__)
 
-    async def agrees(self, found: Evidence, context: ToolContext) -> bool | None:
+    async def agrees(self, found: CaseEvidence, context: ToolContext) -> bool | None:
         """Return whether another method gives the same result; None if no other method exists."""
         tool = self._tools.get(found.tool)
         if not isinstance(tool, CrossChecked):
@@ -363,7 +366,7 @@ class Verification:
             stalled_rounds=state.stalled_rounds,
         )
 
-    def _verdict(self, operation: bool | None = None) -> Verdict:
+    def _verdict(self, operation: bool | None = None) -> VerifierVerdict:
         return verify(
             self._work.case,
             self._work.state.evidence,
@@ -373,7 +376,7 @@ class Verification:
             operation=operation,
         )
 
-    async def _ask_again(self, found: Evidence) -> None:
+    async def _ask_again(self, found: CaseEvidence) -> None:
         context = self._work.tool_context
         self._agrees[found.number] = await self._recomputation.agrees(found, context)
         if not found.files:

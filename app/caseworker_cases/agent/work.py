@@ -20,9 +20,9 @@ from caseworker.platform.logs.redaction import redact_value
 from caseworker.tools.artifacts import ARTIFACTS, references_in
 from caseworker.tools.ports import ToolContext, ToolResult
 from caseworker_cases.agent.case import Case, EscalateWhen, FinishReason
-from caseworker_cases.agent.evidence import Action, Evidence, compose
+from caseworker_cases.agent.evidence import Action, CaseEvidence, compose
 from caseworker_cases.agent.gate import PlanFailureKind
-from caseworker_cases.agent.prompt import ToolOffer
+from caseworker_cases.agent.prompt import CaseTools
 
 Clock = Callable[[], datetime]
 """Function that returns the current time for log entries, with a UTC offset."""
@@ -102,7 +102,7 @@ class CaseState:
 
     models: dict[Tier, ModelName]
     tier: Tier = Tier.SMALL
-    evidence: list[Evidence] = field(default_factory=list)
+    evidence: list[CaseEvidence] = field(default_factory=list)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     """Files that tools created, as JSON objects with name, URL and other fields."""
     logs: list[dict[str, Any]] = field(default_factory=list)
@@ -151,7 +151,7 @@ class CaseState:
             self.act_steps += 1
         self.plan_failure = None
 
-    def add_evidence(self, action: Action, result: ToolResult, **about: Any) -> Evidence:
+    def add_evidence(self, action: Action, result: ToolResult, **about: Any) -> CaseEvidence:
         """Append an action with its result; move descriptions of files to ``artifacts``.
 
         ``about`` holds further fields of the evidence.
@@ -159,7 +159,7 @@ class CaseState:
         made = references_in(result)
         self.artifacts.extend(made)
         files = tuple(file["name"] for file in made)
-        found = Evidence(
+        found = CaseEvidence(
             number=len(self.evidence) + 1,
             tier=self.tier,
             act_step=self.passes[self.tier],
@@ -259,7 +259,7 @@ class CaseWork:
     context: FlowContext
     log: "CaseLog"
     models: ModelGateway
-    tools: ToolOffer
+    tools: CaseTools
     tool_context: ToolContext
     wrap_up_reserve: int
     """Number of small-tier calls (0 or 1) reserved for a final answer."""

@@ -19,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from caseworker_cases.evaluation.dataset import Dataset, DatasetError, Mode, load_dataset
 from caseworker_cases.evaluation.evaluation import (
     Evaluation,
+    EvaluationPlan,
     OutputFolder,
-    Plan,
     evaluate,
     new_evaluation_id,
 )
@@ -172,7 +172,7 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
         if sample is not None:
             selection |= {"sample": sample, "sample_seed": sample_seed}
         cases, earlier = _read(dataset, selection, compare)
-        plan = Plan(
+        plan = EvaluationPlan(
             dataset=cases,
             selection=selection,
             all_cases=all_cases,
@@ -220,7 +220,7 @@ def _read(
 
 
 def _evaluated(
-    plan: Plan, with_client: WithClient, url: str | None, record: Path | None
+    plan: EvaluationPlan, with_client: WithClient, url: str | None, record: Path | None
 ) -> Evaluation:
     """Run the evaluation with a progress bar, which is shown only on a terminal."""
     console = Console(stderr=True)

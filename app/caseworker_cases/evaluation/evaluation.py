@@ -70,7 +70,7 @@ class OutputFolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EvaluationPlan:
     """The data set, options and targets of an evaluation."""
 
     dataset: Dataset
@@ -88,7 +88,7 @@ class Plan:
     left_out: int = 0
     """Number of cases that are skipped because they need a model."""
 
-    def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "Plan":
+    def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "EvaluationPlan":
         """Return the plan with only the cases that are selected and that the models can run.
 
         Raises:
@@ -135,7 +135,9 @@ def new_evaluation_id() -> str:
     return f"eval-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-async def evaluate(plan: Plan, service: AsyncCaseworkerClient, progress: Progress) -> Evaluation:
+async def evaluate(
+    plan: EvaluationPlan, service: AsyncCaseworkerClient, progress: Progress
+) -> Evaluation:
     """Run the cases, write the output folder, and log a warning for each missed target.
 
     An interrupted evaluation writes its results so far and checks no targets.
@@ -163,7 +165,7 @@ async def evaluate(plan: Plan, service: AsyncCaseworkerClient, progress: Progres
 class _Record:
     """The results of an evaluation so far."""
 
-    def __init__(self, plan: Plan, version: str, progress: Progress) -> None:
+    def __init__(self, plan: EvaluationPlan, version: str, progress: Progress) -> None:
         self._plan = plan
         self._version = version
         self._progress = progress

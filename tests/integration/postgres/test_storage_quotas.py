@@ -15,7 +15,7 @@ from caseworker.features.schedules.schedule import NewSchedule, ScheduledRun
 from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres import PostgresThreads
-from caseworker.features.threads.thread import ChatMessage, Role, Thread
+from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.migrating import upgrade
 from caseworker.runs.ports import JournalWrite
@@ -203,8 +203,8 @@ async def everything(stores: Stores) -> Run:
     await PostgresDefinitions(stores.engines).add(new_graph("g", flat("a", "b"), tenant=TENANT))
     threads = PostgresThreads(stores.engines)
     await threads.create(thread("t", inputs={"text": "i" * 200}))
-    said = ChatMessage(message_id="m1", parent_id=None, role=Role.USER, content="c" * 100)
-    answer = ChatMessage(message_id="m2", parent_id="m1", role=Role.ASSISTANT, run_id="r2")
+    said = ThreadMessage(message_id="m1", parent_id=None, role=Role.USER, content="c" * 100)
+    answer = ThreadMessage(message_id="m2", parent_id="m1", role=Role.ASSISTANT, run_id="r2")
     await threads.add(TENANT, "t", [said, answer], most=10)
     timing = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
     scheduled = ScheduledRun(sent={"input": "2+2?"}, request=run.request, request_hash="hash")

@@ -1,7 +1,7 @@
 """Messages of several threads in one table."""
 
 from caseworker.features.threads.postgres import PostgresThreads
-from caseworker.features.threads.thread import ChatMessage, Role, Thread
+from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.nesting import DefinitionKind
 from tests.support.stores import Stores
 
@@ -12,7 +12,7 @@ async def test_a_thread_has_its_own_messages_alone(stores: Stores) -> None:
     for tenant, thread_id in (("a", "one"), ("a", "two"), ("b", "one")):
         made = Thread(tenant=tenant, thread_id=thread_id, kind=DefinitionKind.AGENT, definition={})
         await threads.create(made)
-        said = ChatMessage(
+        said = ThreadMessage(
             message_id=f"{tenant}-{thread_id}", parent_id=None, role=Role.USER, content="Hello."
         )
         await threads.add(tenant, thread_id, [said], most=10)

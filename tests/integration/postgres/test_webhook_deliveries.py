@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from caseworker.features.webhooks.delivery import (
-    Answer,
     DeliveryNotFoundError,
     DeliveryPendingError,
     DeliveryStatus,
+    EndpointAnswer,
 )
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.signing import SecretBox
@@ -18,7 +18,7 @@ from caseworker.runs.run import END_TYPES, NewRun, RunStatus, Webhook
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
 
 HOOK = Webhook("https://example.com/hook?token=t")
-FAILED = Answer(status_code=500, error="The endpoint returned status 500.")
+FAILED = EndpointAnswer(status_code=500, error="The endpoint returned status 500.")
 PENDING, DELIVERED, DEAD = DeliveryStatus.PENDING, DeliveryStatus.DELIVERED, DeliveryStatus.DEAD
 
 
@@ -147,7 +147,9 @@ async def test_a_claim_that_was_lost_is_found_and_made_again(
 
     await webhooks.end(first.delivery, FAILED, status=DEAD, pause_seconds=0)
     assert (await webhooks.get("default", wanted)).status is PENDING
-    await webhooks.end(again.delivery, Answer(status_code=200), status=DELIVERED, pause_seconds=0)
+    await webhooks.end(
+        again.delivery, EndpointAnswer(status_code=200), status=DELIVERED, pause_seconds=0
+    )
 
     found = await webhooks.get("default", wanted)
     assert (found.status, found.attempts, found.last_status_code) == (DELIVERED, 2, 200)

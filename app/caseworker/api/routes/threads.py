@@ -43,7 +43,7 @@ from caseworker.api.thread_views import (
     ThreadView,
     TurnView,
 )
-from caseworker.features.threads.service import Answered, Turn
+from caseworker.features.threads.service import PlannedReply, StoredReply
 from caseworker.features.threads.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
 from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.run import NewRun, RunKey
@@ -89,7 +89,7 @@ _NOTHING_MORE = AnswerBody()
 _AS_IT_WAS = GoOnBody()
 _NO_REASON = CancelThreadBody()
 
-NextTurn = Callable[[Thread], Awaitable[Turn]]
+NextTurn = Callable[[Thread], Awaitable[PlannedReply]]
 
 
 @router.post(
@@ -166,7 +166,7 @@ async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiR
     With `Accept: text/event-stream`, the response streams the events of the run.
     """
 
-    async def turn(thread: Thread) -> Turn:
+    async def turn(thread: Thread) -> PlannedReply:
         return await request.api.chats.saying(thread, body.content, body.parent_id)
 
     return await _Action(request, "send", None, body, turn).answer(thread_id)
@@ -181,7 +181,7 @@ async def edit_message(
     The original message and its answers remain in their branch.
     """
 
-    async def turn(thread: Thread) -> Turn:
+    async def turn(thread: Thread) -> PlannedReply:
         return await request.api.chats.editing(thread, message_id, body.content)
 
     return await _Action(request, "edit", message_id, body, turn).answer(thread_id)
@@ -196,7 +196,7 @@ async def retry_message(
 ) -> Response:
     """Answer a user message again, or replace an answer, in a new branch."""
 
-    async def turn(thread: Thread) -> Turn:
+    async def turn(thread: Thread) -> PlannedReply:
         return await request.api.chats.retrying(thread, message_id)
 
     return await _Action(request, "retry", message_id, body, turn).answer(thread_id)
@@ -215,7 +215,7 @@ async def continue_message(
     work done by its run. A completed answer is followed by another one.
     """
 
-    async def turn(thread: Thread) -> Turn:
+    async def turn(thread: Thread) -> PlannedReply:
         return await request.api.chats.continuing(thread, message_id)
 
     return await _Action(request, "continue", message_id, body, turn).answer(thread_id)
@@ -282,7 +282,7 @@ class _Action:
         stream.headers.update(rate_headers(answered.accepted.rate))
         return stream
 
-    async def _answered(self, thread_id: str) -> tuple[Thread, Answered]:
+    async def _answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
         request, body = self.request, self.body
         thread = await request.api.chats.thread(request.caller.tenant, thread_id)
         chats, admission = request.api.chats, request.api.thread_runs
@@ -292,25 +292,25 @@ class _Action:
         if body.run_id is None and key is None:
             return thread, await self._made(thread, None, run_key, hashed)
         known = await chats.earlier(thread, run_key.run_id, hashed)
-        if isinstance(known, Answered):
+        if isinstance(known, StoredReply):
             return thread, known
         try:
             return thread, await self._made(thread, known, run_key, hashed)
         except (AnswerNotEndedError, IdempotencyMismatchError):
             known = await chats.earlier(thread, run_key.run_id, hashed)
-            if not isinstance(known, Answered):
+            if not isinstance(known, StoredReply):
                 raise
             return thread, known  # a concurrent duplicate was stored first
 
     async def _made(
-        self, thread: Thread, turn: Turn | None, run_key: RunKey, hashed: str
-    ) -> Answered:
+        self, thread: Thread, turn: PlannedReply | None, run_key: RunKey, hashed: str
+    ) -> StoredReply:
         turn = turn or await self.turn(thread)
         new, ends = await self._new_run(thread, turn, run_key, hashed)
         return await self.request.api.chats.answer(thread, turn, new, ends)
 
     async def _new_run(
-        self, thread: Thread, turn: Turn, key: RunKey, hashed: str
+        self, thread: Thread, turn: PlannedReply, key: RunKey, hashed: str
     ) -> tuple[NewRun, list[str]]:
         api, body = self.request.api, self.body
         if turn.goes_on is not None:

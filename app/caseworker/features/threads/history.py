@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from caseworker.features.threads.thread import ChatMessage, Role
+from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.agent.output import FINISH
 from caseworker.runs.run import Run, RunStatus
@@ -24,7 +24,7 @@ MAX_CALL_BYTES = 256 * 1024
 
 
 def spoken(
-    branch: Sequence[ChatMessage], calls: Mapping[str, Sequence[Message]]
+    branch: Sequence[ThreadMessage], calls: Mapping[str, Sequence[Message]]
 ) -> Iterator[Message]:
     """Yield a branch's messages for the model, with :data:`GO_ON` between consecutive answers.
 

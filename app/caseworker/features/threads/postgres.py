@@ -8,12 +8,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.threads.thread import (
-    ChatMessage,
     MessageNotFoundError,
     Role,
     Thread,
     ThreadConflictError,
     ThreadFullError,
+    ThreadMessage,
     ThreadNotFoundError,
     ThreadPage,
 )
@@ -148,7 +148,7 @@ class PostgresThreads:
             return (await connection.execute(gone)).one_or_none() is not None
 
     async def add(
-        self, tenant: str, thread_id: str, messages: Sequence[ChatMessage], *, most: int
+        self, tenant: str, thread_id: str, messages: Sequence[ThreadMessage], *, most: int
     ) -> bool:
         """Store messages, unless the same request already did; return whether they are new.
 
@@ -173,7 +173,7 @@ class PostgresThreads:
         async with transaction(self._engines.work, tenant) as connection:
             await connection.execute(gone)
 
-    async def messages(self, tenant: str, thread_id: str) -> Sequence[ChatMessage]:
+    async def messages(self, tenant: str, thread_id: str) -> Sequence[ThreadMessage]:
         """Return the messages of a thread in order, without contents."""
         of_run = and_(
             runs.c.tenant_id == messages.c.tenant_id,
@@ -191,7 +191,7 @@ class PostgresThreads:
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
         return [
-            ChatMessage(
+            ThreadMessage(
                 role=Role(row["role"]),
                 status=RunStatus(row["status"]) if row["status"] else None,
                 erased=row["run_erased_at"] is not None,
@@ -235,7 +235,7 @@ async def _add(
     connection: AsyncConnection,
     tenant: str,
     thread_id: str,
-    new: Sequence[ChatMessage],
+    new: Sequence[ThreadMessage],
     most: int,
 ) -> bool:
     """Store messages while holding the thread's row lock, so concurrent adds and deletes wait."""

@@ -22,11 +22,11 @@ from caseworker.features.threads.history import (
 )
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
-    ChatMessage,
     MessageNotFoundError,
     MessageTree,
     Role,
     Thread,
+    ThreadMessage,
     ThreadNotFoundError,
     ThreadStore,
     key_of,
@@ -44,7 +44,7 @@ _IDS = uuid.UUID("8d2f0f0e-6c8a-5f0e-9a55-0f6f2b0f6f31")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class PlannedReply:
     """An answer to be started, with the user message that it answers if that is new."""
 
     parent_id: str | None
@@ -53,16 +53,16 @@ class Turn:
     """Text of the new user message; None creates only an answer."""
     history: Sequence[Message]
     """Messages that the model receives, ending with the message to answer."""
-    goes_on: ChatMessage | None = None
+    goes_on: ThreadMessage | None = None
     """The interrupted answer that the new run resumes; None if it resumes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class StoredReply:
     """The stored messages of a turn, and the run that was accepted for it."""
 
-    user: ChatMessage | None
-    assistant: ChatMessage
+    user: ThreadMessage | None
+    assistant: ThreadMessage
     accepted: Accepted
 
 
@@ -89,8 +89,8 @@ class Chats:
         return MessageTree(await self.store.messages(thread.tenant, thread.thread_id))
 
     async def with_contents(
-        self, thread: Thread, messages: Sequence[ChatMessage], *, models: bool = False
-    ) -> list[ChatMessage]:
+        self, thread: Thread, messages: Sequence[ThreadMessage], *, models: bool = False
+    ) -> list[ThreadMessage]:
         """Return messages with their contents loaded, and if required their models.
 
         The model of an answer is in the journal of its run, which may be long.
@@ -100,7 +100,7 @@ class Chats:
         said = await self.store.contents(*where, wanted, models=models)
         return [replace(one, **said.get(one.message_id, {})) for one in messages]
 
-    async def saying(self, thread: Thread, content: str, parent_id: str | None) -> Turn:
+    async def saying(self, thread: Thread, content: str, parent_id: str | None) -> PlannedReply:
         """Return the turn for a new user message.
 
         Without ``parent_id``, it follows the newest message of the thread.
@@ -117,7 +117,7 @@ class Chats:
             raise InvalidRunError("parent_id", message)
         return await self._said(thread, branch, content)
 
-    async def editing(self, thread: Thread, message_id: str, content: str) -> Turn:
+    async def editing(self, thread: Thread, message_id: str, content: str) -> PlannedReply:
         """Return the turn that sends a user message again with changed ``content``.
 
         Raises the errors of :meth:`saying`.
@@ -128,7 +128,7 @@ class Chats:
             raise InvalidRunError("message_id", "Only user messages can be edited.")
         return await self._said(thread, tree.branch_to(message.parent_id), content)
 
-    async def retrying(self, thread: Thread, message_id: str) -> Turn:
+    async def retrying(self, thread: Thread, message_id: str) -> PlannedReply:
         """Return the turn that answers a message again. Given an answer, it answers its parent.
 
         Raises:
@@ -139,9 +139,9 @@ class Chats:
         message = tree.get(message_id)
         asked = message_id if message.role is Role.USER else message.parent_id
         branch = tree.branch_to(asked)
-        return Turn(parent_id=asked, history=await self._history(thread, branch))
+        return PlannedReply(parent_id=asked, history=await self._history(thread, branch))
 
-    async def continuing(self, thread: Thread, message_id: str) -> Turn:
+    async def continuing(self, thread: Thread, message_id: str) -> PlannedReply:
         """Return the turn that continues an answer.
 
         If the answer was interrupted, a sibling message resumes it. If it was complete, a further
@@ -163,13 +163,13 @@ class Chats:
             raise AnswerNotEndedError("message_id")
         if message.status is RunStatus.COMPLETED:
             branch = tree.branch_to(message_id)
-            return Turn(parent_id=message_id, history=await self._history(thread, branch))
+            return PlannedReply(parent_id=message_id, history=await self._history(thread, branch))
         turn = await self.retrying(thread, message_id)
         return turn if message.status is None else replace(turn, goes_on=message)
 
     async def earlier(
         self, thread: Thread, run_id: str, request_hash: str
-    ) -> "Answered | Turn | None":
+    ) -> "StoredReply | PlannedReply | None":
         """Return the answer that an identical earlier request created; None if the request is new.
 
         If the run of that answer was never accepted, the turn to repeat is returned instead.
@@ -187,20 +187,22 @@ class Chats:
             user = branch[-1] if branch and branch[-1].request_hash == request_hash else None
             if message.status is not None:
                 run = await self.source(thread, message)
-                return Answered(user=user, assistant=message, accepted=Accepted(run, created=False))
+                return StoredReply(
+                    user=user, assistant=message, accepted=Accepted(run, created=False)
+                )
             history = await self._history(thread, branch)
             if user is None:
-                return Turn(parent_id=message.parent_id, history=history)
-            return Turn(parent_id=user.parent_id, content=user.content, history=history)
+                return PlannedReply(parent_id=message.parent_id, history=history)
+            return PlannedReply(parent_id=user.parent_id, content=user.content, history=history)
         return None
 
-    async def source(self, thread: Thread, message: ChatMessage) -> Run:
+    async def source(self, thread: Thread, message: ThreadMessage) -> Run:
         """Return the run that produced an answer."""
         return await self._runs.get(key_of(thread.tenant, message))
 
     async def answer(
-        self, thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
-    ) -> Answered:
+        self, thread: Thread, turn: PlannedReply, new: NewRun, ends: Sequence[str]
+    ) -> StoredReply:
         """Store the messages of a turn and accept its run, even if the caller disconnects.
 
         Raises:
@@ -221,13 +223,15 @@ class Chats:
             if message.run_id is not None and not message.erased and message.status not in TERMINAL
         ]
 
-    async def _said(self, thread: Thread, branch: Sequence[ChatMessage], content: str) -> Turn:
+    async def _said(
+        self, thread: Thread, branch: Sequence[ThreadMessage], content: str
+    ) -> PlannedReply:
         history = await self._history(thread, branch, asked=content)
         parent_id = branch[-1].message_id if branch else None
-        return Turn(parent_id=parent_id, content=content, history=history)
+        return PlannedReply(parent_id=parent_id, content=content, history=history)
 
     async def _history(
-        self, thread: Thread, branch: Sequence[ChatMessage], asked: str | None = None
+        self, thread: Thread, branch: Sequence[ThreadMessage], asked: str | None = None
     ) -> Sequence[Message]:
         if not all(message.settled for message in branch):
             raise AnswerNotEndedError("parent_id")
@@ -238,7 +242,7 @@ class Chats:
         return said if asked is None else [*said, Message(role="user", content=asked)]
 
     async def _calls(
-        self, thread: Thread, branch: Sequence[ChatMessage]
+        self, thread: Thread, branch: Sequence[ThreadMessage]
     ) -> Mapping[str, Sequence[Message]]:
         """Return the tool calls behind the newest answers of a branch, by message id."""
         where = thread.tenant, thread.thread_id
@@ -259,8 +263,8 @@ class Chats:
         return found
 
     async def _answer(
-        self, thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
-    ) -> Answered:
+        self, thread: Thread, turn: PlannedReply, new: NewRun, ends: Sequence[str]
+    ) -> StoredReply:
         where = thread.tenant, thread.thread_id
         user, assistant = _messages(thread, turn, new, ends)
         both = [assistant] if user is None else [user, assistant]
@@ -275,7 +279,7 @@ class Chats:
                     await self.store.remove(*where, [one.message_id for one in both])
             raise
         assistant = replace(assistant, status=accepted.run.status)
-        return Answered(user=user, assistant=assistant, accepted=accepted)
+        return StoredReply(user=user, assistant=assistant, accepted=accepted)
 
 
 def derived_id(*parts: str) -> str:
@@ -284,19 +288,19 @@ def derived_id(*parts: str) -> str:
 
 
 def _messages(
-    thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
-) -> tuple[ChatMessage | None, ChatMessage]:
+    thread: Thread, turn: PlannedReply, new: NewRun, ends: Sequence[str]
+) -> tuple[ThreadMessage | None, ThreadMessage]:
     run_id, parent_id, user = new.key.run_id, turn.parent_id, None
     if turn.content is not None:
         parent_id = derived_id(thread.thread_id, run_id, Role.USER)
-        user = ChatMessage(
+        user = ThreadMessage(
             message_id=parent_id,
             parent_id=turn.parent_id,
             role=Role.USER,
             content=turn.content,
             request_hash=new.request_hash,
         )
-    assistant = ChatMessage(
+    assistant = ThreadMessage(
         message_id=derived_id(thread.thread_id, run_id, Role.ASSISTANT),
         parent_id=parent_id,
         role=Role.ASSISTANT,

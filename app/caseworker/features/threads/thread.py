@@ -75,7 +75,7 @@ class ThreadPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatMessage:
+class ThreadMessage:
     """A message. The ``content`` of an assistant message is the output of its run so far."""
 
     message_id: str
@@ -114,12 +114,12 @@ class ChatMessage:
 class MessageTree:
     """All messages of a thread, in the order of their creation."""
 
-    def __init__(self, messages: Sequence[ChatMessage]) -> None:
+    def __init__(self, messages: Sequence[ThreadMessage]) -> None:
         self.messages = messages
         self._by_id = {message.message_id: message for message in messages}
         self._newest_child = {message.parent_id: message for message in messages}
 
-    def get(self, message_id: str) -> ChatMessage:
+    def get(self, message_id: str) -> ThreadMessage:
         """Return the message with an ID.
 
         Raises:
@@ -130,7 +130,7 @@ class MessageTree:
         except KeyError:
             raise MessageNotFoundError(message_id) from None
 
-    def branch_to(self, message_id: str | None) -> list[ChatMessage]:
+    def branch_to(self, message_id: str | None) -> list[ThreadMessage]:
         """Return the path from the root message to the given one, inclusive; empty for None."""
         branch = []
         while message_id is not None:
@@ -139,7 +139,7 @@ class MessageTree:
             message_id = message.parent_id
         return branch[::-1]
 
-    def branch_through(self, message_id: str | None) -> list[ChatMessage]:
+    def branch_through(self, message_id: str | None) -> list[ThreadMessage]:
         """Return the path from the root through a message to its newest descendant.
 
         For None, return the path to the newest message of the thread.
@@ -151,7 +151,7 @@ class MessageTree:
             branch.append(self._newest_child[branch[-1].message_id])
         return branch
 
-    def siblings(self, message: ChatMessage) -> list[str]:
+    def siblings(self, message: ThreadMessage) -> list[str]:
         """Return the IDs of all messages with the same parent and role, oldest first."""
         return [
             other.message_id
@@ -190,7 +190,7 @@ class ThreadStore(Protocol):
         ...
 
     async def add(
-        self, tenant: str, thread_id: str, messages: Sequence[ChatMessage], *, most: int
+        self, tenant: str, thread_id: str, messages: Sequence[ThreadMessage], *, most: int
     ) -> bool:
         """Store messages, the last of which is an answer; return False if they already exist.
 
@@ -207,7 +207,7 @@ class ThreadStore(Protocol):
         """Remove messages from a thread; used if their run was refused."""
         ...
 
-    async def messages(self, tenant: str, thread_id: str) -> Sequence[ChatMessage]:
+    async def messages(self, tenant: str, thread_id: str) -> Sequence[ThreadMessage]:
         """Return the messages of a thread in order, without contents."""
         ...
 
@@ -232,6 +232,6 @@ class ThreadStore(Protocol):
         ...
 
 
-def key_of(tenant: str, message: ChatMessage) -> RunKey:
+def key_of(tenant: str, message: ThreadMessage) -> RunKey:
     """Return the key of the run that an assistant message belongs to."""
     return RunKey(tenant, message.run_id or "")

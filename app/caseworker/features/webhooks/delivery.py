@@ -80,7 +80,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EndpointAnswer:
     """The outcome of one attempt to deliver a message."""
 
     status_code: int | None = None
@@ -123,7 +123,12 @@ class AttemptStore(Protocol):
         ...
 
     async def end(
-        self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
+        self,
+        delivery: Delivery,
+        answer: EndpointAnswer,
+        *,
+        status: DeliveryStatus,
+        pause_seconds: float,
     ) -> None:
         """Store the outcome of an attempt.
 
@@ -181,7 +186,7 @@ class Sender(Protocol):
 
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
-    ) -> Answer:
+    ) -> EndpointAnswer:
         """POST a body and return the outcome; failures are returned, not raised."""
         ...
 
@@ -226,10 +231,10 @@ class Deliveries:
         if status is DeliveryStatus.DEAD:
             log.warning("webhook.dead", run_id=delivery.run_id, attempts=delivery.attempts)
 
-    async def _answer(self, attempt: Attempt, run: Run) -> Answer:
+    async def _answer(self, attempt: Attempt, run: Run) -> EndpointAnswer:
         delivery = attempt.delivery
         if not attempt.secrets:
-            return Answer(
+            return EndpointAnswer(
                 error="The signing secret cannot be decrypted with webhooks.encryption_key."
             )
         most = self.limits.max_body_bytes
@@ -260,7 +265,7 @@ def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
 
 
 def verdict_of(
-    answer: Answer, attempts: int, policy: RetryPolicy, *, jitter: float | None = None
+    answer: EndpointAnswer, attempts: int, policy: RetryPolicy, *, jitter: float | None = None
 ) -> tuple[DeliveryStatus, float]:
     """Return the next status of a delivery, and the seconds until the next attempt.
 

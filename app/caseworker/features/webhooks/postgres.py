@@ -9,13 +9,13 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.webhooks.delivery import (
-    Answer,
     Attempt,
     Delivery,
     DeliveryNotFoundError,
     DeliveryPage,
     DeliveryPendingError,
     DeliveryStatus,
+    EndpointAnswer,
     SecretInfo,
 )
 from caseworker.features.webhooks.signing import SecretBox
@@ -110,7 +110,12 @@ class PostgresWebhooks:
         return Attempt(_delivery(row), self.box.opened([found.secret for found in secrets]))
 
     async def end(
-        self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
+        self,
+        delivery: Delivery,
+        answer: EndpointAnswer,
+        *,
+        status: DeliveryStatus,
+        pause_seconds: float,
     ) -> None:
         """Store the outcome of an attempt; if ``pending``, queue a job for the next attempt."""
         ended = {

@@ -17,7 +17,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 
 from caseworker.features.webhooks.addresses import AddressRefusedError, UrlRules, WebhookUrl
-from caseworker.features.webhooks.delivery import Answer
+from caseworker.features.webhooks.delivery import EndpointAnswer
 from caseworker.platform.retry_after import seconds_asked
 
 USER_AGENT = "Caseworker"
@@ -50,7 +50,7 @@ class WebhookSender:
 
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
-    ) -> Answer:
+    ) -> EndpointAnswer:
         """POST a body and return the outcome.
 
         ``attempt`` is the number of the attempt, from 1; it selects one of the host's addresses.
@@ -61,11 +61,11 @@ class WebhookSender:
                 address = await self._address(target, attempt)
                 return await self._post(target, address, body, headers)
         except AddressRefusedError as error:
-            return Answer(error=str(error))
+            return EndpointAnswer(error=str(error))
         except TimeoutError:
-            return Answer(error="The request timed out.")
+            return EndpointAnswer(error="The request timed out.")
         except (httpx.HTTPError, OSError, ssl.SSLError, UnicodeError) as error:
-            return Answer(error=_words_of(error))
+            return EndpointAnswer(error=_words_of(error))
 
     async def _opened(self) -> httpx.AsyncClient:
         """Return the client; the first webhook loads the system's certificates."""
@@ -99,7 +99,7 @@ class WebhookSender:
 
     async def _post(
         self, target: WebhookUrl, address: str, body: bytes, headers: Mapping[str, str]
-    ) -> Answer:
+    ) -> EndpointAnswer:
         host = f"[{address}]" if ":" in address else address
         client = await self._opened()
         request = client.build_request(
@@ -126,17 +126,17 @@ async def _usual_tls() -> ssl.SSLContext:
     return await asyncio.to_thread(ssl.create_default_context)
 
 
-def _answer_of(response: httpx.Response) -> Answer:
+def _answer_of(response: httpx.Response) -> EndpointAnswer:
     code = response.status_code
     if response.is_success:
-        return Answer(status_code=code)
+        return EndpointAnswer(status_code=code)
     after = seconds_asked(response.headers.get("retry-after", "")) or 0.0
     why = (
         "Redirects are not followed."
         if response.is_redirect
         else f"The endpoint returned status {code}."
     )
-    return Answer(status_code=code, error=why, retry_after_seconds=after)
+    return EndpointAnswer(status_code=code, error=why, retry_after_seconds=after)
 
 
 def _words_of(error: Exception) -> str:

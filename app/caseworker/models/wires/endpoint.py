@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
 from caseworker.models.wires.failures import Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator, is_failed
-from caseworker.models.wires.sse import ERROR, Event, EventParser
+from caseworker.models.wires.sse import ERROR, EventParser, ServerSentEvent
 from caseworker.models.wires.transport import (
     ConnectionFailedError,
     ReplyRefusedError,
@@ -239,7 +239,7 @@ class ReplyBody:
         for event in self._events.feed(part):
             yield from self._parsed(event)
 
-    def _parsed(self, event: Event) -> Iterator[tuple[str, Any]]:
+    def _parsed(self, event: ServerSentEvent) -> Iterator[tuple[str, Any]]:
         if self.done:
             return
         if event.data.startswith(_DONE):

@@ -14,7 +14,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """A server-sent event that has data."""
 
     name: str
@@ -40,7 +40,7 @@ class EventParser:
         self._name = ""
         self._data: list[str] = []
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
         """Process a piece of the stream and yield the events that it completes."""
         if self._after_cr and piece:
             self._after_cr = False
@@ -53,13 +53,13 @@ class EventParser:
             self._begun.append(rest)
         self._after_cr = self._after_cr or piece.endswith(b"\r")
 
-    def end(self) -> Iterator[Event]:
+    def end(self) -> Iterator[ServerSentEvent]:
         """Yield the last event if the stream ended without a blank line after it."""
         if self._begun:
             yield from self._line(b"".join(self._begun))
         yield from self._dispatch()
 
-    def _line(self, line: bytes) -> Iterator[Event]:
+    def _line(self, line: bytes) -> Iterator[ServerSentEvent]:
         if self._first:
             self._first = False
             line = line.removeprefix(_BOM)
@@ -73,10 +73,10 @@ class EventParser:
         elif field == "event":
             self._name = value
         elif field == ERROR and value:
-            yield Event(ERROR, value)
+            yield ServerSentEvent(ERROR, value)
 
-    def _dispatch(self) -> Iterator[Event]:
+    def _dispatch(self) -> Iterator[ServerSentEvent]:
         data, name = "\n".join(self._data), self._name
         self._data, self._name = [], ""
         if data.strip():
-            yield Event(name, data)
+            yield ServerSentEvent(name, data)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caseworker.models.ports import ToolDefinition
-from caseworker.tools.functions import Function, functions_of
+from caseworker.tools.functions import PlannerFunction, functions_of
 from caseworker.tools.ports import ToolSpec
 
 _LEFT_TO_THE_CHECK = frozenset(
@@ -23,7 +23,7 @@ them and its error message suggests a correction."""
 class OfferedFunction:
     """A function of a tool, with the definition that models receive."""
 
-    function: Function
+    function: PlannerFunction
     definition: ToolDefinition
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any] | str:
@@ -52,7 +52,7 @@ def offered_functions(specs: Iterable[ToolSpec]) -> dict[str, tuple[OfferedFunct
     }
 
 
-def _offered(function: Function) -> OfferedFunction:
+def _offered(function: PlannerFunction) -> OfferedFunction:
     parameters = dict(function.parameters)
     parameters["properties"] = {
         name: _names_and_types(schema) for name, schema in parameters["properties"].items()

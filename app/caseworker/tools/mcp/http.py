@@ -19,7 +19,7 @@ _STREAM_FACTOR: Final = 16
 """Maximum size of a notification stream, in messages of maximum size."""
 
 
-class Reading:
+class ReadState:
     """Records whether the response to a request exceeded the size limit."""
 
     __slots__ = ("too_large",)
@@ -28,7 +28,7 @@ class Reading:
         self.too_large = False
 
 
-READING: ContextVar[Reading | None] = ContextVar("mcp_reading", default=None)
+READING: ContextVar[ReadState | None] = ContextVar("mcp_reading", default=None)
 """State for reading the response to the current request. A context variable works because the MCP
 SDK runs its transport in the caller's context."""
 

@@ -38,7 +38,7 @@ from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.tools.mcp.checked_stream import checked
 from caseworker.tools.mcp.config import ServerConfig
-from caseworker.tools.mcp.http import READING, Reading, http_client
+from caseworker.tools.mcp.http import READING, ReadState, http_client
 from caseworker.tools.mcp.listing import MAX_TOOLS, ServerTool, usable_tools
 from caseworker.tools.mcp.stdio import TOO_LARGE_CODE, stdio_transport
 from caseworker.tools.ports import ToolRefusedError
@@ -131,7 +131,7 @@ class Session:
             raise
 
     async def _request(self, tool: str, args: Mapping[str, Any]) -> CallToolResult:
-        seconds, reading = self.config.timeout_seconds, Reading()
+        seconds, reading = self.config.timeout_seconds, ReadState()
         READING.set(reading)
         params = CallToolRequestParams(name=tool, arguments=dict(args))
         try:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from caseworker.models.gateway import Tier
-from caseworker_cases.agent.evidence import Evidence, compose
+from caseworker_cases.agent.evidence import CaseEvidence, compose
 
 ROWS = {"rows": [["2012-01-03", 411.23]], "text": "AAPL, closing price on 250 trading days"}
 PICTURE = {"artifact": "plot-AAPL.png", "text": "line picture of AAPL: plot-AAPL.png"}
@@ -16,7 +16,7 @@ DAY = {"value": "2012-09-19", "text": "Wednesday, September 19, 2012", "iso": "2
 def answer_of(*results: dict[str, Any]) -> str | None:
     """Return the answer of one pass with these results."""
     basis = [
-        Evidence(
+        CaseEvidence(
             number=number, tier=Tier.SMALL, act_step=1, tool=f"t{number}", args={}, result=result
         )
         for number, result in enumerate(results, start=1)

@@ -10,9 +10,9 @@ import pytest
 
 from caseworker.models.gateway import Tier
 from caseworker.models.ports import Message
-from caseworker_cases.agent.evidence import Action, Evidence
+from caseworker_cases.agent.evidence import Action, CaseEvidence
 from caseworker_cases.agent.plan import Plan, parse_plan
-from caseworker_cases.agent.prompt import MAX_RESULT_CHARS, SYSTEM, Dialogue, ToolOffer
+from caseworker_cases.agent.prompt import MAX_RESULT_CHARS, SYSTEM, CaseTools, Dialogue
 from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
 from caseworker_cases.tools.data_fetch_stock import DataFetchStock
@@ -24,7 +24,7 @@ from tests.support.limits import case_of
 CASE = case_of(
     question="What is 2 + 2?", timezone="UTC", now=datetime(2025, 9, 8, tzinfo=UTC), gold_answer="4"
 )
-BUILT_IN = ToolOffer(
+BUILT_IN = CaseTools(
     [
         *(Calculator.spec, Calendar.spec, DataFetchStock.offer),
         *(NumericAnalysis.offer, Plotter.offer, Respond.spec),
@@ -37,14 +37,14 @@ The recording of that model in tests/data/recordings holds the exact counts.
 """
 
 
-def evidence(result: dict[str, Any]) -> Evidence:
+def evidence(result: dict[str, Any]) -> CaseEvidence:
     """Return one piece of evidence."""
-    return Evidence(
+    return CaseEvidence(
         number=1, tier=Tier.SMALL, act_step=1, tool="calculator", args={}, result=result
     )
 
 
-def shown(found: Evidence) -> dict[str, Any]:
+def shown(found: CaseEvidence) -> dict[str, Any]:
     """Return a piece of evidence in the form shown to a planner."""
     dialogue = Dialogue(CASE, BUILT_IN)
     dialogue.ask([], None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from caseworker.models.gateway import Tier
-from caseworker_cases.agent.evidence import Evidence
+from caseworker_cases.agent.evidence import CaseEvidence
 from caseworker_cases.agent.question import misused
 
 CONVERTED = {"start": "2009-01-01", "end": "2009-12-31"}
@@ -16,7 +16,7 @@ def used(question: str, *asked: dict[str, Any], **result: Any) -> bool | None:
     strange = misused(
         question,
         [
-            Evidence(
+            CaseEvidence(
                 number=number,
                 tier=Tier.SMALL,
                 act_step=1,
@@ -91,13 +91,15 @@ def test_what_a_failed_action_took_from_the_question_must_stand_in_another_one()
     question = "What was the closing price of ZZZZ on 2010-06-01?"
     day = {"date": "2010-06-01"}
 
-    def evidence(**second: str) -> list[Evidence]:
+    def evidence(**second: str) -> list[CaseEvidence]:
         asked: list[tuple[dict[str, str], dict[str, str]]] = [
             ({"symbol": "ZZZZ", **day}, {"error": "unknown"}),
             ({**second, **day}, {"value": "1"}),
         ]
         return [
-            Evidence(number=at, tier=Tier.SMALL, act_step=at, tool="t", args=args, result=result)
+            CaseEvidence(
+                number=at, tier=Tier.SMALL, act_step=at, tool="t", args=args, result=result
+            )
             for at, (args, result) in enumerate(asked, start=1)
         ]
 

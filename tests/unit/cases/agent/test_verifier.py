@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.models.gateway import Tier
 from caseworker.tools.ports import ToolContext, ToolResult
-from caseworker_cases.agent.evidence import Evidence, compose, finding
+from caseworker_cases.agent.evidence import CaseEvidence, compose, finding
 from caseworker_cases.agent.verifier import Check, Comparison, DeterministicTools, verify
 from caseworker_cases.tools.calculator import Calculator
 from tests.support.limits import case_of
@@ -77,7 +77,7 @@ def test_every_expected_tool_must_have_been_used(comparison: Comparison) -> None
 
 def test_a_refused_action_is_neither_an_error_nor_a_use(comparison: Comparison) -> None:
     """A refused action is neither an error nor a use of its tool, because it never ran."""
-    refused = Evidence(
+    refused = CaseEvidence(
         number=2,
         tier=Tier.SMALL,
         act_step=1,
@@ -109,7 +109,7 @@ def test_a_number_that_was_written_down_does_not_vouch_for_itself(comparison: Co
     """Recomputing ``respond`` does not confirm its own number."""
     evidence = (found("calculator", {"value": "42"}), found("respond", {"answer": "41"}, step=2))
 
-    def repeated(action: Evidence) -> ToolResult:
+    def repeated(action: CaseEvidence) -> ToolResult:
         return action.result
 
     case = case_of(question="?", timezone="UTC", now=NOW)

@@ -11,8 +11,8 @@ import pytest
 from caseworker_cases.evaluation.dataset import Dataset, DatasetError, EvalCase
 from caseworker_cases.evaluation.evaluation import (
     Evaluation,
+    EvaluationPlan,
     OutputFolder,
-    Plan,
     evaluate,
     new_evaluation_id,
 )
@@ -34,7 +34,7 @@ async def evaluated(
         "evaluation_id": "eval-1",
     }
     return await evaluate(
-        Plan(**{**known, **plan}), service or RecordedService(), lambda total: None
+        EvaluationPlan(**{**known, **plan}), service or RecordedService(), lambda total: None
     )
 
 

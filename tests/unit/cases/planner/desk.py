@@ -10,9 +10,9 @@ from caseworker.models.ports import Message, ModelRequest
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.ports import ToolContext, ToolResult
 from caseworker.tools.registry import ToolRegistry
-from caseworker_cases.agent.evidence import Evidence, compose
+from caseworker_cases.agent.evidence import CaseEvidence, compose
 from caseworker_cases.agent.plan import fill
-from caseworker_cases.agent.prompt import ToolOffer
+from caseworker_cases.agent.prompt import CaseTools
 from caseworker_cases.planner.provider import OfflineProvider
 from caseworker_cases.stocks.packaged import PackagedPrices
 from caseworker_cases.tools.calculator import Calculator
@@ -53,7 +53,7 @@ class Desk:
         specs = [one for one in self._registry.specs() if tools is None or one.name in tools]
         document = {"question": question, "today": in_words(NOW.date())} | more
         message = Message(role="user", content=json.dumps(document))
-        request = ModelRequest(messages=(message,), json_schema=ToolOffer(specs).schema)
+        request = ModelRequest(messages=(message,), json_schema=CaseTools(specs).schema)
         reply = await self._provider.complete("offline", request)
         plan: dict[str, Any] = json.loads(reply.text)
         return plan
@@ -77,7 +77,7 @@ class Desk:
         """Return the results of the planned actions, in order."""
         return [found.result for found in await self.evidence(question, **more)]
 
-    async def evidence(self, question: str, **more: Any) -> list[Evidence]:
+    async def evidence(self, question: str, **more: Any) -> list[CaseEvidence]:
         """Plan and execute as a case does; check that the arguments fit the tools."""
         context = ToolContext(run_id="run-1", timezone="UTC", now=NOW, artifacts=MemorySink())
         results: dict[int, ToolResult] = {}
@@ -89,7 +89,7 @@ class Desk:
             assert tool is not None
             results[number] = await tool.run(args, context)
             evidence.append(
-                Evidence(
+                CaseEvidence(
                     number=number,
                     tier=Tier.SMALL,
                     act_step=1,

@@ -15,8 +15,8 @@ from caseworker.models.ports import (
     Role,
 )
 from caseworker.tools.ports import ToolSpec
-from caseworker_cases.agent.evidence import Evidence
-from caseworker_cases.agent.prompt import Dialogue, ToolOffer
+from caseworker_cases.agent.evidence import CaseEvidence
+from caseworker_cases.agent.prompt import CaseTools, Dialogue
 from caseworker_cases.planner.provider import OfflineProvider
 from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
@@ -105,7 +105,7 @@ async def test_the_prompt_of_a_case_is_understood() -> None:
     """The prompts of the case agent, including evidence and failures, are understood."""
     case = case_of(question="What is 2 + 2?", timezone="Asia/Tokyo", now=NOW)
     specs = [Calculator().spec, Calendar().spec]
-    failed = Evidence(
+    failed = CaseEvidence(
         number=1,
         tier=Tier.SMALL,
         act_step=1,
@@ -114,8 +114,8 @@ async def test_the_prompt_of_a_case_is_understood() -> None:
         result={"error": "the sky fell", "code": "x"},
     )
 
-    async def planned(offered: list[ToolSpec], *evidence: Evidence) -> dict[str, Any]:
-        offer = ToolOffer(offered)
+    async def planned(offered: list[ToolSpec], *evidence: CaseEvidence) -> dict[str, Any]:
+        offer = CaseTools(offered)
         messages = Dialogue(case, offer).ask(evidence, None)
         request = ModelRequest(messages=messages, json_schema=offer.schema)
         found: dict[str, Any] = json.loads((await OfflineProvider().complete("m", request)).text)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.features.threads.history import calls_of, spoken
-from caseworker.features.threads.thread import ChatMessage, Role
+from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.chat import ChatInput
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
@@ -98,8 +98,8 @@ def test_text_of_a_stopped_answer_that_came_with_a_call_is_told_once(
         Message(role="assistant", content="First text.", tool_calls=(one,)),
         Message(role="tool", content="42", tool_call_id="1", tool_name="calculator"),
     ]
-    asked = ChatMessage(message_id="q", parent_id=None, role=Role.USER, content="Q")
-    answer = ChatMessage(
+    asked = ThreadMessage(message_id="q", parent_id=None, role=Role.USER, content="Q")
+    answer = ThreadMessage(
         message_id="a", parent_id="q", role=Role.ASSISTANT, content=content, status=status
     )
 

@@ -4,19 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.features.threads.thread import ChatMessage, MessageNotFoundError, MessageTree, Role
+from caseworker.features.threads.thread import (
+    MessageNotFoundError,
+    MessageTree,
+    Role,
+    ThreadMessage,
+)
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> MessageTree:
     """Draw messages in creation order, each with an earlier parent or none."""
     count = draw(st.integers(0, 30))
-    messages: list[ChatMessage] = []
+    messages: list[ThreadMessage] = []
     for number in range(count):
         parent = draw(st.sampled_from([None, *messages])) if messages else None
         role = Role.ASSISTANT if parent and draw(st.booleans()) else Role.USER
         parent_id = parent.message_id if parent else None
-        messages.append(ChatMessage(message_id=f"m{number}", parent_id=parent_id, role=role))
+        messages.append(ThreadMessage(message_id=f"m{number}", parent_id=parent_id, role=role))
     return MessageTree(messages)
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from caseworker.features.webhooks.delivery import (
-    Answer,
     Attempt,
     Deliveries,
     Delivery,
     DeliveryStatus,
+    EndpointAnswer,
     message_of,
     verdict_of,
 )
@@ -28,8 +28,10 @@ POLICY = delivery_limits(Settings()).retry
 BODY = '{"type":"run.completed","text":"naïve ✓"}'.encode()
 
 
-def failed(**values: Any) -> Answer:
-    return Answer(**{"status_code": 500, "error": "The endpoint returned status 500.", **values})
+def failed(**values: Any) -> EndpointAnswer:
+    return EndpointAnswer(
+        **{"status_code": 500, "error": "The endpoint returned status 500.", **values}
+    )
 
 
 def test_pauses_grow_as_the_table_says() -> None:
@@ -60,7 +62,7 @@ def test_a_pause_is_as_long_as_was_asked_within_the_maximum(
 
 def test_what_is_taken_is_delivered_and_what_is_gone_is_dead() -> None:
     """Status 204 completes a delivery, 410 ends it, and 400 leads to a retry."""
-    assert verdict_of(Answer(status_code=204), 1, POLICY)[0] is DeliveryStatus.DELIVERED
+    assert verdict_of(EndpointAnswer(status_code=204), 1, POLICY)[0] is DeliveryStatus.DELIVERED
     assert verdict_of(failed(status_code=410), 1, POLICY)[0] is DeliveryStatus.DEAD
     assert verdict_of(failed(status_code=400), 1, POLICY)[0] is DeliveryStatus.PENDING
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caseworker.models.wires.sse import Event, EventParser
+from caseworker.models.wires.sse import EventParser, ServerSentEvent
 
 STREAM = (
     b"\xef\xbb\xbf: a comment\r\nevent: first\rdata: 1\ndata:2\r\n\r\nid: 7\nretry: 9\n\n"
@@ -10,11 +10,11 @@ STREAM = (
     b"data\ndata:  3\n\nevent: x\ndata: end"
 )
 EVENTS = [
-    Event("first", "1\n2"),
-    Event("", "\u00e9 \u2028"),
-    Event("error", '{"message": "no"}'),
-    Event("", "\n 3"),
-    Event("x", "end"),
+    ServerSentEvent("first", "1\n2"),
+    ServerSentEvent("", "\u00e9 \u2028"),
+    ServerSentEvent("error", '{"message": "no"}'),
+    ServerSentEvent("", "\n 3"),
+    ServerSentEvent("x", "end"),
 ]
 
 
