@@ -11,7 +11,8 @@ async def test_a_case_is_rejected_with_the_package_to_install(
 ) -> None:
     """A body without a kind is a case; graphs and agents do not need the package."""
     monkeypatch.setattr("caseworker.main.agents.installed_node_types", lambda _: ())
-    async with client_of(Api(database_url).app()) as client:
+    api = Api(database_url)
+    async with api.opened(), client_of(api.app()) as client:
         case = await client.post("/runs", json={"input": "What is 6 * 7?"})
         types = (await client.get("/node-types")).json()["node_types"]
         step = {"id": "a", "type": "case", "data": {}}

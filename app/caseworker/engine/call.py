@@ -1,4 +1,4 @@
-"""Calls to models and tools: their specification, results, failures, attempts and retries.
+"""Calls: their specification, results, failures, attempts and retries.
 
 A call or step whose first attempt succeeds is a single node of the ExecutionGraph. When a second
 attempt starts, both attempts become children of that node. The node of the first attempt is added

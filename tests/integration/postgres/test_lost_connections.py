@@ -5,10 +5,13 @@ A proxy sits between the stores and Postgres; an oracle connects to Postgres dir
 
 import asyncio
 
+import psycopg
 import pytest
 
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.connections import Connection
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.run import RunKey, RunStatus
 from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal
 from tests.support.database import proxied, upstream_of
@@ -345,3 +348,20 @@ async def test_a_process_does_not_start_without_its_database(database_url: str) 
         with pytest.raises(StoreUnavailableError):
             async with open_stores(proxied(database_url, proxy)):
                 pass
+
+
+async def test_a_connection_that_breaks_while_it_is_prepared_is_closed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No caller has the connection by then, so it must not wait for the garbage collector."""
+    opened: list[Connection] = []
+
+    async def fails(connection: Connection, *_: object) -> None:
+        opened.append(connection)
+        raise psycopg.OperationalError
+
+    monkeypatch.setattr(Connection, "execute", fails)
+    with pytest.raises(StoreUnavailableError):
+        await PostgresJournal(database_url, pool_sizes().patience).start()
+
+    assert [connection.closed for connection in opened] == [True]

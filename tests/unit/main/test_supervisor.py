@@ -7,7 +7,7 @@ import pytest
 
 FEW_PROCESSES = """
 import os, signal
-from caseworker.main.supervisor import Supervisor
+from caseworker.main.supervisor import ProcessSupervisor
 
 fork, forks = os.fork, []
 
@@ -25,14 +25,14 @@ def serve(place):
     signal.pause()
 
 os.fork = scarce
-Supervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
+ProcessSupervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
 print(len(forks), "forks")
 """
 """The only process dies, and the first attempt to start another one fails."""
 
 DIES_EARLY = """
 import os, signal, time
-from caseworker.main.supervisor import Supervisor
+from caseworker.main.supervisor import ProcessSupervisor
 
 parent_of_child, supervisor = os.getppid, os.getpid()
 
@@ -48,7 +48,7 @@ def serve(place):
     time.sleep(60)
 
 os.getppid = parent
-Supervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
+ProcessSupervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
 """
 """The supervisor is killed before its child reads the parent's process ID."""
 

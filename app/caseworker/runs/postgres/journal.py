@@ -193,7 +193,11 @@ class PostgresJournal:
         connection = await Connection.open(
             self._url, patience, autocommit=True, row_factory=dict_row, prepare_threshold=0
         )
-        await connection.execute("SET enable_seqscan = off")
+        try:
+            await connection.execute("SET enable_seqscan = off")
+        except BaseException:  # no caller can close the connection yet
+            await connection.close()
+            raise
         return connection
 
 
