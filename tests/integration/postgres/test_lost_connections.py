@@ -353,7 +353,7 @@ async def test_a_process_does_not_start_without_its_database(database_url: str) 
 async def test_a_connection_that_breaks_while_it_is_prepared_is_closed(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No caller has the connection by then, so it must not wait for the garbage collector."""
+    """No caller can close the connection, and the garbage collector may come late."""
     opened: list[Connection] = []
 
     async def fails(connection: Connection, *_: object) -> None:
