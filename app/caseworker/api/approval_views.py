@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from caseworker.api.field_types import Body, Reason, View
 from caseworker.engine.approvals import Verdict
-from caseworker.nodes.reading import refusal
+from caseworker.platform.validation import refusal
 from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
 
 _VERDICTS = {

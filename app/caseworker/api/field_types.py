@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from caseworker.api.json_text import is_storable
 from caseworker.core.budget.budget import MAX_LIMIT
-from caseworker.nodes.reading import refusal
+from caseworker.platform.validation import refusal
 
 
 class Body(BaseModel):

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from caseworker.api.violations import MAX_VIOLATIONS, Violation
-from caseworker.nodes.reading import field_of
+from caseworker.platform.validation import field_of
 
 _BOM = b"\xef\xbb\xbf"
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)

@@ -38,7 +38,7 @@ from caseworker.api.problems import invalid
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
-from caseworker.nodes.reading import refusal
+from caseworker.platform.validation import refusal
 from caseworker.runs.quotas import Queueing
 
 MAX_EXPECTED_TOOLS = 50

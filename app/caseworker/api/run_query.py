@@ -18,7 +18,7 @@ from caseworker.api.field_types import (
 )
 from caseworker.api.json_text import is_storable
 from caseworker.api.problems import invalid
-from caseworker.nodes.reading import refusal
+from caseworker.platform.validation import refusal
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.run import RunKind, RunStatus
 

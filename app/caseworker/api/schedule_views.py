@@ -28,7 +28,7 @@ from caseworker.features.schedules.timing import (
     InvalidCronError,
     Timing,
 )
-from caseworker.nodes.reading import refusal
+from caseworker.platform.validation import refusal
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.run import NewRun
 

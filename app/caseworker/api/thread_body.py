@@ -21,7 +21,7 @@ from caseworker.api.field_types import (
 )
 from caseworker.api.run_body import BudgetBody
 from caseworker.nodes.agent.definition import MAX_TOOLS
-from caseworker.nodes.reading import refusal
+from caseworker.platform.validation import refusal
 
 ThreadIdPath = Annotated[ThreadId, Path(description="ID of the thread.")]
 MessageIdPath = Annotated[MessageId, Path(description="ID of the message.")]

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any
 
 from caseworker.core.graph.problems import Problem
-from caseworker.nodes.reading import OWN, field_of, message_of
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.validation import OWN, field_of, message_of
 
 MAX_VIOLATIONS = 20
 """Maximum number of invalid fields reported in one response."""

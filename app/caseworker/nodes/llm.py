@@ -26,10 +26,11 @@ from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.unknown import unknown_models
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
-from caseworker.nodes.reading import StepData, TextField, refusal
+from caseworker.nodes.reading import StepData, TextField
 from caseworker.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
 from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
+from caseworker.platform.validation import refusal
 
 MAX_TURNS = 10
 """Maximum number of turns of a step with tools. Use an agent for more."""

@@ -9,7 +9,8 @@ from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.core.graph.problems import listed
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.node_type import Fault
-from caseworker.nodes.reading import StepData, refusal
+from caseworker.nodes.reading import StepData
+from caseworker.platform.validation import refusal
 
 MAX_FALLBACKS = 8
 

@@ -21,8 +21,9 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.events import ROUTED, Event
 from caseworker.engine.node import ExecutionResult
 from caseworker.nodes.node_type import NONE, NodeType
-from caseworker.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
+from caseworker.nodes.reading import HandleName, PathField, StepData, usual_path
 from caseworker.nodes.templates import MISSING
+from caseworker.platform.validation import refusal
 
 _Comparison = Literal["eq", "ne", "gt", "ge", "lt", "le"]
 _Alone = Literal["exists", "missing", "is_true"]

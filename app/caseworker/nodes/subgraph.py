@@ -24,8 +24,9 @@ from caseworker.engine.step_values import Total
 from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from caseworker.nodes.node_type import NONE, Fault, NodeType
-from caseworker.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
+from caseworker.nodes.reading import HandleName, PathField, StepData, usual_path
 from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.validation import refusal
 
 
 class OutputSpec(StepData):

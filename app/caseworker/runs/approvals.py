@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from caseworker.engine.approvals import Asked, Decision, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
-from caseworker.nodes.reading import field_of, joined
+from caseworker.nodes.reading import joined
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.validation import field_of
 from caseworker.runs.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,

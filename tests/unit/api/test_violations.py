@@ -16,8 +16,8 @@ from caseworker.api.violations import (
     words_of,
 )
 from caseworker.core.graph.validation import Problem
-from caseworker.nodes import reading
-from caseworker.nodes.reading import field_of
+from caseworker.platform import validation
+from caseworker.platform.validation import field_of
 
 CANARY = "canary-5e1f"
 
@@ -85,7 +85,7 @@ def test_every_known_kind_of_error_is_one_of_the_librarys() -> None:
     """Every error type with a message exists in pydantic."""
     kinds = set(typing.get_args(ErrorType))
 
-    assert set(reading.MESSAGES) <= kinds
+    assert set(validation.MESSAGES) <= kinds
 
 
 def test_an_unknown_kind_of_error_is_said_plainly() -> None:

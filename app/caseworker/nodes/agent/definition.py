@@ -26,9 +26,10 @@ from caseworker.models.ports import Role
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.nesting import is_reference
 from caseworker.nodes.node_type import Fault
-from caseworker.nodes.reading import HandleName, StepData, TextField, message_of, read_by, refusal
+from caseworker.nodes.reading import HandleName, StepData, TextField, read_by
 from caseworker.nodes.reply_schema import SchemaField
 from caseworker.nodes.templates import TextTemplate
+from caseworker.platform.validation import message_of, refusal
 
 MAX_DEPTH = 8
 """Maximum nesting depth of agents, including the outermost one."""
