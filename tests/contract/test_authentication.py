@@ -9,10 +9,9 @@ import pytest
 
 from caseworker.features.access import authentication as module
 from caseworker.features.access.authentication import Authentication, Identity
-from caseworker.features.access.caller import OPERATOR, Caller, Scope
-from caseworker.features.access.errors import InvalidCredentialError
 from caseworker.features.access.keys import ApiKey, IssuedKey, Keys, KeyStore
 from caseworker.features.access.postgres import PostgresKeys
+from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError, Scope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import Pool
 from tests.support.api import Api

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from caseworker.features.access.caller import Caller, Scope, with_implied
 from caseworker.features.artifacts.keeping import PIECE_BYTES, ArtifactReading, StoredArtifact
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.platform.caller import Caller, Scope, with_implied
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.run import Run, RunKey
 from tests.support.api import Api, client_of

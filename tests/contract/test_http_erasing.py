@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from caseworker.features.access.caller import OPERATOR, Scope
 from caseworker.features.access.keys import Keys
+from caseworker.platform.caller import OPERATOR, Scope
 from tests.support.api import Api, client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

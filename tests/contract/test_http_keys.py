@@ -10,8 +10,8 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from caseworker.features.access.authentication import Authentication, Identity
-from caseworker.features.access.caller import OPERATOR, Caller, Scope, with_implied
 from caseworker.features.access.keys import Keys
+from caseworker.platform.caller import OPERATOR, Caller, Scope, with_implied
 from tests.support.api import Api, FixedReadiness, client_of, openapi_document
 from tests.support.limits import api_limits
 

@@ -18,8 +18,8 @@ from mcp.types import CallToolResult
 
 from caseworker.api import mcp_server
 from caseworker.api.mcp_endpoint import SESSION_HEADER
-from caseworker.features.access.caller import OPERATOR, Scope
 from caseworker.features.access.keys import Keys
+from caseworker.platform.caller import OPERATOR, Scope
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits

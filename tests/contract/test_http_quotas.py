@@ -10,8 +10,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from caseworker.features.access.caller import OPERATOR, Scope
 from caseworker.features.access.keys import Keys
+from caseworker.platform.caller import OPERATOR, Scope
 from caseworker.runs.quotas import Quota
 from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of

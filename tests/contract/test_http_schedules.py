@@ -8,8 +8,8 @@ import httpx
 import pytest
 from psycopg import Connection
 
-from caseworker.features.access.caller import OPERATOR, Scope
 from caseworker.features.access.keys import Keys
+from caseworker.platform.caller import OPERATOR, Scope
 from tests.support.api import Api, client_of
 from tests.support.tenants import OPERATOR_KEY, Tenants
 

@@ -5,14 +5,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from caseworker.features.access.caller import OPERATOR, Caller, Scope, with_implied
-from caseworker.features.access.errors import (
+from caseworker.features.access.keys import (
+    FORM,
+    ApiKey,
+    IssuedKey,
     KeyConflictError,
     KeyNotFoundError,
-    OtherTenantError,
-    ScopeMissingError,
+    Keys,
+    KeyStore,
+    sha256_of,
 )
-from caseworker.features.access.keys import FORM, ApiKey, IssuedKey, Keys, KeyStore, sha256_of
+from caseworker.platform.caller import (
+    OPERATOR,
+    Caller,
+    OtherTenantError,
+    Scope,
+    ScopeMissingError,
+    with_implied,
+)
 from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

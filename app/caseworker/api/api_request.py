@@ -22,14 +22,15 @@ from caseworker.api.services import ApiLimits, ApiServices
 from caseworker.api.shares import Shares
 from caseworker.api.thread_admission import ThreadAdmission
 from caseworker.api.violations import violations_of
-from caseworker.features.access.caller import Caller, Scope
-from caseworker.features.access.errors import (
-    CredentialRequiredError,
-    InvalidCredentialError,
-    ScopeMissingError,
-)
 from caseworker.features.access.keys import Keys
 from caseworker.features.threads.service import Chats
+from caseworker.platform.caller import (
+    Caller,
+    CredentialRequiredError,
+    InvalidCredentialError,
+    Scope,
+    ScopeMissingError,
+)
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from caseworker.api.field_types import Query, View
 from caseworker.api.problems import invalid
-from caseworker.features.access.errors import AccessRefusedError
+from caseworker.platform.caller import AccessRefusedError
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.ports import EventPage

@@ -11,8 +11,13 @@ from caseworker.api.problems import ProblemError
 from caseworker.api.request_envelope import address_of, host_name
 from caseworker.api.services import AnonymousFrom, ApiLimits
 from caseworker.features.access.authentication import Authentication
-from caseworker.features.access.caller import ANYBODY, LOCAL, Caller
-from caseworker.features.access.errors import CredentialRequiredError, InvalidCredentialError
+from caseworker.platform.caller import (
+    ANYBODY,
+    LOCAL,
+    Caller,
+    CredentialRequiredError,
+    InvalidCredentialError,
+)
 
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 

@@ -25,7 +25,7 @@ from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.mcp_offers import Offers
 from caseworker.api.problems import ProblemError
-from caseworker.features.access.caller import Scope as AccessScope
+from caseworker.platform.caller import Scope as AccessScope
 from caseworker.runs.errors import TooManyPendingCancelsError
 
 SESSION_HEADER = "mcp-session-id"

@@ -30,7 +30,7 @@ from caseworker.api.mcp_offers import Offers, RunTool
 from caseworker.api.problems import ProblemError, as_problem, invalid
 from caseworker.api.routes.runs import shown
 from caseworker.api.violations import violations_of
-from caseworker.features.access.caller import Scope as AccessScope
+from caseworker.platform.caller import Scope as AccessScope
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 

@@ -21,14 +21,7 @@ from caseworker.api import problem_types as types
 from caseworker.api.problem_types import ProblemType
 from caseworker.api.violations import Violation, graph_violations, violations_of
 from caseworker.core.budget.budget import json_number
-from caseworker.features.access.errors import (
-    CredentialRequiredError,
-    InvalidCredentialError,
-    KeyConflictError,
-    KeyNotFoundError,
-    OtherTenantError,
-    ScopeMissingError,
-)
+from caseworker.features.access.keys import KeyConflictError, KeyNotFoundError
 from caseworker.features.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
@@ -38,6 +31,12 @@ from caseworker.features.threads.thread import (
     ThreadNotFoundError,
 )
 from caseworker.features.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
+from caseworker.platform.caller import (
+    CredentialRequiredError,
+    InvalidCredentialError,
+    OtherTenantError,
+    ScopeMissingError,
+)
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import (
     ApprovalDecidedError,

@@ -13,7 +13,6 @@ from caseworker.api.problems import ProblemError, as_problem
 from caseworker.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
 from caseworker.api.violations import Violation
 from caseworker.api.webhook_views import require_secret
-from caseworker.features.access.caller import Caller, Scope
 from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
@@ -28,6 +27,7 @@ from caseworker.features.schedules.timing import (
     InvalidCronError,
     Timing,
 )
+from caseworker.platform.caller import Caller, Scope
 from caseworker.platform.validation import refusal
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.run import NewRun

@@ -11,11 +11,15 @@ import typer
 from rich.table import Table
 
 from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
-from caseworker.features.access.caller import MAX_NAME_CHARS, OPERATOR, Scope, is_tenant
-from caseworker.features.access.errors import KeyConflictError, KeyNotFoundError
-from caseworker.features.access.keys import MAX_OVERLAP, ApiKey, IssuedKey
+from caseworker.features.access.keys import (
+    MAX_OVERLAP,
+    ApiKey,
+    IssuedKey,
+    KeyConflictError,
+    KeyNotFoundError,
+)
 from caseworker.main.commands import with_keys
-from caseworker.runs.run import DEFAULT_TENANT
+from caseworker.platform.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, Scope, is_tenant
 
 cli = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
 

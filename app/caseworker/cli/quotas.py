@@ -8,8 +8,8 @@ import typer
 from rich.table import Table
 
 from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
-from caseworker.features.access.caller import is_tenant
 from caseworker.main.commands import with_quotas
+from caseworker.platform.caller import is_tenant
 from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, QuotaStore, TenantQuota
 
 MOST_RUNS = 1_000_000

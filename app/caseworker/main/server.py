@@ -28,8 +28,8 @@ from caseworker.main.process import Process, allowed_hosts, collect_garbage_seld
 from caseworker.main.supervisor import WorkerSlot
 from caseworker.main.worker import health_served
 from caseworker.models.recorded import Recorder
+from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.run import DEFAULT_TENANT
 from caseworker.settings.schema import Settings
 from caseworker.ui.pages import viewer_routes
 

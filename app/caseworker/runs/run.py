@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import CancelledError
@@ -20,10 +20,6 @@ from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.quotas import Queueing, Quota
-
-DEFAULT_TENANT: Final = "default"
-"""Tenant of callers without credentials, of the operator, and of agents from the operator's
-folder."""
 
 
 class RunStatus(StrEnum):

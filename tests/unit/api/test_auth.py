@@ -5,7 +5,7 @@ from fastapi import Request
 
 from caseworker.api.identification import anonymous_caller, is_loopback
 from caseworker.api.problems import ProblemError
-from caseworker.features.access.caller import ANYBODY, LOCAL
+from caseworker.platform.caller import ANYBODY, LOCAL
 
 
 def request(peer: str | None, **headers: str) -> Request:

@@ -10,7 +10,7 @@ from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.approval_views import ApprovalList, ApprovalView, DecisionBody
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.field_types import PageQuery, RunIdPath
-from caseworker.features.access.caller import Scope
+from caseworker.platform.caller import Scope
 from caseworker.runs.approvals import ApprovalPage
 
 router = api_router("approvals")

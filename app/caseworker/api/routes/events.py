@@ -18,7 +18,7 @@ from caseworker.api.event_stream import (
     wants_page,
 )
 from caseworker.api.field_types import RunIdPath
-from caseworker.features.access.caller import Scope
+from caseworker.platform.caller import Scope
 from caseworker.runs.run import EventRecord
 
 _NOTHING: list[EventRecord] = []

@@ -12,7 +12,7 @@ from caseworker.api.documentation import answers, operation_id
 from caseworker.api.identification import anonymous_caller, shown_credential
 from caseworker.api.problems import ProblemError
 from caseworker.api.services import MetricsAccess, PartState, Readiness
-from caseworker.features.access.errors import InvalidCredentialError
+from caseworker.platform.caller import InvalidCredentialError
 
 router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
 

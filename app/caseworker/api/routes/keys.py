@@ -18,8 +18,7 @@ from caseworker.api.key_views import (
     RotateKeyBody,
 )
 from caseworker.api.problems import invalid
-from caseworker.features.access.caller import Caller, Scope
-from caseworker.features.access.errors import CredentialRequiredError
+from caseworker.platform.caller import Caller, CredentialRequiredError, Scope
 
 router = api_router("keys", prefix="/keys")
 

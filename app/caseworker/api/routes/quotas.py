@@ -14,8 +14,8 @@ from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.api.field_types import Body, View
 from caseworker.api.problems import ProblemError, invalid
 from caseworker.core.budget.budget import json_number
-from caseworker.features.access.caller import TENANT_FORM, Scope
 from caseworker.nodes.model_spec import ModelName
+from caseworker.platform.caller import TENANT_FORM, Scope
 from caseworker.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
 
 router = api_router("quotas", prefix="/quotas")

@@ -41,7 +41,7 @@ from caseworker.api.run_views import (
     view_of,
 )
 from caseworker.api.webhook_views import require_secret
-from caseworker.features.access.caller import Scope
+from caseworker.platform.caller import Scope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.ports import Accepted, RunFilter

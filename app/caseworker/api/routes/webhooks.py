@@ -18,8 +18,8 @@ from caseworker.api.webhook_views import (
     SecretList,
     SecretView,
 )
-from caseworker.features.access.caller import Scope
 from caseworker.features.webhooks.signing import new_secret
+from caseworker.platform.caller import Scope
 
 router = api_router("webhooks", prefix="/webhooks")
 

@@ -16,9 +16,8 @@ from typing import Final, Protocol
 
 from cachetools import TLRUCache, TTLCache
 
-from caseworker.features.access.caller import OPERATOR, Caller
-from caseworker.features.access.errors import InvalidCredentialError
 from caseworker.features.access.keys import FORM, ApiKey, KeyStore, sha256_of
+from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError
 
 KEPT_SECONDS: Final = 5.0
 """Seconds for which a result is cached, and so how long a revoked key can still work in a

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from caseworker.features.access.caller import Caller, Scope, with_implied
-from caseworker.features.access.errors import (
-    KeyConflictError,
-    KeyNotFoundError,
+from caseworker.platform.caller import (
+    Caller,
     OtherTenantError,
+    Scope,
     ScopeMissingError,
+    with_implied,
 )
 
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
@@ -28,6 +28,14 @@ MAX_OVERLAP: Final = timedelta(days=30)
 USUAL_OVERLAP: Final = timedelta(days=1)
 """Default and maximum time that the old key remains valid after a rotation."""
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+class KeyNotFoundError(Exception):
+    """The key does not exist or belongs to another tenant."""
+
+
+class KeyConflictError(Exception):
+    """The key is revoked, expired or already rotated, or the tenant has too many keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,8 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, delete, exists, func, insert, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.features.access.caller import Scope
-from caseworker.features.access.errors import KeyConflictError
-from caseworker.features.access.keys import ApiKey
+from caseworker.features.access.keys import ApiKey, KeyConflictError
+from caseworker.platform.caller import Scope
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.tables import api_keys

@@ -17,8 +17,14 @@ import jwt
 import structlog
 
 from caseworker.features.access.authentication import Identity
-from caseworker.features.access.caller import MAX_NAME_CHARS, Caller, Scope, is_tenant, with_implied
-from caseworker.features.access.errors import InvalidCredentialError
+from caseworker.platform.caller import (
+    MAX_NAME_CHARS,
+    Caller,
+    InvalidCredentialError,
+    Scope,
+    is_tenant,
+    with_implied,
+)
 from caseworker.platform.errors import StoreUnavailableError
 
 log = structlog.get_logger(__name__)

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.postgres.rows import Row
@@ -26,7 +27,7 @@ from caseworker.runs.quotas import (
     RateState,
     TenantQuota,
 )
-from caseworker.runs.run import DEFAULT_TENANT, NewRun
+from caseworker.runs.run import NewRun
 
 RETRY_SECONDS = 2
 """Seconds after which to retry if the tenant's queue is full."""

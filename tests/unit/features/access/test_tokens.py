@@ -16,8 +16,6 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 
 from caseworker.features.access import tokens as module
-from caseworker.features.access.caller import Scope
-from caseworker.features.access.errors import InvalidCredentialError
 from caseworker.features.access.tokens import (
     IssuedTokens,
     IssuerKeys,
@@ -25,6 +23,7 @@ from caseworker.features.access.tokens import (
     JwksUrl,
     TokenRules,
 )
+from caseworker.platform.caller import InvalidCredentialError, Scope
 from caseworker.platform.errors import StoreUnavailableError
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})

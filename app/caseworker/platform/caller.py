@@ -1,4 +1,7 @@
-"""The sender of a request, with its tenant, its name and its permissions."""
+"""The sender of a request: its tenant, name and permissions, and errors about them.
+
+No message of an error repeats a credential.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +10,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from caseworker.runs.run import DEFAULT_TENANT
+DEFAULT_TENANT: Final = "default"
+"""Tenant of callers without credentials, of the operator, and of agents from the operator's
+folder."""
 
 TENANT_FORM: Final = r"[A-Za-z0-9._:-]{1,64}"
 """Regular expression for valid tenant names."""
@@ -87,3 +92,27 @@ otherwise no caller could: without keys, callers cannot be distinguished.
 
 OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(Scope), operator=True)
 """The holder of the bootstrap key, or of direct access to the database."""
+
+
+class AccessRefusedError(Exception):
+    """The caller is not authenticated, or lacks the permission for this request."""
+
+
+class CredentialRequiredError(AccessRefusedError):
+    """The request carries no credential, and the service requires one."""
+
+
+class InvalidCredentialError(AccessRefusedError):
+    """The credential is unknown, expired or revoked; the message does not say which."""
+
+
+class ScopeMissingError(AccessRefusedError):
+    """The caller is authenticated but lacks the required scope."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"This operation requires the scope {scope}.")
+        self.scope = scope
+
+
+class OtherTenantError(AccessRefusedError):
+    """Only the operator of the service may act for a tenant other than its own."""
