@@ -231,7 +231,7 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
 ) -> None:
     """Neither their names nor the run are visible to another tenant."""
     monkeypatch.setattr(
-        "caseworker.api.identification.anonymous_caller",
+        "caseworker.api.api_request.anonymous_caller",
         lambda *_: Caller("other", "test", with_implied([Scope.RUN])),
     )
 
@@ -271,7 +271,7 @@ async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
 ) -> None:
     """The first piece is read before the answer starts."""
     tricky = TrickyArtifacts(api.files, readable=0, then=then)
-    async with client_of(api.app(artifacts=ArtifactReading(tricky))) as client:
+    async with client_of(api.app(ArtifactReading(tricky))) as client:
         answer = await client.get(f"{HERE}/plot-1.png")
 
     assert problem_of(answer) == (status, slug)
@@ -283,7 +283,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
 ) -> None:
     """The declared length shows that bytes are missing, so no client mixes two versions."""
     tricky = TrickyArtifacts(api.files, readable=PIECE_BYTES, then=then)
-    app = api.app(artifacts=ArtifactReading(tricky))
+    app = api.app(ArtifactReading(tricky))
     with pytest.raises(RuntimeError, match="response already started"):
         async with streamed(app, f"{HERE}/plot-1.png") as call:
             await call.ended()

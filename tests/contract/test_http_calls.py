@@ -260,7 +260,7 @@ async def test_payloads_are_shown_as_it_is_configured(
 ) -> None:
     """The setting hides payloads or shows them unredacted."""
     reading = PayloadReading(api.store, Payloads(mode), max_shown_bytes=2_000_000)
-    async with client_of(api.app(payloads=reading)) as client:
+    async with client_of(api.app(reading)) as client:
         work = Work().ended()
         await work.written(api, client)
         shown = await call(client, work.ask)
@@ -275,7 +275,7 @@ async def test_payloads_are_shown_as_it_is_configured(
 async def test_the_payloads_of_a_trace_have_a_size(api: Api) -> None:
     """The first calls have payloads; the call route returns all others."""
     reading = PayloadReading(api.store, max_shown_bytes=400)
-    async with client_of(api.app(payloads=reading)) as client:
+    async with client_of(api.app(reading)) as client:
         work = Work()
         for number in range(50):
             node = work.graph.begin_node(work.step, "tool", f"t{number}")

@@ -190,7 +190,7 @@ async def test_a_place_that_is_none_is_refused(
 
 async def test_streams_are_bounded_and_give_their_places_back(api: Api) -> None:
     """A slot is released when the client hangs up, the run ends or no run exists."""
-    app = api.app(api_limits(max_event_streams=3))
+    app = api.app(limits=api_limits(max_event_streams=3))
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         await api.store.claim(KEY, "worker")
@@ -229,7 +229,7 @@ async def test_a_client_that_hangs_up_is_not_followed_any_more(
 async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
     """The stream ends cleanly at once, so that the client can reconnect to another replica."""
     runs = RunService(api.store, executor=None)
-    app = api.app(runs=runs)
+    app = api.app(runs)
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         async with streamed(app, "/runs/a/events") as call:
@@ -286,7 +286,7 @@ async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> Non
 async def test_a_process_that_closes_answers_with_an_empty_stream(api: Api) -> None:
     """The client can reconnect to another replica."""
     runs = RunService(api.store, executor=None)
-    async with client_of(api.app(runs=runs)) as client:
+    async with client_of(api.app(runs)) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         runs.stop_waiting()
         answer = await client.get("/runs/a/events")

@@ -159,7 +159,7 @@ async def test_a_body_may_be_longer_by_a_graph(path: str, api: Api) -> None:
     """A longer body gets a 413 before it is read."""
     limits = api_limits(max_body_bytes=500, max_graph_bytes=2000)
     long, longer = flat("a", note="x" * 1500), flat("a", note="x" * 3000)
-    async with client_of(api.app(limits, graph_checks=ShapeChecks())) as client:
+    async with client_of(api.app(limits=limits, graph_checks=ShapeChecks())) as client:
         bodies = {"/graphs": {"name": "g"}, "/graphs/validate": {}, "/runs": {"kind": "graph"}}
         fits = await client.post(path, json={**bodies[path], "graph": long})
         refused = await client.post(path, json={**bodies[path], "graph": longer})

@@ -27,7 +27,7 @@ class World:
         self.checks = ShapeChecks()
 
     def client(self, limits: ApiLimits | None = None) -> Any:
-        return client_of(self.api.app(limits, graph_checks=self.checks))
+        return client_of(self.api.app(limits=limits, graph_checks=self.checks))
 
     async def stored(self, run_id: str = "r") -> Run:
         run = await self.api.store.get(RunKey("default", run_id))

@@ -18,7 +18,9 @@ FOREIGN = ("evil.example:8701", "localhost.evil.example", "127.0.0.1.evil.exampl
 
 
 async def asked(api: Api, path: str, host: str | None, **limits: Any) -> httpx.Response:
-    async with client_of(api.app(api_limits(**limits), readiness=FixedReadiness())) as client:
+    async with client_of(
+        api.app(limits=api_limits(**limits), readiness=FixedReadiness())
+    ) as client:
         request = client.build_request("GET", path)
         request.headers.pop("host")
         if host is not None:
@@ -126,7 +128,7 @@ async def test_pages_of_other_origins_are_refused_without_a_credential(
 ) -> None:
     """This includes requests without a body, which a browser sends without a preflight."""
     limits = api_limits(anonymous=anonymous, cors_origins=frozenset({"https://app.example.com"}))
-    async with client_of(api.app(limits)) as client:
+    async with client_of(api.app(limits=limits)) as client:
         for method, path in (
             ("POST", "/runs/x/cancel"),
             ("POST", "/webhooks/secret"),

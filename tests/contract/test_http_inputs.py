@@ -95,7 +95,7 @@ async def test_inputs_are_shown_as_configured(api: Api) -> None:
     modes: tuple[PayloadMode, ...] = ("none", "full")
     for mode in modes:
         reading = PayloadReading(api.store, Payloads(mode), max_shown_bytes=1000)
-        async with client_of(api.app(payloads=reading)) as client:
+        async with client_of(api.app(reading)) as client:
             if not shown:
                 await accepted(
                     client, kind="graph", graph=GRAPH, input=f"To {MAIL}", inputs={"a": MAIL}

@@ -98,7 +98,7 @@ class World:
 
 @pytest.fixture
 def world(api: Api) -> World:
-    return World(api.app(api_limits(max_body_bytes=100_000)), api)
+    return World(api.app(limits=api_limits(max_body_bytes=100_000)), api)
 
 
 def slug(answer: httpx.Response) -> str:

@@ -12,7 +12,7 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from caseworker.api.problem_types import CATALOGUE
+from caseworker.main.server import PROBLEM_TYPES
 from caseworker.runs.postgres.runs import PostgresRuns
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CANARY = "canary-7d1e42b9"
 JSON = {"content-type": "application/json"}
-URIS = {kind.uri: kind for kind in CATALOGUE}
+URIS = {kind.uri: kind for kind in PROBLEM_TYPES}
 SMALL = api_limits(max_body_bytes=4096, max_graph_bytes=0)
 
 

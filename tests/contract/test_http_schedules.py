@@ -90,7 +90,7 @@ async def test_the_limit_of_schedules_counts_those_of_the_tenant_alone(api: Api)
     """A schedule that exists can still be changed."""
     schedules = replace(api.background.schedules, max_schedules=1)
     body = {"cron": "0 6 * * *", "run": RUN}
-    app = api.app(bootstrap_key=OPERATOR_KEY, schedules=schedules)
+    app = api.app(schedules, bootstrap_key=OPERATOR_KEY)
     async with client_of(app) as client:
         tenants = Tenants(client, app)
         statuses = [

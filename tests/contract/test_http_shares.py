@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.api import shares
-from caseworker.api.request_envelope import MAX_QUERY_PARAMETERS
+from caseworker.api import api_request as shares
+from caseworker.api.application import MAX_QUERY_PARAMETERS
 from caseworker.features.access import authentication
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from caseworker.settings.schema import (

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from caseworker.api.services import PartState
+from caseworker.api.routes.health import PartState
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.models.gateway import ModelGateway, Tier
 from caseworker.models.ports import ModelReply, ModelRequest
@@ -17,7 +17,7 @@ from caseworker.runs.run import CallRecord, RunKey
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.tools.calculator import Calculator
 from tests.support.api import Api, FixedReadiness, client_of
-from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
+from tests.support.limits import retry_policy, tier_model, tool_dispatch
 from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -253,9 +253,7 @@ async def test_the_usable_tools_are_listed(client: httpx.AsyncClient) -> None:
 async def test_a_denied_tool_is_not_listed(api: Api) -> None:
     """The list has only the tools that the caller's runs may use."""
     denied = ToolPolicy(deny=frozenset({"calculator"}))
-    async with client_of(
-        api.app(tools=tool_dispatch(ToolRegistry([Calculator()]), denied))
-    ) as client:
+    async with client_of(api.app(tool_dispatch(ToolRegistry([Calculator()]), denied))) as client:
         assert (await client.get("/tools")).json() == {"tools": [], "servers": []}
 
 
@@ -278,7 +276,7 @@ async def test_the_models_of_both_tiers_are_named(api: Api) -> None:
     stand_in = tier_model(provider=provider, model="stand-in", timeout_seconds=5)
     tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
     gateway = ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy())
-    async with client_of(api.app(models=gateway)) as client:
+    async with client_of(api.app(gateway)) as client:
         models = (await client.get("/models")).json()["models"]
 
     assert set(models) == {"small", "big"}
@@ -346,8 +344,8 @@ async def test_parts_that_do_not_answer_are_not_ready(api: Api) -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    limits = api_limits(readiness_seconds=0.01)
-    async with client_of(api.app(limits=limits, readiness=Hanging())) as client:
+    app = api.app(readiness=Hanging(), readiness_seconds=0.01)
+    async with client_of(app) as client:
         answer = await client.get("/readyz")
 
     assert answer.status_code == 503

@@ -5,19 +5,21 @@ No worker executes its runs.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import httpx
 from fastapi import FastAPI
 
-from caseworker.api.application import build_api
-from caseworker.api.services import ApiLimits, PartState
+from caseworker.api.routes.health import PartState
+from caseworker.api.services import ApiLimits
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.main.process import Process
-from caseworker.main.server import api_services
+from caseworker.main.server import build_app
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.graphs import GraphChecks
 from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.runs import PostgresRuns
@@ -50,18 +52,30 @@ class Api(Process):
 
     def app(
         self,
+        *services: object,
         limits: ApiLimits | None = None,
-        *,
         bootstrap_key: str | None = None,
-        **services: Any,
+        graph_checks: GraphChecks | None = None,
+        **options: Any,
     ) -> FastAPI:
-        """Return the application; ``services`` replace fields of :class:`ApiServices`.
+        """Return the application; ``services`` replace those of the process by their type.
 
-        Each application gets its own authentication, so it caches no keys of another test.
+        ``graph_checks`` replaces the catalog of node types, and ``options`` those of the
+        application. Each application gets its own authentication, so it caches no keys of another
+        test.
         """
+        limits = limits or api_limits()
+        given: dict[type, object] = {type(each): each for each in services}
+        if graph_checks is not None:
+            given[Definitions] = Definitions(self.definitions, graph_checks, limits.of_graphs)
         authentication = Authentication(self.keys, bootstrap_key=bootstrap_key)
-        used = replace(api_services(self), **{"authentication": authentication, **services})
-        return build_api(used, limits or api_limits(), version="0.0.0")
+        options = {
+            "authentication": authentication,
+            "version": "0.0.0",
+            "lifespan": None,
+            **options,
+        }
+        return build_app(self, limits=limits, services=given, **options)
 
 
 @cache

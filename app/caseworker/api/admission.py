@@ -17,8 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from caseworker.api.definition_body import DefinitionByName
-from caseworker.api.problem_types import INVALID_REQUEST
-from caseworker.api.problems import ProblemError
+from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation, violations_of
 from caseworker.api.run_body import (
     AgentRunBody,
     CaseBody,
@@ -28,7 +27,6 @@ from caseworker.api.run_body import (
     WebhookBody,
 )
 from caseworker.api.services import ApiLimits
-from caseworker.api.violations import Violation, violations_of
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.frozen_json import ValueTooLargeError, freeze

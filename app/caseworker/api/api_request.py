@@ -1,39 +1,65 @@
 """The request object that routes receive: an authenticated caller and a bounded JSON body."""
 
+import asyncio
 import re
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from sys import getsizeof
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from caseworker.api import problem_types as types
-from caseworker.api.admission import CaseAdmission, GraphAdmission
 from caseworker.api.documentation import SCOPE, operation_id
-from caseworker.api.identification import identify, wait_connected
 from caseworker.api.json_text import MalformedJsonError, UnstorableTextError, read_json
-from caseworker.api.problems import ProblemError
-from caseworker.api.request_envelope import IDENTIFIED
-from caseworker.api.services import ApiLimits, ApiServices
-from caseworker.api.shares import Shares
-from caseworker.api.thread_admission import ThreadAdmission
-from caseworker.api.violations import violations_of
-from caseworker.features.access.keys import Keys
-from caseworker.features.threads.service import Chats
+from caseworker.api.problems import (
+    ANONYMOUS_REFUSED,
+    BODY_TOO_LARGE,
+    INVALID_REQUEST,
+    MALFORMED_BODY,
+    TOO_MANY_BODIES,
+    UNSUPPORTED_MEDIA_TYPE,
+    ProblemError,
+    Problems,
+    ProblemType,
+    violations_of,
+)
 from caseworker.platform.caller import (
+    ANYBODY,
+    LOCAL,
     Caller,
     CredentialRequiredError,
     InvalidCredentialError,
     Scope,
     ScopeMissingError,
 )
-from caseworker.runs.definitions import Definitions
-from caseworker.runs.run import RunKey
-from caseworker.runs.service import RunService
+from caseworker.platform.fair_slots import FairSlots
+
+IDENTIFIED: Final = "caseworker.identified"
+"""ASGI scope key of a callback. It is called once the caller is authenticated, so that the
+connection counts as identified."""
+RELEASES: Final = "caseworker.releases"
+"""ASGI scope key of a list of callbacks. They are called when the request ends, to release its
+slots."""
+WAIT_SECONDS = 2.0
+"""Seconds that a request waits for a slot before it is rejected."""
+
+AnonymousFrom = Literal["loopback", "anywhere"]
+"""Where requests without a credential may come from while no credentials exist."""
+
+
+_BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
+
+_OF_PROXIES = re.compile(
+    rb"forwarded|via|x-real-ip|x-(?:original-)?forwarded-.*|x-envoy-.*|cf-.*|.*client-ip"
+)
+
 
 _JSON = re.compile(
     r"application/(?:json|[a-z0-9.+-]+\+json)(?:\s*;\s*charset\s*=\s*\"?utf-8\"?)?\s*",
@@ -43,8 +69,72 @@ _JSON = re.compile(
 _LENGTH_DIGITS = 18
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _READING = frozenset({"GET", "HEAD"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Limits that apply to every request."""
+
+    max_body_bytes: int
+    """Maximum size of a request body in bytes, not counting the graph in it."""
+    max_graph_bytes: int
+    """Maximum size of the graph in a request body as JSON, in bytes, including nested graphs."""
+    max_json_depth: int
+    max_connections: int
+    """Maximum number of requests that this process serves concurrently."""
+    max_bodies_bytes: int
+    """Maximum total size, in bytes, of all request bodies that this process is receiving."""
+    allowed_hosts: frozenset[str] | None
+    """Host names that requests may use, in addition to IP addresses; None allows any name."""
+    cors_origins: frozenset[str]
+    """Origins of web pages that may send requests without a credential, such as
+    ``https://app.example.com``."""
+    logs_requests: bool
+    """Whether to log every request."""
+    anonymous: AnonymousFrom
+
+
+class Authenticator(Protocol):
+    """Identifies callers by their credentials; the feature ``access`` implements it."""
+
+    async def is_open(self) -> bool:
+        """Return whether requests need no credential, because none of any kind exists."""
+        ...
+
+    async def caller_of(self, credential: str) -> Caller:
+        """Authenticate a credential and return its caller.
+
+        Raises:
+            InvalidCredentialError: the credential is unknown, expired or revoked.
+            StoreUnavailableError: the credential cannot be checked at the moment.
+        """
+        ...
+
+    def refusal_delay(self) -> float:
+        """Reserve the next slot for answering a refused request; return the delay in seconds."""
+        ...
+
+
+class Shares:
+    """A pool of slots of one kind. A single tenant may hold at most nine tenths of them."""
+
+    def __init__(self, size: int, refusal: ProblemType) -> None:
+        """Create ``size`` slots; requests without a slot are rejected with ``refusal``."""
+        self._slots = FairSlots(size)
+        self._refusal = refusal
+
+    async def enter(self, tenant: str, scope: AsgiScope) -> None:
+        """Acquire a slot until the request ends, waiting up to ``WAIT_SECONDS`` for one.
+
+        Raises:
+            ProblemError: no slot became free, or the tenant holds its full share.
+        """
+        if not await self._slots.acquire_within(WAIT_SECONDS, tenant):
+            raise ProblemError(self._refusal)
+        scope[RELEASES].append(partial(self._slots.release, tenant))
 
 
 class BodiesUnderWay:
@@ -62,7 +152,7 @@ class BodiesUnderWay:
         """
         self._held += size
         if self._held > self._limit:
-            raise ProblemError(types.TOO_MANY_BODIES)
+            raise ProblemError(TOO_MANY_BODIES)
 
     def release(self, size: int) -> None:
         """Subtract ``size`` bytes from the total after their body was processed or abandoned."""
@@ -70,20 +160,16 @@ class BodiesUnderWay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiContext:
-    """Services, limits and admission rules shared by all routes of the application."""
+class HttpContext:
+    """What all requests of an application share."""
 
-    services: ApiServices
-    keys: Keys
-    limits: ApiLimits
-    streams: Shares
+    limits: HttpLimits
+    authentication: Authenticator
+    problems: Problems
+    services: Mapping[type, Any]
+    """The services that routes call, by type."""
     connections: Shares
     bodies: BodiesUnderWay
-    cases: CaseAdmission
-    graph_runs: GraphAdmission
-    definitions: Definitions
-    chats: Chats
-    thread_runs: ThreadAdmission
 
 
 def requires(scope: Scope) -> Callable[[Endpoint], Endpoint]:
@@ -148,7 +234,7 @@ class PostingRoute(ApiRoute):
         sent = await request.json() if await request.body() else None
         body, errors = cast("Any", self.body_field).validate(sent, loc=("body",))
         if errors:
-            raise ProblemError(types.INVALID_REQUEST, violations=violations_of(errors))
+            raise ProblemError(INVALID_REQUEST, violations=violations_of(errors))
         response = await self.endpoint(body, request)
         await response(scope, receive, send)
 
@@ -162,9 +248,8 @@ class ApiRequest(Request):
 
     def __init__(self, request: Request, caller: Caller) -> None:
         super().__init__(request.scope, request.receive)
-        self.api: ApiContext = request.app.state.api
-        """The shared parts of the application."""
-        self.limits: ApiLimits = self.api.limits
+        self._shared: HttpContext = request.app.state.shared
+        self.limits = self._shared.limits
         self.caller = caller
         self._content: bytes | None = None
 
@@ -178,17 +263,17 @@ class ApiRequest(Request):
                 concurrent requests.
             StoreUnavailableError: the credential cannot be checked at the moment.
         """
-        api = cast("ApiContext", request.app.state.api)
-        authentication = api.services.authentication
+        shared: HttpContext = request.app.state.shared
+        authentication = shared.authentication
         try:
-            found = cls(request, await identify(request, authentication, api.limits))
+            found = cls(request, await identify(request, authentication, shared.limits))
         except (CredentialRequiredError, InvalidCredentialError):
             await wait_connected(request, authentication.refusal_delay())
             raise
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
-        await api.connections.enter(tenant, request.scope)
+        await shared.connections.enter(tenant, request.scope)
         return found
 
     def require(self, scope: Scope) -> None:
@@ -208,22 +293,25 @@ class ApiRequest(Request):
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
         """
-        self.caller = await identify(self, self.api.services.authentication, self.limits)
+        self.caller = await identify(self, self._shared.authentication, self.limits)
         self.require(scope)
 
-    @property
-    def runs(self) -> RunService:
-        """The run service, which accepts, reads, lists, cancels and erases runs."""
-        return self.api.services.runs
+    def service(self, of: type[T]) -> T:
+        """Return the service of this type that a feature offers."""
+        return cast("T", self._shared.services[of])
+
+    def problem_of(self, error: Exception) -> ProblemError:
+        """Return the problem that a route returns for an error.
+
+        Raises:
+            LookupError: no problem type is registered for the error.
+        """
+        return self._shared.problems.of(error)
 
     @property
     def root(self) -> str:
         """The URL path prefix of the service, without a trailing slash."""
         return cast("str", self.scope.get("root_path", ""))
-
-    def key(self, run_id: str) -> RunKey:
-        """Return the key of the run with this ID in the caller's tenant."""
-        return RunKey(self.caller.tenant, run_id)
 
     async def body(self) -> bytes:
         """Return the complete request body as bytes.
@@ -235,7 +323,7 @@ class ApiRequest(Request):
             self._require_identity()
             self._content = await self._read()
             if self._content and not _JSON.fullmatch(self.headers.get("content-type", "")):
-                raise ProblemError(types.UNSUPPORTED_MEDIA_TYPE)
+                raise ProblemError(UNSUPPORTED_MEDIA_TYPE)
         return self._content
 
     def require_small(self) -> None:
@@ -257,14 +345,14 @@ class ApiRequest(Request):
         try:
             return read_json(await self.body(), max_depth=self.limits.max_json_depth)
         except MalformedJsonError as error:
-            raise ProblemError(types.MALFORMED_BODY, str(error)) from None
+            raise ProblemError(MALFORMED_BODY, str(error)) from None
         except UnstorableTextError as error:
-            raise ProblemError(types.INVALID_REQUEST, violations=error.violations) from None
+            raise ProblemError(INVALID_REQUEST, violations=error.violations) from None
 
     def _require_identity(self) -> None:
         """Reject compressed bodies, because their expanded size is unknown in advance."""
         if self.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ProblemError(types.UNSUPPORTED_MEDIA_TYPE)
+            raise ProblemError(UNSUPPORTED_MEDIA_TYPE)
 
     async def _read(self) -> bytes:
         """Read the body up to the limit, regardless of the declared length."""
@@ -273,7 +361,7 @@ class ApiRequest(Request):
         declared = self.headers.get("content-length", "")
         if len(declared) > _LENGTH_DIGITS or (declared.isdecimal() and int(declared) > limit):
             raise too_large
-        chunks, size, held, bodies = list[bytes](), 0, 0, self.api.bodies
+        chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
         try:
             async for chunk in self.stream():
                 chunks.append(chunk)
@@ -289,4 +377,110 @@ class ApiRequest(Request):
 
 
 def _too_large(limit: int) -> ProblemError:
-    return ProblemError(types.BODY_TOO_LARGE, f"The body must not exceed {limit} bytes.")
+    return ProblemError(BODY_TOO_LARGE, f"The body must not exceed {limit} bytes.")
+
+
+async def identify(request: Request, authentication: Authenticator, limits: HttpLimits) -> Caller:
+    """Return the caller that sent a request.
+
+    A request with a credential is authenticated by it or rejected; it never counts as anonymous.
+
+    Raises:
+        InvalidCredentialError: the credential is invalid.
+        CredentialRequiredError: it has no credential, and anonymous access is disabled.
+        ProblemError: it has no credential, and anonymous access is not allowed from there.
+    """
+    shown = shown_credential(request)
+    if shown is not None:
+        return await authentication.caller_of(shown)
+    if not await authentication.is_open():
+        raise CredentialRequiredError
+    return anonymous_caller(request, limits.anonymous, limits)
+
+
+def shown_credential(request: Request) -> str | None:
+    """Return the bearer credential that a request contains; None if it contains none.
+
+    Raises:
+        InvalidCredentialError: the header is malformed, or sent more than once.
+    """
+    shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    if not shown:
+        return None
+    if len(shown) > 1 or (bearer := _BEARER.fullmatch(shown[0])) is None:
+        raise InvalidCredentialError
+    return bearer[1].decode("ascii")
+
+
+def anonymous_caller(
+    request: Request, anonymous: AnonymousFrom, limits: HttpLimits | None = None
+) -> Caller:
+    """Return the anonymous caller for a request without a credential.
+
+    Requests from web pages of other origins are always rejected, because a browser sends them with
+    the network access of its user. ``limits`` holds the configured origins and host names.
+
+    A peer counts as local if its address is a loopback address and no header shows that a proxy
+    forwarded the request. No header makes a caller local, since any client can send it. A peer
+    without an address (a Unix socket) counts as remote, because it is usually a proxy.
+
+    Raises:
+        ProblemError: anonymous access is not allowed from there.
+    """
+    _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
+    if anonymous == "anywhere":
+        return ANYBODY
+    forwarded = any(_OF_PROXIES.fullmatch(name) for name, _ in request.headers.raw)
+    if request.client is None or forwarded or not is_loopback(request.client.host):
+        raise ProblemError(ANONYMOUS_REFUSED)
+    if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
+        message = "Use localhost, or add the host name to server.allowed_hosts."
+        raise ProblemError(ANONYMOUS_REFUSED, message)
+    return LOCAL
+
+
+def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
+    """Reject a request that a browser sends for a page of another origin."""
+    sent = [value.lower() for value in request.headers.getlist("origin")]
+    host = request.headers.get("host", "").lower()
+    own = {f"http://{host}", f"https://{host}", *origins}
+    cross_site = request.headers.get("sec-fetch-site") == "cross-site" and not (
+        sent and set(sent) <= origins
+    )
+    if cross_site or not own.issuperset(sent):
+        message = "This origin is not allowed. Add it to server.cors_origins."
+        raise ProblemError(ANONYMOUS_REFUSED, message)
+
+
+def _is_own_host(request: Request, names: frozenset[str]) -> bool:
+    """Return whether the Host header is a loopback or a configured name."""
+    name = host_name(request.headers.get("host", ""))
+    if name in ("", "localhost") or is_loopback(name):
+        return True
+    return name in map(str.lower, names) and name not in ("0.0.0.0", "::")  # noqa: S104
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` is a loopback address."""
+    address = address_of(host.partition("%")[0])
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address is not None and address.is_loopback
+
+
+async def wait_connected(request: Request, seconds: float) -> None:
+    """Sleep for ``seconds``, or until the client disconnects."""
+    until, is_gone = time.monotonic() + seconds, request.is_disconnected
+    while (left := until - time.monotonic()) > 0 and not await is_gone():  # noqa: ASYNC110
+        await asyncio.sleep(min(left, 1.0))
+
+
+def host_name(host: str) -> str:
+    """Return the host in the value of a Host header, in lower case, without port and brackets."""
+    return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
+
+
+def address_of(name: str) -> IPv4Address | IPv6Address | None:
+    """Parse an IP address; return None if ``name`` is not one."""
+    with suppress(ValueError):
+        return ip_address(name)
+    return None

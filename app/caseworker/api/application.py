@@ -1,53 +1,67 @@
-"""Assemble the HTTP layer: routes, error handlers, limits and documentation."""
+"""Assemble the HTTP layer: routes, error handlers, limits and documentation.
+
+Every request passes the host check, gets a request ID, and is logged and counted.
+"""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
+import structlog
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute, Route
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from caseworker.api import problem_types as types
-from caseworker.api import problems
-from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.api_request import ApiContext, BodiesUnderWay
+from caseworker.api.api_request import (
+    RELEASES,
+    Authenticator,
+    BodiesUnderWay,
+    HttpContext,
+    HttpLimits,
+    Shares,
+    address_of,
+    host_name,
+)
 from caseworker.api.documentation import describe
-from caseworker.api.mcp_endpoint import McpEndpoint
-from caseworker.api.mcp_offers import agent_tools, case_tools
-from caseworker.api.request_envelope import AllowedHosts, RequestEnvelope, RequestLog
-from caseworker.api.routes import (
-    agents,
-    approvals,
-    artifacts,
-    catalog,
-    docs,
-    events,
-    graphs,
-    health,
-    keys,
-    quotas,
-    runs,
-    schedules,
-    threads,
-    traces,
-    webhooks,
+from caseworker.api.problems import (
+    HOST_REFUSED,
+    INTERNAL,
+    TOO_MANY_CONNECTIONS,
+    UNAVAILABLE,
+    Errors,
+    ProblemError,
+    Problems,
+    ProblemType,
+    invalid,
+    problem_response,
 )
-from caseworker.api.services import (
-    READINESS_SECONDS,
-    ApiLimits,
-    ApiServices,
-    MetricsAccess,
-    Readiness,
-)
-from caseworker.api.shares import Shares
-from caseworker.api.thread_admission import ThreadAdmission
-from caseworker.features.access.keys import Keys
-from caseworker.features.threads.service import Chats
-from caseworker.runs.definitions import Definitions
+from caseworker.api.routes import docs, health
+from caseworker.api.routes.health import READINESS_SECONDS, MetricsAccess, Readiness
+from caseworker.platform.logs.redaction import without_keys
+from caseworker.platform.logs.trace_context import below_caller
+
+log = structlog.get_logger(__name__)
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+MAX_QUERY_PARAMETERS = 64
+_PROBES = frozenset({"/healthz", "/readyz"})
+"""Health probes may use any host name."""
+
+
+_QUIET = _PROBES | {"/metrics"}
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_GIVEN_UP = 499
+"""Status logged for requests whose client disconnected before the response."""
+
 
 _DESCRIPTION = (
     "Runs LLM agents for other services within hard budgets. Runs can be cancelled at any time, "
@@ -59,87 +73,73 @@ _DESCRIPTION = (
 )
 
 
+class RequestObserver(Protocol):
+    """Counts completed requests for the metrics."""
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Record a completed or abandoned request; ``route`` is its path template."""
+        ...
+
+
 def build_api(
-    services: ApiServices,
-    limits: ApiLimits,
+    routes: Sequence[BaseRoute],
     *,
+    errors: Errors,
+    problems: Iterable[ProblemType],
+    services: Mapping[type, Any],
+    limits: HttpLimits,
+    authentication: Authenticator,
+    readiness: Readiness,
+    readiness_seconds: float = READINESS_SECONDS,
+    metrics: MetricsAccess | None = None,
+    requests: RequestObserver | None = None,
     version: str,
-    pages: Sequence[BaseRoute] = (),
     lifespan: Lifespan | None = None,
     telemetry: TelemetryConfig | None = None,
 ) -> FastAPI:
     """Build the API application.
 
-    ``lifespan`` starts and stops the services that the routes use. ``pages`` are routes that are
-    matched before those of the API, except those for runs. ``telemetry`` may name providers of
-    spans and metrics. The framework's own log records are always disabled, because they would
-    contain data sent by callers.
+    ``routes`` are matched in order. They reach ``services`` by type. ``errors`` maps the errors
+    that they raise to problems, and ``problems`` are all problem types. ``lifespan``
+    starts and stops the services. ``requests`` counts requests; ``metrics`` is served at /metrics.
+    ``telemetry`` may name providers of spans and metrics. The framework's own log records are
+    always disabled, because they would contain data sent by callers.
     """
-    parts = (
-        traces,
-        events,
-        artifacts,
-        approvals,
-        threads,
-        graphs,
-        agents,
-        keys,
-        quotas,
-        schedules,
-        webhooks,
-        catalog,
-        health,
-        docs,
-    )
+    refusals = Problems(errors)
     app = FastAPI(
         title="Caseworker",
         version=version,
         description=_DESCRIPTION,
         # Routes of the application itself, because those of an included router are matched twice.
-        # They are matched in order, so the most frequent ones come first.
-        routes=[
-            *runs.router.routes,
-            *pages,
-            *(route for part in parts for route in part.router.routes),
-            Route("/mcp", McpEndpoint(version, (case_tools, agent_tools)), include_in_schema=False),
-        ],
+        routes=[*routes, *health.router.routes, *docs.router.routes],
         lifespan=lifespan,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers=problems.handlers(),
+        exception_handlers=refusals.handlers(),
         middleware=[
             Middleware(
                 RequestEnvelope,
                 hosts=AllowedHosts(limits.allowed_hosts),
-                requests=RequestLog(services.requests, lines=limits.logs_requests),
+                requests=RequestLog(requests, lines=limits.logs_requests),
             )
         ],
         telemetry={**(telemetry or {}), "logs": False},
     )
-    app.state.readiness = services.readiness, limits.readiness_seconds
-    app.state.metrics = services.metrics
-    definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
-    models = services.models.table
-    has_cases = any(each["name"] == "case" for each in services.node_types.describe())
-    graph_runs = GraphAdmission(limits, definitions, models)
-    app.state.api = ApiContext(
-        services=services,
-        keys=Keys(services.keys),
+    app.state.readiness = readiness, readiness_seconds
+    app.state.metrics = metrics
+    app.state.shared = HttpContext(
         limits=limits,
-        streams=Shares(limits.max_event_streams, types.TOO_MANY_STREAMS),
-        connections=Shares(limits.max_connections, types.TOO_MANY_CONNECTIONS),
+        authentication=authentication,
+        problems=refusals,
+        services=services,
+        connections=Shares(limits.max_connections, TOO_MANY_CONNECTIONS),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
-        cases=CaseAdmission(limits, services.tools, models, installed=has_cases),
-        graph_runs=graph_runs,
-        definitions=definitions,
-        chats=Chats(services.threads, services.runs),
-        thread_runs=ThreadAdmission(limits, definitions, graph_runs, services.quotas),
     )
     app.state.openapi_documents = {}
     app.state.openapi_writing = asyncio.Lock()
-    describe(app)
+    describe(app, problems)
     return app
 
 
@@ -153,7 +153,7 @@ def build_health_api(
     app = FastAPI(
         routes=[*health.router.routes],
         openapi_url=None,
-        exception_handlers=problems.handlers(),
+        exception_handlers=Problems({}).handlers(),
         middleware=[
             Middleware(RequestEnvelope, hosts=AllowedHosts(allowed_hosts), requests=RequestLog())
         ],
@@ -161,3 +161,149 @@ def build_health_api(
     app.state.readiness = readiness, READINESS_SECONDS
     app.state.metrics = metrics
     return app
+
+
+class AllowedHosts:
+    """The host names that requests may use, as protection against DNS rebinding.
+
+    A malicious page can point its own host name at this machine, and browsers then treat the
+    service as same-origin. Its requests still carry that name. IP addresses are therefore always
+    accepted, because they cannot be rebound, and names only if they are known.
+    """
+
+    def __init__(self, names: frozenset[str] | None) -> None:
+        """Accept IP addresses, ``localhost`` and ``names``; None accepts every name."""
+        self._names = names and frozenset(map(str.lower, names))
+
+    def allow(self, host: bytes) -> bool:
+        """Return whether the value of a Host header is accepted; no header (empty) always is."""
+        if self._names is None or not host:
+            return True
+        name = host_name(host.decode("latin-1"))
+        return name in ("localhost", *self._names) or address_of(name) is not None
+
+
+class RequestLog:
+    """Records every request in the metrics, and logs those that are not probes."""
+
+    def __init__(self, observer: RequestObserver | None = None, *, lines: bool = False) -> None:
+        self._observer = observer
+        self._lines = lines
+
+    def answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
+        """Record a request under its route template, because paths contain IDs.
+
+        ``status`` is the status of the response. Streamed responses are logged but not counted in
+        the metrics.
+        """
+        if self._observer is None and not self._lines:
+            return
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route: str = getattr(scope.get("route"), "path", "")
+        if self._observer is not None and not streamed:
+            self._observer.answered(method, route, status, seconds)
+        if self._lines and route not in _QUIET:
+            log.info(
+                "http.request",
+                method=method,
+                route=route,
+                status=int(status),
+                seconds=round(seconds, 4),
+                tenant=scope.get("tenant"),
+            )
+
+
+class RequestEnvelope:
+    """Assigns a request ID to every request, and a problem document to every failure.
+
+    The ID is the caller's ``X-Request-ID`` if it is well-formed and contains no key, else a
+    generated one. It appears in the response, and in all log lines of the request and the run that
+    it creates.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, requests: RequestLog) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = scope["request_id"] = _request_id(scope)
+        scope[RELEASES] = []
+        started = streamed = False
+        status, began = _GIVEN_UP, time.perf_counter()
+
+        async def send_named(message: Message) -> None:
+            nonlocal started, status, streamed
+            if message["type"] == "http.response.start":
+                started, status = True, message["status"]
+                streamed = _is_stream(message.get("headers", ()))
+                message["headers"] = _with_common(message.get("headers", ()), request_id)
+            await send(message)
+
+        named = structlog.contextvars.bound_contextvars(request_id=request_id)
+        with named, below_caller(scope["headers"]):
+            try:
+                if (refused := self._refused(scope)) is not None:
+                    await problem_response(request_id, refused)(scope, receive, send_named)
+                    return
+                await self._app(scope, receive, send_named)
+            except ClientDisconnect:
+                return  # the client is gone
+            except asyncio.CancelledError:  # the process shuts down
+                if started:
+                    raise
+                response = problem_response(request_id, ProblemError(UNAVAILABLE))
+                await response(scope, receive, send_named)
+            except Exception:
+                log.exception("http.request_broke", method=scope["method"])
+                if started:
+                    raise
+                response = problem_response(request_id, ProblemError(INTERNAL))
+                await response(scope, receive, send_named)
+            finally:
+                for release in scope[RELEASES]:
+                    release()
+                seconds = time.perf_counter() - began
+                self._requests.answered(scope, status, seconds, streamed=streamed)
+
+    def _refused(self, scope: Scope) -> ProblemError | None:
+        """Return why a request is rejected before its query is parsed, or None."""
+        if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
+            return ProblemError(HOST_REFUSED)
+        if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
+            return invalid("query", f"At most {MAX_QUERY_PARAMETERS} query parameters are allowed.")
+        return None
+
+
+def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a response is an event stream, which lasts as long as its run."""
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in headers
+    )
+
+
+def _host(scope: Scope) -> bytes:
+    """Return the Host header; several are joined to a name that matches no host."""
+    return b",".join([value for name, value in scope["headers"] if name == b"host"])
+
+
+def _request_id(scope: Scope) -> str:
+    """Return the caller's request ID if it is well-formed and contains no key, else a new one."""
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    text = given.decode("latin-1")
+    is_sane = _SANE_ID.fullmatch(text) and without_keys(text) == text
+    return text if is_sane else secrets.token_hex(16)
+
+
+def _with_common(
+    headers: "tuple[tuple[bytes, bytes], ...] | list[tuple[bytes, bytes]]", request_id: str
+) -> list[tuple[bytes, bytes]]:
+    common = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+    if all(name != b"cache-control" for name, _ in headers):
+        common.append((b"cache-control", b"no-store"))
+    return [*headers, *common]

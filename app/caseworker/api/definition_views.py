@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 from fastapi import Response
 
 from caseworker.api.field_types import DocumentedAs, View
+from caseworker.api.graph_problems import words_of
 from caseworker.api.graph_shape import GraphShape
-from caseworker.api.violations import words_of
 from caseworker.core.graph.validation import Problem, Severity
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec

@@ -1,16 +1,15 @@
 """Add errors, headers and examples that routes do not declare to the OpenAPI document."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.models import Example
 from fastapi.routing import APIRoute
 
-from caseworker.api.problem_types import (
+from caseworker.api.problems import (
     ANONYMOUS_REFUSED,
     BODY_TOO_LARGE,
-    CATALOGUE,
     CREDENTIAL_REFUSED,
     CREDENTIAL_REQUIRED,
     HEAD_TOO_LARGE,
@@ -19,6 +18,7 @@ from caseworker.api.problem_types import (
     INVALID_REQUEST,
     MALFORMED_BODY,
     MALFORMED_REQUEST,
+    MEDIA_TYPE,
     REQUEST_TIMEOUT,
     SCOPE_MISSING,
     TOO_MANY_BODIES,
@@ -27,7 +27,6 @@ from caseworker.api.problem_types import (
     UNSUPPORTED_MEDIA_TYPE,
     ProblemType,
 )
-from caseworker.api.problems import MEDIA_TYPE
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -40,7 +39,6 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
         "type": {
             "type": "string",
             "description": "Stable identifier of the error type.",
-            "enum": [kind.uri for kind in CATALOGUE],
         },
         "title": {"type": "string"},
         "status": {"type": "integer", "description": "HTTP status code."},
@@ -316,25 +314,29 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def describe(app: FastAPI) -> None:
+def describe(app: FastAPI, problems: Iterable[ProblemType]) -> None:
     """Make the application add the parts that all routes share to its OpenAPI document.
 
-    The document is generated on the first request for it, which takes half a second.
+    ``problems`` are the types of all problems. The document is generated on the first request for
+    it, which takes half a second.
     """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _complete(generate())
+            _complete(generate(), problems)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign] # how FastAPI wants it extended
 
 
-def _complete(document: dict[str, Any]) -> None:
+def _complete(document: dict[str, Any], problems: Iterable[ProblemType]) -> None:
     schemas = document["components"]["schemas"]
     document["components"]["securitySchemes"] = {"bearer": _BEARER}
-    schemas["Problem"] = dict(PROBLEM_SCHEMA)
+    types = [kind.uri for kind in sorted(problems, key=lambda kind: (kind.status, kind.slug))]
+    properties = PROBLEM_SCHEMA["properties"]
+    listed = {**properties, "type": {**properties["type"], "enum": types}}
+    schemas["Problem"] = {**PROBLEM_SCHEMA, "properties": listed}
     schemas["ServerSentEvent"] = dict(SERVER_SENT_EVENT_SCHEMA)
     for operations in document["paths"].values():
         for operation in operations.values():

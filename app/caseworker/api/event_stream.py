@@ -13,8 +13,10 @@ from pydantic import Field
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from caseworker.api.api_request import Shares
 from caseworker.api.field_types import Query, View
 from caseworker.api.problems import invalid
+from caseworker.api.run_problems import TOO_MANY_STREAMS
 from caseworker.platform.caller import AccessRefusedError
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import RunNotFoundError
@@ -42,6 +44,13 @@ EVENT_HEADERS: list[dict[str, Any]] = [
     },
 ]
 """OpenAPI description of the request headers for event routes."""
+
+
+class EventStreams(Shares):
+    """The slots for event streams of a process."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, TOO_MANY_STREAMS)
 
 
 class EventsQuery(Query):

@@ -11,10 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from caseworker.api.admission import request_hash
-from caseworker.api.problem_types import INVALID_REQUEST
-from caseworker.api.problems import ProblemError, invalid
+from caseworker.api.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.api.run_body import GoingOnBody, OwnBody, body_of_kind
-from caseworker.api.violations import violations_of
 from caseworker.core.budget.budget import Budget
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.nodes.agent.node import INPUTS, MESSAGES

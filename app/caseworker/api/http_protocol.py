@@ -9,7 +9,7 @@ others.
 A connection is unidentified until it carries a request of an authenticated caller. Unidentified
 connections may use at most nine tenths of the limit. Beyond that, a new one replaces the oldest. A
 tenth more connections than the limit may be open: their requests wait for a slot of their tenant
-(:mod:`caseworker.api.shares`).
+(:mod:`caseworker.api.api_request`).
 
 A request that arrives in one piece costs only a comparison, because timers are set only for
 incomplete ones.
@@ -25,10 +25,16 @@ from typing import Any, ClassVar
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from caseworker.api import problem_types as types
-from caseworker.api.problem_types import ProblemType
-from caseworker.api.problems import ProblemError, problem_response
-from caseworker.api.request_envelope import IDENTIFIED
+from caseworker.api.api_request import IDENTIFIED
+from caseworker.api.problems import (
+    HEAD_TOO_LARGE,
+    MALFORMED_REQUEST,
+    REQUEST_TIMEOUT,
+    TOO_MANY_CONNECTIONS,
+    ProblemError,
+    ProblemType,
+    problem_response,
+)
 from caseworker.platform.fair_slots import queue_of, share_of
 
 log = structlog.get_logger(__name__)
@@ -74,7 +80,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._refusal = types.MALFORMED_REQUEST
+        self._refusal = MALFORMED_REQUEST
         self._head_bytes = 0
         self._unclaimed_bytes = 0
         """Bytes that the parser has buffered without a callback, such as part of a header."""
@@ -98,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 oldest._forget()
                 oldest.transport.abort()
             elif too_many:
-                self.transport.write(_document(types.TOO_MANY_CONNECTIONS))
+                self.transport.write(_document(TOO_MANY_CONNECTIONS))
                 self.transport.close()
                 return
         self._wait_for_head()
@@ -122,7 +128,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._is_over():
                 return
             if self._unclaimed_bytes > self.limits.max_head_bytes:
-                self._answer(types.HEAD_TOO_LARGE)
+                self._answer(HEAD_TOO_LARGE)
                 return
         if self._in_body:
             if self._timer is None:
@@ -145,16 +151,16 @@ class BoundedProtocol(HttpToolsProtocol):
         """Count a header or trailer and check the header limits."""
         self._count(len(name) + len(value) + 4)
         if len(self.headers) >= self.limits.max_headers:
-            self._refuse(types.HEAD_TOO_LARGE)
+            self._refuse(HEAD_TOO_LARGE)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Dispatch the request, whose head is complete."""
         if len(self.pipeline) >= _MAX_PIPELINED:
-            self._refuse(types.MALFORMED_REQUEST)
+            self._refuse(MALFORMED_REQUEST)
         self._set_timer(None)
         known = partial(self.unidentified.pop, self, None)
-        self.scope[IDENTIFIED] = known  # type: ignore[literal-required]
+        self.scope[IDENTIFIED] = known  # type: ignore[typeddict-unknown-key]
         self._in_head, self._in_body = False, True
         self._body_bytes = 0
         super().on_headers_complete()
@@ -213,7 +219,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > self.limits.max_head_bytes:
-            self._refuse(types.HEAD_TOO_LARGE)
+            self._refuse(HEAD_TOO_LARGE)
 
     def _refuse(self, kind: ProblemType) -> None:
         """Abort parsing; the parser then calls :meth:`send_400_response`."""
@@ -247,7 +253,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         self._timer = None
         if self._in_head:
-            self._answer(types.REQUEST_TIMEOUT)
+            self._answer(REQUEST_TIMEOUT)
         else:
             self.transport.close()
 
@@ -262,7 +268,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif came >= least or self.flow.read_paused:
             self._watch_body(self._body_bytes)
         else:
-            self._answer(types.REQUEST_TIMEOUT)
+            self._answer(REQUEST_TIMEOUT)
 
     @property
     def _least_bytes(self) -> float:

@@ -21,12 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.mcp_offers import Offers
-from caseworker.api.problems import ProblemError
+from caseworker.api.problems import MALFORMED_BODY, ProblemError
+from caseworker.api.run_problems import TOO_MANY_PENDING_CANCELS
 from caseworker.platform.caller import Scope as AccessScope
 from caseworker.runs.errors import TooManyPendingCancelsError
+from caseworker.runs.run import RunKey
+from caseworker.runs.service import RunService
 
 SESSION_HEADER = "mcp-session-id"
 _MAX_SESSION_CHARS = 128
@@ -68,7 +70,7 @@ class McpEndpoint:
         message = await request.json()
         if not isinstance(message, dict):
             raise ProblemError(
-                types.MALFORMED_BODY, "The body must be a single JSON-RPC message (a JSON object)."
+                MALFORMED_BODY, "The body must be a single JSON-RPC message (a JSON object)."
             )
         if message.get("method") == "notifications/cancelled":
             await self._cancel(request, message.get("params"))
@@ -96,9 +98,11 @@ class McpEndpoint:
         if run_id is not None:
             request.require(AccessScope.RUN)
             try:
-                await request.runs.cancel(request.key(run_id), by=CALLER)
+                await request.service(RunService).cancel(
+                    RunKey(request.caller.tenant, run_id), by=CALLER
+                )
             except TooManyPendingCancelsError as error:
-                raise ProblemError(types.TOO_MANY_PENDING_CANCELS) from error
+                raise ProblemError(TOO_MANY_PENDING_CANCELS) from error
 
     async def _loaded(self) -> Any:
         """Import the SDK on first use, in a thread, because that takes nearly a second."""

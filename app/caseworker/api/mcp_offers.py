@@ -4,15 +4,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from caseworker.api.admission import CaseAdmission, GraphAdmission
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.json_text import is_storable
 from caseworker.api.run_body import AgentRunBody, CaseBody
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import Definition
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import DefinitionRef
+from caseworker.runs.service import RunService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ async def case_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool]
 
 async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
     """Return a tool for the newest version of each registered agent, or only the agent ``name``."""
-    store, tenant = request.api.services.definitions, request.caller.tenant
+    store, tenant = request.service(Definitions).store, request.caller.tenant
     kind = DefinitionKind.AGENT
     if name is not None:
         if not is_storable(name):
@@ -76,8 +79,8 @@ def _tool_of(found: Definition) -> RunTool:
                 **of_run,
             }
         )
-        new = await request.api.graph_runs.new_run(body, request.caller.tenant, None)
-        return await request.runs.accept(new)
+        new = await request.service(GraphAdmission).new_run(body, request.caller.tenant, None)
+        return await request.service(RunService).accept(new)
 
     return RunTool(
         name=found.head.name,
@@ -91,7 +94,9 @@ async def _accept_case(
     request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
 ) -> Accepted:
     body = CaseBody.model_validate({**args, **of_run})
-    return await request.runs.accept(request.api.cases.new_run(body, request.caller.tenant, None))
+    return await request.service(RunService).accept(
+        request.service(CaseAdmission).new_run(body, request.caller.tenant, None)
+    )
 
 
 _RUN_CASE = RunTool(

@@ -23,13 +23,16 @@ from mcp.types import (
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
 from caseworker.api.mcp_offers import Offers, RunTool
-from caseworker.api.problems import ProblemError, as_problem, invalid
+from caseworker.api.problems import (
+    INVALID_REQUEST,
+    ProblemError,
+    invalid,
+    violations_of,
+)
 from caseworker.api.routes.runs import shown
-from caseworker.api.violations import violations_of
 from caseworker.platform.caller import Scope as AccessScope
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
@@ -100,7 +103,9 @@ class OfferingServer:
         try:
             if params.name == _GET_RUN.name:
                 wait = _taken_wait(args)
-                run = await request.runs.get(request.key(str(args.get("run_id"))))
+                run = await request.service(RunService).get(
+                    RunKey(request.caller.tenant, str(args.get("run_id")))
+                )
                 return await self._ended(context, request, run, wait)
             for offers in self._offers:
                 for tool in await offers(request, params.name):
@@ -110,9 +115,9 @@ class OfferingServer:
             return _refused("Unknown tool. tools/list lists the available tools.")
         except ValidationError as error:
             found = violations_of(error.errors())
-            return _refusal_of(ProblemError(types.INVALID_REQUEST, violations=found))
+            return _refusal_of(request, ProblemError(INVALID_REQUEST, violations=found))
         except Exception as error:
-            return _refusal_of(error)
+            return _refusal_of(request, error)
 
     async def _run(
         self,
@@ -129,8 +134,10 @@ class OfferingServer:
         try:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:
-            if not request.runs.is_closing:  # otherwise the process shuts down, not the client
-                self._cancel(request.runs, accepted.run.key)
+            if not request.service(
+                RunService
+            ).is_closing:  # otherwise the process shuts down, not the client
+                self._cancel(request.service(RunService), accepted.run.key)
             raise
 
     def _cancel(self, runs: RunService, key: RunKey) -> None:
@@ -143,7 +150,7 @@ class OfferingServer:
         self, context: Context, request: ApiRequest, run: Run, wait: float
     ) -> CallToolResult:
         """Return the run when it ends, after ``wait`` seconds, or when the process shuts down."""
-        begun, runs = time.monotonic(), request.runs
+        begun, runs = time.monotonic(), request.service(RunService)
         while not run.finished and (left := wait - (time.monotonic() - begun)) > 0:
             if runs.is_closing:
                 break
@@ -195,11 +202,11 @@ def _refused(*reasons: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=" ".join(reasons))], is_error=True)
 
 
-def _refusal_of(error: Exception) -> CallToolResult:
+def _refusal_of(request: ApiRequest, error: Exception) -> CallToolResult:
     """Return a failed call with the problem that a route would have returned, as text."""
     try:
-        problem: ProblemError = as_problem(error)
-    except StopIteration:
+        problem: ProblemError = request.problem_of(error)
+    except LookupError:
         log.exception("mcp.call_broke")
         return _refused("Internal error. Retry the call later.")
     named = (f"{each.field}: {each.message}" for each in problem.violations)

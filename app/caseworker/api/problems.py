@@ -2,14 +2,15 @@
 
 A problem document states the kind of error (``type``), how to resolve it (``detail``) and which
 fields are invalid (``errors``). It also contains the request ID, which finds the request in the
-logs.
+logs. ``docs/problems.md`` explains each type. Messages of the validation library are not used,
+because some quote the input.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from types import MappingProxyType
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -17,20 +18,6 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from caseworker.api import problem_types as types
-from caseworker.api.problem_types import ProblemType
-from caseworker.api.violations import Violation, graph_violations, violations_of
-from caseworker.core.budget.budget import json_number
-from caseworker.features.access.keys import KeyConflictError, KeyNotFoundError
-from caseworker.features.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
-from caseworker.features.threads.thread import (
-    AnswerNotEndedError,
-    MessageNotFoundError,
-    ThreadConflictError,
-    ThreadFullError,
-    ThreadNotFoundError,
-)
-from caseworker.features.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
 from caseworker.platform.caller import (
     CredentialRequiredError,
     InvalidCredentialError,
@@ -38,76 +25,198 @@ from caseworker.platform.caller import (
     ScopeMissingError,
 )
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.errors import (
-    ApprovalDecidedError,
-    ApprovalNotFoundError,
-    ArtifactNotFoundError,
-    CallNotFoundError,
-    DefinitionInUseError,
-    DefinitionNotFoundError,
-    GraphRefusedError,
-    IdempotencyMismatchError,
-    InvalidArgumentsError,
-    InvalidRunError,
-    QueueFullError,
-    RunConflictError,
-    RunNotEndedError,
-    RunNotFoundError,
-    SourceNotEndedError,
-    SourceNotFoundError,
-    TooManyPendingCancelsError,
-)
-from caseworker.runs.quotas import QuotaExceededError, RateState
+from caseworker.platform.validation import OWN, field_of, message_of
 
 MEDIA_TYPE = "application/problem+json"
 
-DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
-    {
-        CredentialRequiredError: types.CREDENTIAL_REQUIRED,
-        InvalidCredentialError: types.CREDENTIAL_REFUSED,
-        ScopeMissingError: types.SCOPE_MISSING,
-        OtherTenantError: types.TENANT_REFUSED,
-        KeyNotFoundError: types.KEY_NOT_FOUND,
-        KeyConflictError: types.KEY_CONFLICT,
-        RunNotFoundError: types.RUN_NOT_FOUND,
-        RunNotEndedError: types.RUN_NOT_ENDED,
-        SourceNotEndedError: types.RUN_NOT_ENDED,
-        RunConflictError: types.RUN_CONFLICT,
-        IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
-        InvalidRunError: types.INVALID_REQUEST,
-        InvalidArgumentsError: types.INVALID_REQUEST,
-        GraphRefusedError: types.INVALID_REQUEST,
-        DefinitionNotFoundError: types.GRAPH_NOT_FOUND,
-        ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
-        CallNotFoundError: types.CALL_NOT_FOUND,
-        ApprovalNotFoundError: types.APPROVAL_NOT_FOUND,
-        ApprovalDecidedError: types.APPROVAL_DECIDED,
-        DefinitionInUseError: types.GRAPH_IN_USE,
-        ThreadNotFoundError: types.THREAD_NOT_FOUND,
-        MessageNotFoundError: types.MESSAGE_NOT_FOUND,
-        ThreadConflictError: types.THREAD_CONFLICT,
-        ThreadFullError: types.THREAD_FULL,
-        AnswerNotEndedError: types.ANSWER_NOT_ENDED,
-        ScheduleNotFoundError: types.SCHEDULE_NOT_FOUND,
-        TooManySchedulesError: types.TOO_MANY_SCHEDULES,
-        DeliveryNotFoundError: types.DELIVERY_NOT_FOUND,
-        DeliveryPendingError: types.DELIVERY_PENDING,
-        TooManyPendingCancelsError: types.TOO_MANY_PENDING_CANCELS,
-        QueueFullError: types.QUEUE_FULL,
-        QuotaExceededError: types.QUOTA_EXCEEDED,
-        StoreUnavailableError: types.UNAVAILABLE,
-    }
-)
-"""Problem type for each domain error. Domain errors are independent of HTTP."""
+MAX_VIOLATIONS = 20
+"""Maximum number of invalid fields reported in one response."""
 
-_OF_THE_FRAMEWORK: Mapping[int, ProblemType] = MappingProxyType(
-    {
-        400: types.MALFORMED_BODY,
-        404: types.ROUTE_NOT_FOUND,
-        405: types.METHOD_NOT_ALLOWED,
-        413: types.BODY_TOO_LARGE,
-    }
+_UNKNOWN = "Unknown field. /openapi.json lists the allowed fields."
+
+_PLACES = frozenset({"body", "path", "query", "header"})
+
+URN = "urn:caseworker:problem:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemType:
+    """One kind of API error, with its status, title and advice."""
+
+    slug: str
+    status: int
+    """HTTP status code of responses with this error."""
+    title: str
+    detail: str
+    """Default advice on how to resolve the error. An individual error may give more specific
+    advice."""
+    retry_after_seconds: int | None = None
+    challenge: str | None = None
+    """Value of the ``WWW-Authenticate`` header (RFC 6750); None if the header is not sent."""
+
+    @property
+    def uri(self) -> str:
+        """URI in the ``type`` field, by which clients identify the kind of error."""
+        return URN + self.slug
+
+
+MALFORMED_BODY = ProblemType(
+    slug="malformed-body",
+    status=400,
+    title="Malformed request body",
+    detail="Send a single JSON object encoded in UTF-8.",
 )
+MALFORMED_REQUEST = ProblemType(
+    slug="malformed-request",
+    status=400,
+    title="Malformed HTTP request",
+    detail="Send a valid HTTP/1.1 request, with at most 4 pipelined requests.",
+)
+CREDENTIAL_REQUIRED = ProblemType(
+    slug="credential-required",
+    status=401,
+    title="Authentication required",
+    detail="Send an API key or a token from the configured issuer as `Authorization: Bearer ...`.",
+    challenge='Bearer realm="caseworker"',
+)
+CREDENTIAL_REFUSED = ProblemType(
+    slug="credential-refused",
+    status=401,
+    title="Invalid credentials",
+    detail="The API key or token is unknown, incomplete, expired or revoked. Send a valid one as "
+    "`Authorization: Bearer ...`.",
+    challenge='Bearer realm="caseworker", error="invalid_token"',
+)
+ANONYMOUS_REFUSED = ProblemType(
+    slug="anonymous-refused",
+    status=403,
+    title="Anonymous access is not allowed",
+    detail="While no API key exists, the service accepts anonymous requests from localhost only. "
+    "Call it from localhost, create an API key, or set auth.anonymous to anywhere.",
+)
+SCOPE_MISSING = ProblemType(
+    slug="scope-missing",
+    status=403,
+    title="Insufficient permissions",
+    detail="Use an API key or token with the required scope.",
+    challenge='Bearer realm="caseworker", error="insufficient_scope"',
+)
+TENANT_REFUSED = ProblemType(
+    slug="tenant-refused",
+    status=403,
+    title="Acting for another tenant requires the bootstrap key",
+    detail="Omit tenant, or send the bootstrap key.",
+)
+ROUTE_NOT_FOUND = ProblemType(
+    slug="route-not-found",
+    status=404,
+    title="Resource not found",
+    detail="Check the path. /openapi.json lists all paths.",
+)
+METHOD_NOT_ALLOWED = ProblemType(
+    slug="method-not-allowed",
+    status=405,
+    title="Method not allowed",
+    detail="Use a method that the Allow header lists.",
+)
+REQUEST_TIMEOUT = ProblemType(
+    slug="request-timeout",
+    status=408,
+    title="Request timeout",
+    detail="Send the request faster. server.head_timeout_seconds limits the time for the "
+    "headers, and server.min_kb_per_second sets the minimum rate for the body.",
+)
+BODY_TOO_LARGE = ProblemType(
+    slug="body-too-large",
+    status=413,
+    title="Request body too large",
+    detail="Reduce the size of the request body.",
+)
+UNSUPPORTED_MEDIA_TYPE = ProblemType(
+    slug="unsupported-media-type",
+    status=415,
+    title="Unsupported media type",
+    detail="Send the body as application/json in UTF-8 without Content-Encoding.",
+)
+HOST_REFUSED = ProblemType(
+    slug="host-refused",
+    status=421,
+    title="Host not allowed",
+    detail="Use an IP address or localhost, or add the host name to server.allowed_hosts.",
+)
+INVALID_REQUEST = ProblemType(
+    slug="invalid-request",
+    status=422,
+    title="Invalid request",
+    detail="Correct the fields listed in errors and repeat the request.",
+)
+HEAD_TOO_LARGE = ProblemType(
+    slug="head-too-large",
+    status=431,
+    title="Request header fields too large",
+    detail="Send a shorter URL and fewer or shorter headers. server.max_head_kb and "
+    "server.max_headers set the limits.",
+)
+INTERNAL = ProblemType(
+    slug="internal-error",
+    status=500,
+    title="Internal server error",
+    detail="Report the request_id to the operator. A POST can be retried with the same run_id or "
+    "Idempotency-Key without creating a second run.",
+)
+UNAVAILABLE = ProblemType(
+    slug="store-unavailable",
+    status=503,
+    title="Database unavailable",
+    detail="The request may not have been stored. Retry it with the same run_id or "
+    "Idempotency-Key after the number of seconds in Retry-After; this does not create a "
+    "second run.",
+    retry_after_seconds=2,
+)
+TOO_MANY_CONNECTIONS = ProblemType(
+    slug="too-many-connections",
+    status=503,
+    title="Too many open connections",
+    detail="Close unused connections, or retry after the number of seconds in Retry-After.",
+    retry_after_seconds=2,
+)
+TOO_MANY_BODIES = ProblemType(
+    slug="too-many-bodies",
+    status=503,
+    title="Too many request bodies in transfer",
+    detail=(
+        "The request was neither read nor stored. Retry it after the number of seconds in "
+        "Retry-After."
+    ),
+    retry_after_seconds=2,
+)
+NOT_READY = ProblemType(
+    slug="not-ready",
+    status=503,
+    title="Service not ready",
+    detail="Send requests to another replica, or retry later. parts lists what is not ready.",
+    retry_after_seconds=2,
+)
+
+
+OF_EVERY_SERVICE = tuple(kind for kind in list(globals().values()) if isinstance(kind, ProblemType))
+"""Problem types that do not belong to a feature."""
+
+_OF_THE_FRAMEWORK: Mapping[int, ProblemType] = {
+    400: MALFORMED_BODY,
+    404: ROUTE_NOT_FOUND,
+    405: METHOD_NOT_ALLOWED,
+    413: BODY_TOO_LARGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invalid field of a request, and the reason."""
+
+    field: str
+    """Path of the invalid field, such as ``budget.max_tokens``; empty for the body as a whole."""
+    message: str
 
 
 class ProblemError(HTTPException):
@@ -137,13 +246,67 @@ class ProblemError(HTTPException):
 
 def invalid(field: str, message: str) -> ProblemError:
     """Return the error for a request with a single invalid field."""
-    return ProblemError(types.INVALID_REQUEST, violations=[Violation(field, message)])
+    return ProblemError(INVALID_REQUEST, violations=[Violation(field, message)])
 
 
-def handlers() -> dict[int | type[Exception], Any]:
-    """Return the application's exception handlers, by exception class or status code."""
-    answered = (HTTPException, RequestValidationError, *DOMAIN)
-    return dict.fromkeys(answered, _answer)
+class Problems:
+    """The problems that an application returns for the errors of its features."""
+
+    def __init__(self, errors: "Errors") -> None:
+        self._errors = _ERRORS | dict(errors)
+
+    def handlers(self) -> dict[int | type[Exception], Any]:
+        """Return the application's exception handlers, by exception class."""
+        return dict.fromkeys(self._errors, self._answer)
+
+    def of(self, error: Exception) -> ProblemError:
+        """Return the problem for an error.
+
+        Raises:
+            LookupError: no problem type is registered for the error.
+        """
+        if isinstance(error, ProblemError):
+            return error
+        for kind in type(error).__mro__:
+            if (found := self._errors.get(kind)) is not None:
+                return ProblemError(found) if isinstance(found, ProblemType) else found(error)
+        raise LookupError(type(error).__name__)
+
+    async def _answer(self, request: Request, error: Exception) -> Response:
+        refused = self.of(error)
+        if refused.kind is METHOD_NOT_ALLOWED:
+            refused.headers = {"Allow": _allowed_methods(request)}
+        return problem_response(request.scope["request_id"], refused)
+
+
+Errors = Mapping[type[Exception], ProblemType | Callable[[Any], ProblemError]]
+"""Problem types by error, or functions that return the problem for an error.
+
+Errors are independent of HTTP. An error without an entry of its own has that of its base class.
+"""
+
+
+def _scope_missing(error: ScopeMissingError) -> ProblemError:
+    return ProblemError(SCOPE_MISSING, f"Use an API key or token with the scope {error.scope}.")
+
+
+def _of_the_framework(error: HTTPException) -> ProblemError:
+    return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, INTERNAL))
+
+
+def _invalid_request(error: RequestValidationError) -> ProblemError:
+    return ProblemError(INVALID_REQUEST, violations=violations_of(error.errors()))
+
+
+_ERRORS: dict[type[Exception], Any] = {
+    HTTPException: _of_the_framework,
+    RequestValidationError: _invalid_request,
+    CredentialRequiredError: CREDENTIAL_REQUIRED,
+    InvalidCredentialError: CREDENTIAL_REFUSED,
+    ScopeMissingError: _scope_missing,
+    OtherTenantError: TENANT_REFUSED,
+    StoreUnavailableError: UNAVAILABLE,
+}
 
 
 def problem_response(request_id: str, error: ProblemError) -> Response:
@@ -167,105 +330,12 @@ def problem_response(request_id: str, error: ProblemError) -> Response:
     return Response(content, kind.status, headers, media_type=MEDIA_TYPE)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
-    refused = as_problem(error)
-    if refused.kind is types.METHOD_NOT_ALLOWED:
-        refused.headers = {"Allow": _allowed_methods(request)}
-    return problem_response(request.scope["request_id"], refused)
-
-
-def as_problem(error: Exception) -> ProblemError:
-    """Return the problem for an error, by its registered problem type.
-
-    Raises:
-        StopIteration: no problem type is registered for the error.
-    """
-    match error:
-        case ProblemError():
-            return error
-        case RequestValidationError():
-            return ProblemError(types.INVALID_REQUEST, violations=violations_of(error.errors()))
-        case ScopeMissingError():
-            detail = f"Use an API key or token with the scope {error.scope}."
-            return ProblemError(types.SCOPE_MISSING, detail)
-        case InvalidRunError():
-            return invalid(error.field, str(error))
-        case InvalidArgumentsError():
-            violations = [Violation(field, message) for field, message in error.problems]
-            return ProblemError(types.INVALID_REQUEST, violations=violations)
-        case GraphRefusedError():
-            return _graph_refused(error)
-        case DefinitionInUseError():
-            users = ", ".join(f"{one.kind.value} {one.name}@{one.version}" for one in error.users)
-            detail = f"First delete the definitions that use it: {users}."
-            in_use = {"graph": types.GRAPH_IN_USE, "agent": types.AGENT_IN_USE}
-            return ProblemError(in_use[error.ref.kind], detail)
-        case DefinitionNotFoundError():
-            absent = {"graph": types.GRAPH_NOT_FOUND, "agent": types.AGENT_NOT_FOUND}
-            return ProblemError(absent[error.ref.kind])
-        case SourceNotFoundError():
-            violation = Violation("from.run_id", "No run has this ID.")
-            return ProblemError(types.RUN_NOT_FOUND, violations=[violation])
-        case SourceNotEndedError():
-            violation = Violation("from.run_id", "The run with this ID has not ended.")
-            return ProblemError(types.RUN_NOT_ENDED, violations=[violation])
-        case AnswerNotEndedError():
-            violation = Violation(error.field, "This message is still being generated.")
-            return ProblemError(types.ANSWER_NOT_ENDED, violations=[violation])
-        case QuotaExceededError():
-            return _quota_exceeded(error)
-        case QueueFullError():
-            refused = ProblemError(types.QUEUE_FULL)
-            refused.headers = rate_headers(error.rate)
-            return refused
-        case HTTPException():
-            return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
-    return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))
-
-
-def rate_headers(rate: RateState | None) -> dict[str, str]:
-    """Return the headers that describe a tenant's rate limit for runs; empty without a limit.
-
-    They follow draft-ietf-httpapi-ratelimit-headers-10.
-    """
-    if rate is None:
-        return {}
-    return {
-        "RateLimit-Policy": f'"runs";q={rate.limit};w=60',
-        "RateLimit": f'"runs";r={rate.remaining};t={rate.reset_seconds}',
-    }
-
-
-_WHAT_TO_DELETE: Final[Mapping[str, str]] = {
-    "stored_bytes": "Delete unused runs (DELETE /runs/{run_id}/record), threads, schedules, or "
-    "versions of graphs and agents, or ask the operator for shorter retention or "
-    "more storage.",
-    "definitions": "Delete unused versions of graphs and agents (DELETE "
-    "/graphs/{name}/versions/{version}).",
-    "threads": "Delete unused threads (DELETE /threads/{thread_id}).",
-}
-
-
-def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
-    amounts = {name: json_number(amount) for name, amount in error.amounts.items()}
-    detail = f"Quota exceeded: {error}. {types.QUOTA_EXCEEDED.detail}"
-    if (advice := _WHAT_TO_DELETE.get(error.dimension)) is not None:
-        detail = f"{detail} {advice}"
-    refused = ProblemError(
-        types.QUOTA_EXCEEDED, detail, quota={"dimension": error.dimension, **amounts}
-    )
-    refused.headers = {"Retry-After": str(error.retry_after_seconds), **rate_headers(error.rate)}
-    return refused
-
-
-def _graph_refused(error: GraphRefusedError) -> ProblemError:
-    """List the problems of a graph, and the number of those beyond the limit."""
-    violations = graph_violations(error.problems, error.kind.value)
-    unnamed = len(error.problems) - len(violations)
-    detail = types.INVALID_REQUEST.detail
-    if unnamed:
-        detail = f"{detail} The {error.kind.value} has {unnamed} more problems that are not listed."
-    return ProblemError(types.INVALID_REQUEST, detail, violations=violations)
+def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
+    """Convert pydantic errors to violations; return at most ``MAX_VIOLATIONS``."""
+    return [
+        Violation(field_of(_within(error["loc"])), _message(error))
+        for error in islice(errors, MAX_VIOLATIONS)
+    ]
 
 
 def _allowed_methods(request: Request) -> str:
@@ -278,3 +348,15 @@ def _allowed_methods(request: Request) -> str:
         for method in route.methods or ()
     }
     return ", ".join(sorted(found)) or "GET"
+
+
+def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
+    return loc[1:] if loc and loc[0] in _PLACES else loc
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    if error["loc"] == ("body",) and error["type"] != OWN:
+        return "The body must be a JSON object."
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return _UNKNOWN
+    return message_of(error)

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Self
 from fastapi import Path
 from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
 
+from caseworker.api.admission import CaseAdmission, GraphAdmission
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.field_types import Body, DocumentedAs, View, ZoneName
-from caseworker.api.problem_types import INVALID_REQUEST
-from caseworker.api.problems import ProblemError, as_problem
+from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
-from caseworker.api.violations import Violation
 from caseworker.api.webhook_views import require_secret
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
@@ -164,18 +164,19 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
 
 async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
     """Return the run requested by a body; violations are reported below ``run``."""
-    api, tenant = request.api, request.caller.tenant
+    tenant = request.caller.tenant
     try:
         if body.webhook is not None:
             await require_secret(request)
         if isinstance(body, CaseBody):
             request.require_small()
-            new = api.cases.new_run(body, tenant, None)
+            new = request.service(CaseAdmission).new_run(body, tenant, None)
         else:
-            new = await api.graph_runs.new_run(body, tenant, None)
-        await new.require_models_of((await api.services.quotas.get(tenant)).quota)
+            new = await request.service(GraphAdmission).new_run(body, tenant, None)
+        quota = (await request.service(PostgresQuotas).get(tenant)).quota
+        await new.require_models_of(quota)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
-        problem = as_problem(error)
+        problem = request.problem_of(error)
         below = [Violation(f"run.{each.field}", each.message) for each in problem.violations]
         raise ProblemError(problem.kind, problem.detail, violations=below) from None
     return new

@@ -21,12 +21,11 @@ from caseworker.api.admission import (
     requires_prices,
     unfit_values,
 )
-from caseworker.api.problem_types import INVALID_REQUEST
-from caseworker.api.problems import ProblemError, invalid
+from caseworker.api.graph_problems import graph_violations
+from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation, invalid
 from caseworker.api.run_body import GraphRunBody
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThreadBody
-from caseworker.api.violations import Violation, graph_violations
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.features.threads.service import PlannedReply, derived_id

@@ -11,6 +11,7 @@ from caseworker.api.api_request import ApiRequest
 from caseworker.api.field_types import Body, PageQuery, RunId, View
 from caseworker.api.problems import invalid
 from caseworker.features.webhooks.delivery import Delivery, DeliveryPage, DeliveryStatus, SecretInfo
+from caseworker.features.webhooks.postgres import PostgresWebhooks
 
 MAX_OVERLAP_SECONDS = 7 * 86_400
 
@@ -122,6 +123,6 @@ async def require_secret(request: ApiRequest) -> None:
     Raises:
         ProblemError: the caller's tenant has no signing secret.
     """
-    if not await request.api.services.webhooks.secrets(request.caller.tenant):
+    if not await request.service(PostgresWebhooks).secrets(request.caller.tenant):
         message = "The tenant has no webhook signing secret. Create one with POST /webhooks/secret."
         raise invalid("webhook", message)

@@ -237,7 +237,7 @@ def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
     Raises:
         StartupError: the database cannot be reached or started.
     """
-    from caseworker.runs.postgres.quotas import PostgresQuotas
+    from caseworker.features.quotas.postgres import PostgresQuotas
 
     settings = logged_settings()
     return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)

@@ -17,12 +17,13 @@ from typing import Final
 
 import structlog
 
-from caseworker.api.services import PartState
+from caseworker.api.routes.health import PartState
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.artifacts.keeping import ArtifactLimits, ArtifactReading, RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres import PostgresThreads
 from caseworker.main.access import authentication_of
@@ -50,7 +51,6 @@ from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
-from caseworker.runs.postgres.quotas import PostgresQuotas
 from caseworker.runs.postgres.retention import PostgresRetention
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking

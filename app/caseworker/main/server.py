@@ -5,21 +5,47 @@ import resource
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
-from types import FrameType
-from typing import TypeVar
+from types import FrameType, MappingProxyType
+from typing import Any, TypeVar
 
 import httpx
 import uvicorn
 from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 from fastapi import FastAPI
 from pydantic import SecretStr
+from starlette.routing import Route
 
+from caseworker.api import definition_problems, run_problems, thread_problems
+from caseworker.api.admission import CaseAdmission, GraphAdmission
 from caseworker.api.application import build_api
+from caseworker.api.event_stream import EventStreams
 from caseworker.api.http_protocol import ConnectionLimits, bounded_by
-from caseworker.api.services import ApiLimits, ApiServices
+from caseworker.api.mcp_endpoint import McpEndpoint
+from caseworker.api.mcp_offers import agent_tools, case_tools
+from caseworker.api.problems import OF_EVERY_SERVICE, ProblemType
+from caseworker.api.routes import (
+    agents,
+    approvals,
+    artifacts,
+    catalog,
+    events,
+    graphs,
+    keys,
+    quotas,
+    runs,
+    schedules,
+    threads,
+    traces,
+    webhooks,
+)
+from caseworker.api.services import ApiLimits
+from caseworker.api.thread_admission import ThreadAdmission
+from caseworker.features.access.authentication import Authentication
+from caseworker.features.access.keys import Keys
+from caseworker.features.threads.service import Chats
 from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
 from caseworker.main.background import url_rules
 from caseworker.main.configuration import url_of
@@ -27,10 +53,13 @@ from caseworker.main.lifetime import end_undisturbed, run_to_end
 from caseworker.main.process import Process, allowed_hosts, collect_garbage_seldom
 from caseworker.main.supervisor import WorkerSlot
 from caseworker.main.worker import health_served
+from caseworker.models.gateway import ModelGateway
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
+from caseworker.tools.dispatch import ToolDispatch
 from caseworker.ui.pages import viewer_routes
 
 T = TypeVar("T")
@@ -42,43 +71,111 @@ Started = Callable[[str], Awaitable[None]]
 """Callback that is called with the server's URL once it accepts requests."""
 
 
-def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
+_PARTS = (
+    traces,
+    events,
+    artifacts,
+    approvals,
+    threads,
+    graphs,
+    agents,
+    keys,
+    quotas,
+    schedules,
+    webhooks,
+    catalog,
+)
+_ERRORS = (
+    run_problems,
+    definition_problems,
+    thread_problems,
+    artifacts,
+    approvals,
+    keys,
+    schedules,
+    webhooks,
+)
+PROBLEM_TYPES = frozenset(
+    kind
+    for part in _ERRORS
+    for kind in (*part.ERRORS.values(), *getattr(part, "PROBLEMS", ()))
+    if isinstance(kind, ProblemType)
+).union(OF_EVERY_SERVICE)
+"""All problem types that the service may return."""
+
+
+def build_app(
+    process: Process,
+    *,
+    metrics: bool = True,
+    limits: ApiLimits | None = None,
+    services: Mapping[type, Any] = MappingProxyType({}),
+    **options: Any,
+) -> FastAPI:
     """Return the ASGI application, whose lifespan opens and closes the process.
 
-    ``metrics`` is whether it serves the metrics of this process at /metrics.
+    ``metrics`` is whether it serves the metrics of this process at /metrics. ``limits``,
+    ``services`` and ``options`` replace those of the process.
     """
+    limits = limits or api_limits(process.settings)
+    usual: dict[str, Any] = {
+        "authentication": process.authentication,
+        "readiness": process,
+        "metrics": process.telemetry.metrics if metrics else None,
+        "requests": process.telemetry.requests,
+        "version": version("caseworker"),
+        "lifespan": lambda _: process.opened(),
+        "telemetry": process.telemetry.of_requests,
+    }
+    used = api_services(process, limits, services)
+    used[Authentication] = options.get("authentication", process.authentication)
+    number = options.get("version", usual["version"])
     return build_api(
-        api_services(process, metrics=metrics),
-        api_limits(process.settings),
-        version=version("caseworker"),
-        pages=viewer_routes(),
-        lifespan=lambda _: process.opened(),
-        telemetry=process.telemetry.of_requests,
+        # They are matched in order, so the most frequent ones come first.
+        [
+            *runs.router.routes,
+            *viewer_routes(),
+            *(route for part in _PARTS for route in part.router.routes),
+            Route("/mcp", McpEndpoint(number, (case_tools, agent_tools)), include_in_schema=False),
+        ],
+        errors={error: kind for part in _ERRORS for error, kind in part.ERRORS.items()},
+        problems=PROBLEM_TYPES,
+        services=used,
+        limits=limits,
+        **{**usual, **options},
     )
 
 
-def api_services(process: Process, *, metrics: bool = True) -> ApiServices:
-    """Return the services of a process that the API routes call."""
-    return ApiServices(
-        keys=process.keys,
-        authentication=process.authentication,
-        runs=process.runs,
-        payloads=process.payloads,
-        artifacts=process.artifacts,
-        approvals=process.approvals,
-        tools=process.tools,
-        models=process.models,
-        readiness=process,
-        definitions=process.definitions,
-        graph_checks=process.catalog,
-        node_types=process.catalog,
-        threads=process.threads,
-        quotas=process.quotas,
-        webhooks=process.background.webhooks,
-        schedules=process.background.schedules,
-        metrics=process.telemetry.metrics if metrics else None,
-        requests=process.telemetry.requests,
-    )
+def api_services(process: Process, limits: ApiLimits, given: Mapping[type, Any]) -> dict[type, Any]:
+    """Return the services that the API routes call, by type; those ``given`` replace others."""
+    found: dict[type, Any] = {
+        type(each): each
+        for each in (
+            limits,
+            process.keys,
+            process.runs,
+            process.payloads,
+            process.artifacts,
+            process.approvals,
+            process.tools,
+            process.models,
+            process.catalog,
+            process.quotas,
+            process.background.webhooks,
+            process.background.schedules,
+            Keys(process.keys),
+            EventStreams(limits.max_event_streams),
+            Definitions(process.definitions, process.catalog, limits.of_graphs),
+        )
+    }
+    found |= given
+    models, definitions = found[ModelGateway].table, found[Definitions]
+    has_cases = any(each["name"] == "case" for each in process.catalog.describe())
+    found[CaseAdmission] = CaseAdmission(limits, found[ToolDispatch], models, installed=has_cases)
+    graph_runs = found[GraphAdmission] = GraphAdmission(limits, definitions, models)
+    found[Chats] = Chats(process.threads, found[RunService])
+    found[ThreadAdmission] = ThreadAdmission(limits, definitions, graph_runs, process.quotas)
+    return found
 
 
 def serve(
@@ -102,7 +199,7 @@ def serve(
         StoreUnavailableError: the database does not answer.
         StartupError: an agent definition in the configured folder is invalid.
     """
-    agents = read_agents(settings.agents.folder)
+    files = read_agents(settings.agents.folder)
     process = Process(settings, url, executes=executes, recorder=recorder)
     app = build_app(process, metrics=place is None)
     config = uvicorn.Config(
@@ -120,7 +217,7 @@ def serve(
         timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
     )
     _allow_connections(settings.server.max_connections)
-    server = _Server(config, process, agents, started, place)
+    server = _Server(config, process, files, started, place)
     run_to_end(server.serve(None if place is None else list(place.sockets)))
     end_undisturbed()
 
@@ -139,7 +236,7 @@ def use_in_process(
     """
 
     async def opened() -> T:
-        agents = read_agents(settings.agents.folder)
+        files = read_agents(settings.agents.folder)
         key = secrets.token_hex(32)
         auth = settings.auth.model_copy(update={"bootstrap_key": SecretStr(key)})
         known = settings.model_copy(update={"auth": auth})
@@ -148,7 +245,7 @@ def use_in_process(
         client = AsyncCaseworkerClient(
             "http://localhost", api_key=key, retry=retry, transport=transport
         )
-        async with _opened(process, agents), client:
+        async with _opened(process, files), client:
             return await use(client)
 
     return run_to_end(opened())

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from caseworker.api.services import MetricsAccess
+from caseworker.api.routes.health import MetricsAccess
 from caseworker.core.trace.spans import SpanOf, resource_of, spans_of_nodes
 from caseworker.features.telemetry.metrics import RunMetrics
 from caseworker.features.telemetry.process_metrics import MetricsPage

@@ -61,7 +61,7 @@ class Definitions:
     """Registers graphs and agents, returns them, and prepares them for execution."""
 
     def __init__(self, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits) -> None:
-        self._store = store
+        self.store = store
         self._checks = checks
         self._limits = limits
         self._compiled = LRUCache[tuple[DefinitionKind, bytes | None], _Compiled](
@@ -88,9 +88,9 @@ class Definitions:
         Raises:
             GraphRefusedError: the definition does not exist or is invalid.
         """
-        found = await self._store.get(tenant, ref)
+        found = await self.store.get(tenant, ref)
         if found is None:
-            known = await self._store.known(tenant, [replace(ref, version=None)])
+            known = await self.store.known(tenant, [replace(ref, version=None)])
             raise GraphRefusedError([_not_there(Missing((), ref), known)], ref.kind)
         head = found.head
         content = found.content
@@ -124,7 +124,7 @@ class Definitions:
             _require_no_error(problems, ref.kind)
             try:
                 new = self._new(tenant, ref, content, description)
-                registered = await self._store.add(new)
+                registered = await self.store.add(new)
             except ContainedDefinitionGoneError:
                 continue  # the next iteration finds out which one is missing, and where
             return replace(registered, warnings=problems)
@@ -135,7 +135,7 @@ class Definitions:
         Raises:
             DefinitionNotFoundError: the definition does not exist.
         """
-        found = await self._store.get(tenant, ref)
+        found = await self.store.get(tenant, ref)
         if found is None:
             raise DefinitionNotFoundError(ref)
         return found
@@ -148,7 +148,7 @@ class Definitions:
         Raises:
             DefinitionNotFoundError: no definition has this name.
         """
-        page = await self._store.versions(tenant, ref, limit=limit, cursor=cursor)
+        page = await self.store.versions(tenant, ref, limit=limit, cursor=cursor)
         if not page.heads and cursor is None:
             raise DefinitionNotFoundError(ref)
         return page
@@ -169,7 +169,7 @@ class Definitions:
         text = None if registering is not None else _text_of(content)
         if (known := self._compiled.get((kind, text))) is not None:
             return known.runnable, known.problems
-        expansion = Expansion(tenant, self._store, self._checks, self._limits)
+        expansion = Expansion(tenant, self.store, self._checks, self._limits)
         if registering is not None:
             itself = registering
             expansion.put(itself, content)
@@ -181,7 +181,7 @@ class Definitions:
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
             newest = {replace(gap.ref, version=None) for gap in expansion.missing}
-            there = await self._store.known(tenant, newest)
+            there = await self.store.known(tenant, newest)
             gaps = {place_of(gap.path) for gap in expansion.missing}
             others = [problem for problem in found if not _is_at(problem, gaps)]
             found = (*(_not_there(gap, there) for gap in expansion.missing), *others)

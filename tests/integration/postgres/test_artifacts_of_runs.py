@@ -120,7 +120,7 @@ class Process:
     @asynccontextmanager
     async def client(self, url: str) -> AsyncIterator[httpx.AsyncClient]:
         api = Api(url)
-        app = api.app(runs=self.service, artifacts=ArtifactReading(self.files))
+        app = api.app(self.service, ArtifactReading(self.files))
         async with api.opened(), client_of(app) as client:
             yield client
 

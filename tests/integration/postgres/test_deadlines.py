@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.observing import RunObservers
-from caseworker.runs.postgres.quotas import PostgresQuotas
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, RunKey, RunStatus
 from tests.support.stores import NotingObserver, Oracle, Stores, new_run, recovery_of

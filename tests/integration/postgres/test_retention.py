@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.postgres import retention as statements
-from caseworker.runs.postgres.quotas import PostgresQuotas
 from caseworker.runs.postgres.retention import FOR_EVER, PostgresRetention, set_days
 from caseworker.runs.quotas import Quota
 from caseworker.runs.retention import Days, Record, Retention

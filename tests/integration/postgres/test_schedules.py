@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import (
     NewSchedule,
@@ -22,7 +23,7 @@ from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observing import RunObservers
-from caseworker.runs.postgres.quotas import LOCK, PostgresQuotas
+from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.quotas import Queueing, Quota
 from caseworker.runs.run import RunKey, RunStatus, Webhook
 from tests.support.limits import store_limits

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from caseworker.features.artifacts.keeping import Kept
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import NewSchedule, ScheduledRun
 from caseworker.features.schedules.timing import CatchUp, Timing
@@ -21,7 +22,6 @@ from caseworker.platform.postgres.migrating import upgrade
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.accepting import RunInsert
 from caseworker.runs.postgres.definitions import PostgresDefinitions
-from caseworker.runs.postgres.quotas import PostgresQuotas
 from caseworker.runs.postgres.retention import PostgresRetention
 from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
 from caseworker.runs.retention import Record, Retention

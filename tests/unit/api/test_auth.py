@@ -3,7 +3,7 @@
 import pytest
 from fastapi import Request
 
-from caseworker.api.identification import anonymous_caller, is_loopback
+from caseworker.api.api_request import anonymous_caller, is_loopback
 from caseworker.api.problems import ProblemError
 from caseworker.platform.caller import ANYBODY, LOCAL
 

@@ -5,20 +5,21 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.definition_body import NewAgentBody
+from caseworker.api.definition_problems import AGENT_IN_USE, AGENT_NOT_FOUND
 from caseworker.api.definition_views import AgentDefinitionView, AgentList, RegisteredDefinition
 from caseworker.api.documentation import NEW_AGENTS
 from caseworker.api.routes.definitions import REGISTERED, definition_routes
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.definitions import Definitions
 
 router = definition_routes(
     DefinitionKind.AGENT,
     AgentDefinitionView,
     AgentList,
-    not_found=types.AGENT_NOT_FOUND,
-    in_use=types.AGENT_IN_USE,
+    not_found=AGENT_NOT_FOUND,
+    in_use=AGENT_IN_USE,
 )
 
 
@@ -32,5 +33,7 @@ async def register_agent(
 
     The agent must be valid, and every agent that it refers to must be registered.
     """
-    registered = await request.api.definitions.register_agent(request.caller.tenant, body.agent)
+    registered = await request.service(Definitions).register_agent(
+        request.caller.tenant, body.agent
+    )
     return RegisteredDefinition.answer(registered, request.root, response)

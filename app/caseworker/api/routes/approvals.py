@@ -5,13 +5,46 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.approval_views import ApprovalList, ApprovalView, DecisionBody
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.field_types import PageQuery, RunIdPath
+from caseworker.api.problems import INVALID_REQUEST, Errors, ProblemError, ProblemType, Violation
+from caseworker.api.run_problems import RUN_NOT_FOUND
 from caseworker.platform.caller import Scope
-from caseworker.runs.approvals import ApprovalPage
+from caseworker.runs.approvals import ApprovalPage, RunApprovals
+from caseworker.runs.errors import (
+    ApprovalDecidedError,
+    ApprovalNotFoundError,
+    InvalidArgumentsError,
+)
+from caseworker.runs.run import RunKey
+
+APPROVAL_NOT_FOUND = ProblemType(
+    slug="approval-not-found",
+    status=404,
+    title="Approval not found",
+    detail="The run has no approval with this ID. GET /runs/{run_id}/approvals lists all of them.",
+)
+APPROVAL_DECIDED = ProblemType(
+    slug="approval-decided",
+    status=409,
+    title="Approval is already resolved",
+    detail="The approval was already decided, it expired, or its run ended. GET "
+    "/runs/{run_id}/approvals shows the outcome.",
+)
+
+
+def _invalid_arguments(error: InvalidArgumentsError) -> ProblemError:
+    violations = [Violation(field, message) for field, message in error.problems]
+    return ProblemError(INVALID_REQUEST, violations=violations)
+
+
+ERRORS: Errors = {
+    ApprovalNotFoundError: APPROVAL_NOT_FOUND,
+    ApprovalDecidedError: APPROVAL_DECIDED,
+    InvalidArgumentsError: _invalid_arguments,
+}
 
 router = api_router("approvals")
 
@@ -20,7 +53,7 @@ ApprovalIdPath = Annotated[
 ]
 
 _DECIDED: Responses = {
-    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.APPROVAL_NOT_FOUND, types.APPROVAL_DECIDED),
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, APPROVAL_NOT_FOUND, APPROVAL_DECIDED),
     202: {"description": "The decision is stored (or was already stored), and the run continues."},
 }
 
@@ -28,15 +61,15 @@ _DECIDED: Responses = {
 @router.get("/approvals", responses=answers(*EVERY_RUN_ROUTE))
 async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
     """List the pending approvals of all runs, oldest first."""
-    approvals, tenant = request.api.services.approvals, request.caller.tenant
+    approvals, tenant = request.service(RunApprovals), request.caller.tenant
     found = await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor)
     return ApprovalList.of(found, request.root)
 
 
-@router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
+@router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
 async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
     """List the approvals requested by a run, oldest first, with their decisions."""
-    found = await request.api.services.approvals.of_run(request.key(run_id))
+    found = await request.service(RunApprovals).of_run(RunKey(request.caller.tenant, run_id))
     return ApprovalList.of(ApprovalPage(found, None), request.root)
 
 
@@ -53,5 +86,7 @@ async def decide_approval(
     """
     request.require_small()
     deciding = body.deciding(approval_id, request.caller.name)
-    decided = await request.api.services.approvals.decide(request.key(run_id), deciding)
+    decided = await request.service(RunApprovals).decide(
+        RunKey(request.caller.tenant, run_id), deciding
+    )
     return ApprovalView.of(decided, request.root)

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.artifact_views import (
     CONTENT,
@@ -17,13 +16,29 @@ from caseworker.api.artifact_views import (
 )
 from caseworker.api.documentation import EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.field_types import RunIdPath
+from caseworker.api.problems import Errors, ProblemType
+from caseworker.api.run_problems import RUN_NOT_FOUND
+from caseworker.features.artifacts.keeping import ArtifactReading
+from caseworker.runs.errors import ArtifactNotFoundError
+from caseworker.runs.run import RunKey
+
+ARTIFACT_NOT_FOUND = ProblemType(
+    slug="artifact-not-found",
+    status=404,
+    title="Artifact not found",
+    detail=(
+        "The run has no artifact with this name. GET /runs/{run_id}/artifacts lists its artifacts."
+    ),
+)
+
+ERRORS: Errors = {ArtifactNotFoundError: ARTIFACT_NOT_FOUND}
 
 router = api_router("runs", prefix="/runs")
 
 NamePath = Annotated[ArtifactName, Path(description="Name of an artifact of the run.")]
 
 _FILE: Responses = {
-    **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.ARTIFACT_NOT_FOUND),
+    **answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, ARTIFACT_NOT_FOUND),
     200: {
         "description": "Content of the artifact.",
         "content": {**CONTENT},
@@ -33,11 +48,13 @@ _FILE: Responses = {
 }
 
 
-@router.get("/{run_id}/artifacts", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
+@router.get("/{run_id}/artifacts", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
 async def list_artifacts(run_id: RunIdPath, request: ApiRequest) -> ArtifactList:
     """List the files that a run has created so far, oldest first."""
     return ArtifactList.of(
-        run_id, await request.api.services.artifacts.find(request.key(run_id)), request.root
+        run_id,
+        await request.service(ArtifactReading).find(RunKey(request.caller.tenant, run_id)),
+        request.root,
     )
 
 
@@ -54,12 +71,12 @@ async def get_artifact(run_id: RunIdPath, name: NamePath, request: ApiRequest) -
     PNG images are displayed inline; other files are sent as downloads. Scripts in a file are not
     executed, even if a browser opens it.
     """
-    key = request.key(run_id)
-    artifact = await request.api.services.artifacts.get(key, name)
+    key = RunKey(request.caller.tenant, run_id)
+    artifact = await request.service(ArtifactReading).get(key, name)
     unchanged = not_modified(request, artifact)
     if unchanged is not None:
         return unchanged
     if request.method == "HEAD":
         return Response(headers=headers_of(artifact))
-    pieces = request.api.services.artifacts.pieces(key, artifact)
+    pieces = request.service(ArtifactReading).pieces(key, artifact)
     return ArtifactResponse(artifact, await anext(pieces, b""), pieces)

@@ -11,6 +11,9 @@ from caseworker.api.catalog_views import (
     ToolView,
 )
 from caseworker.api.documentation import EVERY_CALLER, answers
+from caseworker.models.gateway import ModelGateway
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.tools.dispatch import ToolDispatch
 
 router = api_router("catalog")
 
@@ -22,7 +25,7 @@ async def list_tools(request: ApiRequest) -> ToolList:
     A server that is unavailable is listed with the reason, after at most its
     `start_timeout_seconds`.
     """
-    tools = request.api.services.tools
+    tools = request.service(ToolDispatch)
     return ToolList(
         tools=[ToolView.model_validate(spec) for spec in tools.usable()],
         servers=[ToolServerView.of(each) for each in await tools.listings()],
@@ -32,12 +35,12 @@ async def list_tools(request: ApiRequest) -> ToolList:
 @router.get("/models", responses=answers(*EVERY_CALLER))
 async def list_models(request: ApiRequest) -> ModelList:
     """List the configured models by the names that agents and steps use."""
-    table = request.api.services.models.table
+    table = request.service(ModelGateway).table
     return ModelList(models={name: NamedModelView.with_fallbacks(table[name]) for name in table})
 
 
 @router.get("/node-types", responses=answers(*EVERY_CALLER))
 async def list_node_types(request: ApiRequest) -> NodeTypeList:
     """List the node types for steps of graphs, each with the schema of its data."""
-    described = request.api.services.node_types.describe()
+    described = request.service(NodeCatalog).describe()
     return NodeTypeList(node_types=[NodeTypeView(**each) for each in described])

@@ -16,8 +16,10 @@ from caseworker.api.definition_views import (
 )
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.field_types import PageQuery
-from caseworker.api.problem_types import QUOTA_EXCEEDED, ProblemType
+from caseworker.api.problems import ProblemType
+from caseworker.api.run_problems import QUOTA_EXCEEDED
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 
 _WHERE = {"Location": {"description": "URL of the version.", "schema": {"type": "string"}}}
@@ -69,7 +71,7 @@ def definition_routes(
         description=f"List the newest version of each registered {what}, sorted by name.",
     )
     async def list_all(query: Annotated[PageQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
-        page = await request.api.services.definitions.find(
+        page = await request.service(Definitions).store.find(
             request.caller.tenant, kind, limit=query.limit, cursor=query.cursor
         )
         return many.of(page, request.root)
@@ -83,7 +85,7 @@ def definition_routes(
     )
     async def newest(name: NamePath, request: ApiRequest):  # type: ignore[no-untyped-def]
         ref = DefinitionRef(name, kind=kind)
-        definition = await request.api.definitions.get(request.caller.tenant, ref)
+        definition = await request.service(Definitions).get(request.caller.tenant, ref)
         return view.of_definition(definition, request.root)
 
     @router.get(
@@ -96,7 +98,7 @@ def definition_routes(
     async def versions(  # type: ignore[no-untyped-def]
         name: NamePath, query: Annotated[PageQuery, Query()], request: ApiRequest
     ):
-        page = await request.api.definitions.versions(
+        page = await request.service(Definitions).versions(
             request.caller.tenant,
             DefinitionRef(name, kind=kind),
             limit=query.limit,
@@ -113,7 +115,7 @@ def definition_routes(
     )
     async def version(name: NamePath, version: VersionPath, request: ApiRequest):  # type: ignore[no-untyped-def]
         ref = DefinitionRef(name, version, kind)
-        definition = await request.api.definitions.get(request.caller.tenant, ref)
+        definition = await request.service(Definitions).get(request.caller.tenant, ref)
         return view.of_definition(definition, request.root)
 
     @router.delete(
@@ -124,7 +126,7 @@ def definition_routes(
     )
     async def delete(name: NamePath, request: ApiRequest) -> None:
         ref = DefinitionRef(name, kind=kind)
-        await request.api.services.definitions.delete(request.caller.tenant, ref)
+        await request.service(Definitions).store.delete(request.caller.tenant, ref)
 
     @router.delete(
         "/{name}/versions/{version}",
@@ -134,6 +136,6 @@ def definition_routes(
     )
     async def delete_version(name: NamePath, version: VersionPath, request: ApiRequest) -> None:
         ref = DefinitionRef(name, version, kind)
-        await request.api.services.definitions.delete(request.caller.tenant, ref)
+        await request.service(Definitions).store.delete(request.caller.tenant, ref)
 
     return router

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers
 from caseworker.api.event_stream import (
@@ -14,12 +13,15 @@ from caseworker.api.event_stream import (
     EventsPage,
     EventsQuery,
     EventStream,
+    EventStreams,
     last_event_id,
     wants_page,
 )
 from caseworker.api.field_types import RunIdPath
+from caseworker.api.run_problems import RUN_NOT_FOUND, TOO_MANY_STREAMS
 from caseworker.platform.caller import Scope
-from caseworker.runs.run import EventRecord
+from caseworker.runs.run import EventRecord, RunKey
+from caseworker.runs.service import RunService
 
 _NOTHING: list[EventRecord] = []
 """Default for a closing process. Must not be a tuple: ``anext`` would treat it as arguments."""
@@ -31,7 +33,7 @@ router = api_router("runs", prefix="/runs")
     "/{run_id}/events",
     response_model=EventsPage,
     responses={
-        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.TOO_MANY_STREAMS),
+        **answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, TOO_MANY_STREAMS),
         200: {
             "description": "A stream of server-sent events until the run ends, or a page of "
             "events.",
@@ -52,9 +54,11 @@ async def get_events(
     seen = last_event_id(request.headers)
     after = query.after if seen is None else seen
     if wants_page(request.headers):
-        page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
+        page = await request.service(RunService).events(
+            RunKey(request.caller.tenant, run_id), after=after, limit=query.limit
+        )
         return EventsPage.of(run_id, page, after=after, limit=query.limit)
-    await request.api.streams.enter(request.caller.tenant, request.scope)
+    await request.service(EventStreams).enter(request.caller.tenant, request.scope)
     return await stream_of(run_id, request, after=after)
 
 
@@ -63,7 +67,10 @@ async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> Even
 
     The caller must have acquired a stream slot for the request.
     """
-    batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
+    batches = _while_allowed(
+        request,
+        request.service(RunService).follow(RunKey(request.caller.tenant, run_id), after=after),
+    )
     return EventStream(run_id, await anext(batches, _NOTHING), batches)
 
 

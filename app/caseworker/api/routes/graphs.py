@@ -5,9 +5,9 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.definition_body import GraphToValidate, NewGraphBody
+from caseworker.api.definition_problems import GRAPH_IN_USE, GRAPH_NOT_FOUND
 from caseworker.api.definition_views import (
     GraphDefinitionView,
     GraphList,
@@ -23,14 +23,15 @@ from caseworker.api.documentation import (
 )
 from caseworker.api.routes.definitions import REGISTERED, definition_routes
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 
 router = definition_routes(
     DefinitionKind.GRAPH,
     GraphDefinitionView,
     GraphList,
-    not_found=types.GRAPH_NOT_FOUND,
-    in_use=types.GRAPH_IN_USE,
+    not_found=GRAPH_NOT_FOUND,
+    in_use=GRAPH_IN_USE,
 )
 
 
@@ -44,7 +45,7 @@ async def register_graph(
 
     The graph must be valid, and all definitions that it refers to must be registered.
     """
-    registered = await request.api.definitions.register(
+    registered = await request.service(Definitions).register(
         request.caller.tenant, DefinitionRef(body.name), body.graph, body.description
     )
     return RegisteredDefinition.answer(registered, request.root, response)
@@ -55,5 +56,5 @@ async def validate_graph(
     body: Annotated[GraphToValidate, Body(openapi_examples=GRAPHS_TO_VALIDATE)], request: ApiRequest
 ) -> Validation:
     """Validate a graph and return all problems; nothing is stored."""
-    problems = await request.api.definitions.problems(request.caller.tenant, body.graph)
+    problems = await request.service(Definitions).problems(request.caller.tenant, body.graph)
     return Validation.of(problems)

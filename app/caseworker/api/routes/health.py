@@ -4,17 +4,64 @@ import asyncio
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 from fastapi import APIRouter, Request, Response
 
-from caseworker.api import problem_types as types
+from caseworker.api.api_request import AnonymousFrom, anonymous_caller, shown_credential
 from caseworker.api.documentation import answers, operation_id
-from caseworker.api.identification import anonymous_caller, shown_credential
-from caseworker.api.problems import ProblemError
-from caseworker.api.services import MetricsAccess, PartState, Readiness
+from caseworker.api.problems import (
+    ANONYMOUS_REFUSED,
+    CREDENTIAL_REFUSED,
+    NOT_READY,
+    ROUTE_NOT_FOUND,
+    ProblemError,
+)
 from caseworker.platform.caller import InvalidCredentialError
 
 router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
+
+
+READINESS_SECONDS: Final = 5.0
+"""Seconds after which a readiness check counts as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartState:
+    """The readiness of one part of the service, such as the database."""
+
+    ready: bool
+    message: str = ""
+    """Problem description for the operator; empty if the part is ready. Any caller may read it."""
+
+
+class Readiness(Protocol):
+    """Checks whether this process can serve requests."""
+
+    async def check(self) -> Mapping[str, PartState]:
+        """Return the state of each part by name: ``database``, ``migrations``, ``worker``."""
+        ...
+
+
+class MetricsSource(Protocol):
+    """Provides the metrics of this process."""
+
+    media_type: str
+
+    async def text(self) -> bytes:
+        """Return the metrics in the Prometheus text format."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsAccess:
+    """The metrics, and who may read them."""
+
+    page: MetricsSource
+    readable_from: AnonymousFrom
+    """Where requests without the metrics key may come from."""
+    key: str | None
+    """Key that permits reading the metrics from anywhere; None if no key is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +85,7 @@ async def healthz() -> Health:
     return Health()
 
 
-@router.get("/readyz", responses=answers(types.NOT_READY))
+@router.get("/readyz", responses=answers(NOT_READY))
 async def readyz(request: Request) -> Ready:
     """Report whether the service can take requests and, if not, which part is not ready."""
     states = await _states(*request.app.state.readiness)
@@ -47,7 +94,7 @@ async def readyz(request: Request) -> Ready:
         for name, state in states.items()
     }
     if not all(state.ready for state in states.values()):
-        raise ProblemError(types.NOT_READY, parts=parts)
+        raise ProblemError(NOT_READY, parts=parts)
     return Ready("ready", parts)
 
 
@@ -55,7 +102,7 @@ async def readyz(request: Request) -> Ready:
     "/metrics",
     response_class=Response,
     responses={
-        **answers(types.CREDENTIAL_REFUSED, types.ANONYMOUS_REFUSED, types.ROUTE_NOT_FOUND),
+        **answers(CREDENTIAL_REFUSED, ANONYMOUS_REFUSED, ROUTE_NOT_FOUND),
         200: {
             "description": "Metrics in the Prometheus text format.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
@@ -70,7 +117,7 @@ async def metrics(request: Request) -> Response:
     """
     access: MetricsAccess | None = request.app.state.metrics
     if access is None:
-        raise ProblemError(types.ROUTE_NOT_FOUND)
+        raise ProblemError(ROUTE_NOT_FOUND)
     shown = shown_credential(request)
     if shown is None:
         anonymous_caller(request, access.readable_from)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.api.key_views import (
@@ -17,22 +16,40 @@ from caseworker.api.key_views import (
     NewKeyBody,
     RotateKeyBody,
 )
-from caseworker.api.problems import invalid
+from caseworker.api.problems import TENANT_REFUSED, Errors, ProblemType, invalid
+from caseworker.features.access.authentication import Authentication
+from caseworker.features.access.keys import KeyConflictError, KeyNotFoundError, Keys
 from caseworker.platform.caller import Caller, CredentialRequiredError, Scope
+
+KEY_NOT_FOUND = ProblemType(
+    slug="key-not-found",
+    status=404,
+    title="API key not found",
+    detail="No API key has this ID. GET /keys lists all keys.",
+)
+KEY_CONFLICT = ProblemType(
+    slug="key-conflict",
+    status=409,
+    title="API key cannot be rotated or created",
+    detail="A rotated, revoked or expired key cannot be rotated, and a tenant can have at most "
+    "1,000 active keys. GET /keys lists them.",
+)
+
+ERRORS: Errors = {KeyNotFoundError: KEY_NOT_FOUND, KeyConflictError: KEY_CONFLICT}
 
 router = api_router("keys", prefix="/keys")
 
 KeyId = Annotated[str, Path(description="ID of the API key.", pattern="^[0-9a-f]{16}$")]
 
-_ASKED = (*EVERY_RUN_ROUTE, types.TENANT_REFUSED)
-_FOUND = (*EVERY_RUN_ROUTE, types.KEY_NOT_FOUND)
+_ASKED = (*EVERY_RUN_ROUTE, TENANT_REFUSED)
+_FOUND = (*EVERY_RUN_ROUTE, KEY_NOT_FOUND)
 _USUALLY = RotateKeyBody()
 
 
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
-    responses=answers(*_ASKED, *EVERY_BODY, types.KEY_CONFLICT),
+    responses=answers(*_ASKED, *EVERY_BODY, KEY_CONFLICT),
 )
 @requires(Scope.ADMIN)
 async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
@@ -43,14 +60,14 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     """
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
-    issued = await request.api.keys.create(
+    issued = await request.service(Keys).create(
         _known(request),
         name=body.name,
         scopes=frozenset(map(Scope, body.scopes)),
         tenant=body.tenant,
         expires_at=body.expires_at,
     )
-    request.api.services.authentication.forget()
+    request.service(Authentication).forget()
     return IssuedKeyView.issued(issued)
 
 
@@ -61,14 +78,14 @@ async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) ->
 
     The operator sees the keys of all tenants, or of the tenant given.
     """
-    found = await request.api.keys.list(_known(request), query.tenant)
+    found = await request.service(Keys).list(_known(request), query.tenant)
     return KeyList(keys=[KeyView.of(each) for each in found])
 
 
 @router.post(
     "/{key_id}/rotate",
     status_code=HTTPStatus.CREATED,
-    responses=answers(*_FOUND, *EVERY_BODY, types.KEY_CONFLICT),
+    responses=answers(*_FOUND, *EVERY_BODY, KEY_CONFLICT),
 )
 @requires(Scope.ADMIN)
 async def rotate_key(
@@ -79,8 +96,8 @@ async def rotate_key(
     The new key has the name, the scopes and the lifetime of the old one, starting now.
     """
     overlap = timedelta(seconds=body.overlap_seconds)
-    issued = await request.api.keys.rotate(_known(request), key_id, overlap=overlap)
-    request.api.services.authentication.forget()
+    issued = await request.service(Keys).rotate(_known(request), key_id, overlap=overlap)
+    request.service(Authentication).forget()
     return IssuedKeyView.issued(issued)
 
 
@@ -88,8 +105,8 @@ async def rotate_key(
 @requires(Scope.ADMIN)
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     """Revoke a key; every process rejects it within five seconds."""
-    revoked = await request.api.keys.revoke(_known(request), key_id)
-    request.api.services.authentication.forget()
+    revoked = await request.service(Keys).revoke(_known(request), key_id)
+    request.service(Authentication).forget()
     return KeyView.of(revoked)
 
 

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Self
 from fastapi import Path
 from pydantic import Field
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.api.field_types import Body, View
-from caseworker.api.problems import ProblemError, invalid
+from caseworker.api.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.core.budget.budget import json_number
+from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName
 from caseworker.platform.caller import TENANT_FORM, Scope
 from caseworker.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
@@ -129,25 +130,25 @@ def _plain(amounts: Quota | QuotaUse) -> dict[str, Any]:
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def get_own_quota(request: ApiRequest) -> QuotaView:
     """Return the quota of the caller's tenant and its usage."""
-    return QuotaView.of(await request.api.services.quotas.get(request.caller.tenant))
+    return QuotaView.of(await request.service(PostgresQuotas).get(request.caller.tenant))
 
 
-@router.get("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, types.TENANT_REFUSED))
+@router.get("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, TENANT_REFUSED))
 async def get_quota(tenant: TenantPath, request: ApiRequest) -> QuotaView:
     """Return the quota and usage of a tenant; only the operator may read other tenants."""
     own = request.caller.tenant == tenant
-    quotas = request.api.services.quotas if own else _quotas_of_all(request)
+    quotas = request.service(PostgresQuotas) if own else _quotas_of_all(request)
     return QuotaView.of(await quotas.get(tenant))
 
 
-@router.put("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, types.TENANT_REFUSED, *EVERY_BODY))
+@router.put("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, TENANT_REFUSED, *EVERY_BODY))
 @requires(Scope.ADMIN)
 async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) -> QuotaView:
     """Set a tenant's own quota, replacing the previous one completely.
 
     It applies to new runs on every replica; accepted runs are not affected.
     """
-    quotas, known = _quotas_of_all(request), request.api.services.models.table
+    quotas, known = _quotas_of_all(request), request.service(ModelGateway).table
     for at, name in enumerate(body.models or ()):
         if name not in known:
             raise invalid(f"models.{at}", f"Unknown model. Available models: {', '.join(known)}.")
@@ -159,7 +160,7 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
     "/{tenant}",
     status_code=HTTPStatus.NO_CONTENT,
     responses={
-        **answers(*EVERY_RUN_ROUTE, types.TENANT_REFUSED),
+        **answers(*EVERY_RUN_ROUTE, TENANT_REFUSED),
         204: {"description": "The tenant has the configured default quota."},
     },
 )
@@ -177,5 +178,5 @@ def _quotas_of_all(request: ApiRequest) -> QuotaStore:
     """
     caller = request.caller
     if not caller.operator and not (caller.anonymous and caller.may(Scope.ADMIN)):
-        raise ProblemError(types.TENANT_REFUSED)
-    return request.api.services.quotas
+        raise ProblemError(TENANT_REFUSED)
+    return request.service(PostgresQuotas)

@@ -6,8 +6,7 @@ from typing import Annotated
 from fastapi import Body, Query, Response
 from pydantic import BaseModel
 
-from caseworker.api import problem_types as types
-from caseworker.api.admission import request_hash
+from caseworker.api.admission import CaseAdmission, GraphAdmission, request_hash
 from caseworker.api.api_request import ApiRequest, PostingRoute, api_router, requires
 from caseworker.api.documentation import (
     EVERY_BODY,
@@ -19,7 +18,6 @@ from caseworker.api.documentation import (
 )
 from caseworker.api.field_types import RunIdPath
 from caseworker.api.going_on import completed, going_on, source_of
-from caseworker.api.problems import rate_headers
 from caseworker.api.run_body import (
     POST_HEADERS,
     AgentRunBody,
@@ -31,6 +29,16 @@ from caseworker.api.run_body import (
     idempotency_key,
     wait_seconds,
 )
+from caseworker.api.run_problems import (
+    IDEMPOTENCY_MISMATCH,
+    QUEUE_FULL,
+    QUOTA_EXCEEDED,
+    RUN_CONFLICT,
+    RUN_NOT_ENDED,
+    RUN_NOT_FOUND,
+    TOO_MANY_PENDING_CANCELS,
+    rate_headers,
+)
 from caseworker.api.run_query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
 from caseworker.api.run_views import (
     CancelledRunsView,
@@ -40,12 +48,14 @@ from caseworker.api.run_views import (
     RunView,
     view_of,
 )
+from caseworker.api.services import ApiLimits
 from caseworker.api.webhook_views import require_secret
 from caseworker.platform.caller import Scope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import Accepted, RunFilter
-from caseworker.runs.run import Run
+from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 
 router = api_router("runs", prefix="/runs")
@@ -53,20 +63,20 @@ router = api_router("runs", prefix="/runs")
 
 async def shown(run: Run, request: ApiRequest) -> RunView:
     """Return the view of a run for its caller, with its usage so far."""
-    run = await request.runs.with_usage(run)
-    return await view_of(run, request.root, request.api.services.payloads)
+    run = await request.service(RunService).with_usage(run)
+    return await view_of(run, request.root, request.service(PayloadReading))
 
 
 _ACCEPTED: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
         *EVERY_BODY,
-        types.RUN_NOT_FOUND,
-        types.RUN_NOT_ENDED,
-        types.RUN_CONFLICT,
-        types.IDEMPOTENCY_MISMATCH,
-        types.QUEUE_FULL,
-        types.QUOTA_EXCEEDED,
+        RUN_NOT_FOUND,
+        RUN_NOT_ENDED,
+        RUN_CONFLICT,
+        IDEMPOTENCY_MISMATCH,
+        QUEUE_FULL,
+        QUOTA_EXCEEDED,
     ),
     200: {
         "description": "The run ended within the wait time, or had already been accepted.",
@@ -79,7 +89,7 @@ _ACCEPTED: Responses = {
     },
 }
 _CANCELLED: Responses = {
-    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.TOO_MANY_PENDING_CANCELS),
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, TOO_MANY_PENDING_CANCELS),
     200: {
         "description": "The run has already ended; nothing was changed.",
         "model": CancelReceipt,
@@ -98,9 +108,9 @@ async def post_run(
     Repeating a request with the same `run_id` or `Idempotency-Key` returns the existing run. With
     `from`, the run resumes from an ended run and imports its completed steps and calls.
     """
-    wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
+    wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
     accepted = await _accepted(body, request)
-    run = await awaited(request.runs, accepted.run, wait)
+    run = await awaited(request.service(RunService), accepted.run, wait)
     view = await shown(run, request)
     return answer_of(view, view.links, accepted, ended=run.finished, wait=wait)
 
@@ -129,16 +139,18 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
     wanted = RunFilter(
         **query.model_dump(),
         metadata=metadata_filter(request.query_params),
-        max_bytes=request.limits.max_page_bytes,
+        max_bytes=request.service(ApiLimits).max_page_bytes,
     )
-    page = await request.runs.find(request.caller.tenant, wanted)
-    return RunPage.of(page, request.root, await request.api.services.payloads.beginnings(page.runs))
+    page = await request.service(RunService).find(request.caller.tenant, wanted)
+    return RunPage.of(
+        page, request.root, await request.service(PayloadReading).beginnings(page.runs)
+    )
 
 
-@router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
+@router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: status, input, result, usage and stop reason."""
-    run = await request.runs.get(request.key(run_id))
+    run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))
     return await shown(run, request)
 
 
@@ -162,7 +174,9 @@ async def cancel_run(
     """
     request.require_small()
     reason = body.reason or query.reason
-    receipt = await request.runs.cancel(request.key(run_id), by=request.caller.name, reason=reason)
+    receipt = await request.service(RunService).cancel(
+        RunKey(request.caller.tenant, run_id), by=request.caller.name, reason=reason
+    )
     if receipt.already_finished:
         response.status_code = HTTPStatus.OK
     return CancelReceipt.of(receipt)
@@ -185,7 +199,7 @@ async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRun
     """
     request.require_small()
     caller = request.caller
-    stopped = await request.runs.cancel_matching(
+    stopped = await request.service(RunService).cancel_matching(
         caller.tenant, body.wanted, by=caller.name, reason=body.reason
     )
     return CancelledRunsView.model_validate(stopped)
@@ -195,7 +209,7 @@ async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRun
     "/{run_id}/record",
     status_code=HTTPStatus.NO_CONTENT,
     responses={
-        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.RUN_NOT_ENDED),
+        **answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, RUN_NOT_ENDED),
         204: {"description": "The run and all its data were deleted."},
     },
 )
@@ -206,7 +220,7 @@ async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
     Its ID and its idempotency key can be used again. A thread message that the run answered is
     shown as erased. Runs that resumed from it keep the results they imported.
     """
-    await request.runs.erase(request.key(run_id))
+    await request.service(RunService).erase(RunKey(request.caller.tenant, run_id))
 
 
 async def _accepted(
@@ -219,9 +233,13 @@ async def _accepted(
         return await _accepted_from(body, request, key)
     if isinstance(body, CaseBody):
         request.require_small()
-        return await request.runs.accept(request.api.cases.new_run(body, tenant, key))
+        return await request.service(RunService).accept(
+            request.service(CaseAdmission).new_run(body, tenant, key)
+        )
     try:
-        return await request.runs.accept(await request.api.graph_runs.new_run(body, tenant, key))
+        return await request.service(RunService).accept(
+            await request.service(GraphAdmission).new_run(body, tenant, key)
+        )
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)
         if earlier is None:
@@ -236,14 +254,16 @@ async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None
     earlier = await _accepted_before(body, request, key)
     if earlier is not None:
         return earlier
-    api, tenant = request.api, request.caller.tenant
-    source = (await source_of(body, tenant, request.runs)).request
+    tenant = request.caller.tenant
+    source = (await source_of(body, tenant, request.service(RunService))).request
     complete = completed(body, source)
     if isinstance(complete, CaseBody):
-        new = api.cases.new_run(complete, tenant, key)
+        new = request.service(CaseAdmission).new_run(complete, tenant, key)
     else:
-        new = await api.graph_runs.new_run(complete, tenant, key)
-    return await request.runs.accept(going_on(new, body, source, request.limits.budget_ceiling))
+        new = await request.service(GraphAdmission).new_run(complete, tenant, key)
+    return await request.service(RunService).accept(
+        going_on(new, body, source, request.service(ApiLimits).budget_ceiling)
+    )
 
 
 async def _accepted_before(
@@ -252,8 +272,8 @@ async def _accepted_before(
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:
         return None
-    run_key = request.key(body.run_id or "")
-    return await request.runs.accepted_before(run_key, key, request_hash(body))
+    run_key = RunKey(request.caller.tenant, body.run_id or "")
+    return await request.service(RunService).accepted_before(run_key, key, request_hash(body))
 
 
 def answer_of(

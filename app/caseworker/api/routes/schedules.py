@@ -5,8 +5,8 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.definition_problems import AGENT_NOT_FOUND, GRAPH_NOT_FOUND
 from caseworker.api.documentation import (
     EVERY_BODY,
     EVERY_RUN_ROUTE,
@@ -15,8 +15,10 @@ from caseworker.api.documentation import (
     answers,
 )
 from caseworker.api.field_types import PageQuery
+from caseworker.api.problems import Errors, ProblemType
 from caseworker.api.routes.runs import answer_of, shown
 from caseworker.api.run_body import POST_HEADERS, idempotency_key
+from caseworker.api.run_problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.api.run_views import RunView
 from caseworker.api.schedule_views import (
     ScheduleBody,
@@ -25,20 +27,41 @@ from caseworker.api.schedule_views import (
     ScheduleView,
     new_schedule,
 )
+from caseworker.features.schedules.postgres import PostgresSchedules
+from caseworker.features.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
 from caseworker.runs.run import RunKey
-from caseworker.runs.service import new_run_id
+from caseworker.runs.service import RunService, new_run_id
+
+SCHEDULE_NOT_FOUND = ProblemType(
+    slug="schedule-not-found",
+    status=404,
+    title="Schedule not found",
+    detail="No schedule has this name. GET /schedules lists all schedules.",
+)
+TOO_MANY_SCHEDULES = ProblemType(
+    slug="too-many-schedules",
+    status=429,
+    title="Too many schedules",
+    detail="Delete unused schedules. admission.max_schedules sets the limit.",
+    retry_after_seconds=60,
+)
+
+ERRORS: Errors = {
+    ScheduleNotFoundError: SCHEDULE_NOT_FOUND,
+    TooManySchedulesError: TOO_MANY_SCHEDULES,
+}
 
 router = api_router("schedules", prefix="/schedules")
 
-_FOUND = answers(*EVERY_RUN_ROUTE, types.SCHEDULE_NOT_FOUND)
+_FOUND = answers(*EVERY_RUN_ROUTE, SCHEDULE_NOT_FOUND)
 _PUT: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
         *EVERY_BODY,
-        types.GRAPH_NOT_FOUND,
-        types.AGENT_NOT_FOUND,
-        types.TOO_MANY_SCHEDULES,
-        types.QUOTA_EXCEEDED,
+        GRAPH_NOT_FOUND,
+        AGENT_NOT_FOUND,
+        TOO_MANY_SCHEDULES,
+        QUOTA_EXCEEDED,
     ),
     200: {"description": "The schedule was updated.", "model": ScheduleView},
     201: {"description": "The schedule was created."},
@@ -46,10 +69,10 @@ _PUT: Responses = {
 _FIRED: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
-        types.SCHEDULE_NOT_FOUND,
-        types.IDEMPOTENCY_MISMATCH,
-        types.QUEUE_FULL,
-        types.QUOTA_EXCEEDED,
+        SCHEDULE_NOT_FOUND,
+        IDEMPOTENCY_MISMATCH,
+        QUEUE_FULL,
+        QUOTA_EXCEEDED,
     ),
     200: {
         "description": "The run had already been accepted.",
@@ -70,7 +93,7 @@ async def put_schedule(
     kept.
     """
     new = await new_schedule(name, body, request)
-    schedule, created = await request.api.services.schedules.put(new)
+    schedule, created = await request.service(PostgresSchedules).put(new)
     if not created:
         response.status_code = HTTPStatus.OK
     return ScheduleView.of(schedule, request.caller)
@@ -79,7 +102,7 @@ async def put_schedule(
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ScheduleList:
     """List schedules, sorted by name."""
-    store = request.api.services.schedules
+    store = request.service(PostgresSchedules)
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
     return ScheduleList.of(page, request.caller)
 
@@ -87,7 +110,7 @@ async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiReque
 @router.get("/{name}", responses=_FOUND)
 async def get_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
     """Return a schedule with the time of its next run and its latest run."""
-    store = request.api.services.schedules
+    store = request.service(PostgresSchedules)
     return ScheduleView.of(await store.get(request.caller.tenant, name), request.caller)
 
 
@@ -116,12 +139,12 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
     The run is independent of scheduled runs: the overlap policy ignores it.
     """
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
-    schedule = await request.api.services.schedules.get(tenant, name)
+    schedule = await request.service(PostgresSchedules).get(tenant, name)
     about = {"schedule": schedule.name}
     new = schedule.run.new_run(
         RunKey(tenant, new_run_id()), about, idempotency_key=key, named=False
     )
-    accepted = await request.runs.accept(new)
+    accepted = await request.service(RunService).accept(new)
     view = await shown(accepted.run, request)
     return answer_of(view, view.links, accepted, ended=False)
 
@@ -133,10 +156,10 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
 )
 async def delete_schedule(name: ScheduleNamePath, request: ApiRequest) -> None:
     """Delete a schedule; its runs are not affected."""
-    await request.api.services.schedules.delete(request.caller.tenant, name)
+    await request.service(PostgresSchedules).delete(request.caller.tenant, name)
 
 
 async def _paused(name: str, request: ApiRequest, *, paused: bool) -> ScheduleView:
     caller = request.caller
-    changed = await request.api.services.schedules.pause(caller.tenant, name, paused=paused)
+    changed = await request.service(PostgresSchedules).pause(caller.tenant, name, paused=paused)
     return ScheduleView.of(changed, caller)

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.documentation import (
     EVENT_STREAM,
@@ -17,14 +16,23 @@ from caseworker.api.documentation import (
     Responses,
     answers,
 )
-from caseworker.api.event_stream import EVENT_HEADERS, last_event_id
+from caseworker.api.event_stream import EVENT_HEADERS, EventStreams, last_event_id
 from caseworker.api.field_types import PageQuery
-from caseworker.api.problems import rate_headers
 from caseworker.api.routes.events import stream_of
 from caseworker.api.routes.runs import answer_of, awaited, shown
 from caseworker.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
+from caseworker.api.run_problems import (
+    IDEMPOTENCY_MISMATCH,
+    QUEUE_FULL,
+    QUOTA_EXCEEDED,
+    RUN_CONFLICT,
+    TOO_MANY_PENDING_CANCELS,
+    TOO_MANY_STREAMS,
+    rate_headers,
+)
 from caseworker.api.run_views import CancelReceipt, Links
-from caseworker.api.thread_admission import hash_of
+from caseworker.api.services import ApiLimits
+from caseworker.api.thread_admission import ThreadAdmission, hash_of
 from caseworker.api.thread_body import (
     AnswerBody,
     CancelThreadBody,
@@ -36,6 +44,13 @@ from caseworker.api.thread_body import (
     NewThreadBody,
     ThreadIdPath,
 )
+from caseworker.api.thread_problems import (
+    ANSWER_NOT_ENDED,
+    MESSAGE_NOT_FOUND,
+    THREAD_CONFLICT,
+    THREAD_FULL,
+    THREAD_NOT_FOUND,
+)
 from caseworker.api.thread_views import (
     CancelledThread,
     MessageList,
@@ -43,28 +58,29 @@ from caseworker.api.thread_views import (
     ThreadView,
     TurnView,
 )
-from caseworker.features.threads.service import PlannedReply, StoredReply
+from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
 from caseworker.features.threads.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
 from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.run import NewRun, RunKey
+from caseworker.runs.service import RunService
 
 router = api_router("threads", prefix="/threads")
 
-_FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND)
-_MESSAGES_FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND, types.MESSAGE_NOT_FOUND)
+_FOUND = answers(*EVERY_RUN_ROUTE, THREAD_NOT_FOUND)
+_MESSAGES_FOUND = answers(*EVERY_RUN_ROUTE, THREAD_NOT_FOUND, MESSAGE_NOT_FOUND)
 _ANSWERED: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
         *EVERY_BODY,
-        types.THREAD_NOT_FOUND,
-        types.MESSAGE_NOT_FOUND,
-        types.ANSWER_NOT_ENDED,
-        types.THREAD_FULL,
-        types.RUN_CONFLICT,
-        types.IDEMPOTENCY_MISMATCH,
-        types.QUEUE_FULL,
-        types.QUOTA_EXCEEDED,
-        types.TOO_MANY_STREAMS,
+        THREAD_NOT_FOUND,
+        MESSAGE_NOT_FOUND,
+        ANSWER_NOT_ENDED,
+        THREAD_FULL,
+        RUN_CONFLICT,
+        IDEMPOTENCY_MISMATCH,
+        QUEUE_FULL,
+        QUOTA_EXCEEDED,
+        TOO_MANY_STREAMS,
     ),
     200: {
         "description": "The run ended within the wait time, or had already been accepted. With "
@@ -96,7 +112,7 @@ NextTurn = Callable[[Thread], Awaitable[PlannedReply]]
     "",
     status_code=HTTPStatus.CREATED,
     responses={
-        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_CONFLICT, types.QUOTA_EXCEEDED),
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, THREAD_CONFLICT, QUOTA_EXCEEDED),
         200: {"description": "The thread already exists.", "model": ThreadView},
     },
 )
@@ -105,9 +121,8 @@ async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Respo
 
     Repeating a request with the same `thread_id` returns the existing thread.
     """
-    api = request.api
-    thread = await api.thread_runs.new_thread(body, request.caller.tenant)
-    stored, created = await api.chats.store.create(thread)
+    thread = await request.service(ThreadAdmission).new_thread(body, request.caller.tenant)
+    stored, created = await request.service(Chats).store.create(thread)
     response.headers["Location"] = f"{request.root}/threads/{stored.thread_id}"
     if not created:
         response.status_code = HTTPStatus.OK
@@ -117,7 +132,7 @@ async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Respo
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ThreadList:
     """List threads, newest first, without their agents and graphs."""
-    store = request.api.chats.store
+    store = request.service(Chats).store
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
     return ThreadList.of(page)
 
@@ -125,7 +140,7 @@ async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest
 @router.get("/{thread_id}", responses=_FOUND)
 async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView:
     """Return a thread, without its messages."""
-    return ThreadView.of(await request.api.chats.thread(request.caller.tenant, thread_id))
+    return ThreadView.of(await request.service(Chats).thread(request.caller.tenant, thread_id))
 
 
 @router.delete(
@@ -138,7 +153,7 @@ async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView
 )
 async def delete_thread(thread_id: ThreadIdPath, request: ApiRequest) -> None:
     """Delete a thread and its messages. Active runs continue; cancel them first."""
-    if not await request.api.chats.store.delete(request.caller.tenant, thread_id):
+    if not await request.service(Chats).store.delete(request.caller.tenant, thread_id):
         raise ThreadNotFoundError(thread_id)
 
 
@@ -150,7 +165,7 @@ async def list_messages(
 
     Answers in progress contain the text written so far.
     """
-    chats = request.api.chats
+    chats = request.service(Chats)
     thread = await chats.thread(request.caller.tenant, thread_id)
     tree = await chats.tree(thread)
     if query.tree:
@@ -167,7 +182,7 @@ async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiR
     """
 
     async def turn(thread: Thread) -> PlannedReply:
-        return await request.api.chats.saying(thread, body.content, body.parent_id)
+        return await request.service(Chats).saying(thread, body.content, body.parent_id)
 
     return await _Action(request, "send", None, body, turn).answer(thread_id)
 
@@ -182,7 +197,7 @@ async def edit_message(
     """
 
     async def turn(thread: Thread) -> PlannedReply:
-        return await request.api.chats.editing(thread, message_id, body.content)
+        return await request.service(Chats).editing(thread, message_id, body.content)
 
     return await _Action(request, "edit", message_id, body, turn).answer(thread_id)
 
@@ -197,7 +212,7 @@ async def retry_message(
     """Answer a user message again, or replace an answer, in a new branch."""
 
     async def turn(thread: Thread) -> PlannedReply:
-        return await request.api.chats.retrying(thread, message_id)
+        return await request.service(Chats).retrying(thread, message_id)
 
     return await _Action(request, "retry", message_id, body, turn).answer(thread_id)
 
@@ -216,7 +231,7 @@ async def continue_message(
     """
 
     async def turn(thread: Thread) -> PlannedReply:
-        return await request.api.chats.continuing(thread, message_id)
+        return await request.service(Chats).continuing(thread, message_id)
 
     return await _Action(request, "continue", message_id, body, turn).answer(thread_id)
 
@@ -225,9 +240,7 @@ async def continue_message(
     "/{thread_id}/cancel",
     status_code=HTTPStatus.ACCEPTED,
     responses={
-        **answers(
-            *EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_NOT_FOUND, types.TOO_MANY_PENDING_CANCELS
-        ),
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, THREAD_NOT_FOUND, TOO_MANY_PENDING_CANCELS),
         202: {
             "description": "The cancel requests are stored, even for runs that do not exist yet."
         },
@@ -238,7 +251,7 @@ async def cancel_thread(
 ) -> CancelledThread:
     """Cancel all answers of a thread that are in progress."""
     request.require_small()
-    chats, caller = request.api.chats, request.caller
+    chats, caller = request.service(Chats), request.caller
     thread = await chats.thread(caller.tenant, thread_id)
     stopped = await chats.stop(thread, by=caller.name, reason=body.reason)
     return CancelledThread(thread_id=thread_id, runs=[CancelReceipt.of(one) for one in stopped])
@@ -258,10 +271,10 @@ class _Action:
         """Store the messages, accept the run, and return both or the event stream."""
         if "text/event-stream" in self.request.headers.get("accept", ""):
             return await self._stream(thread_id)
-        request, chats = self.request, self.request.api.chats
-        wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
+        request, chats = self.request, self.request.service(Chats)
+        wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
         thread, answered = await self._answered(thread_id)
-        run = await awaited(request.runs, answered.accepted.run, wait)
+        run = await awaited(request.service(RunService), answered.accepted.run, wait)
         tree = await chats.tree(thread)
         answer = replace(tree.get(answered.assistant.message_id), status=run.status)
         if run.finished:
@@ -274,7 +287,7 @@ class _Action:
         """Return the event stream of the run; a repeated request continues after Last-Event-ID."""
         request = self.request
         after = last_event_id(request.headers) or 0
-        await request.api.streams.enter(request.caller.tenant, request.scope)
+        await request.service(EventStreams).enter(request.caller.tenant, request.scope)
         _, answered = await self._answered(thread_id)
         run_id = answered.accepted.run.key.run_id
         stream = await stream_of(run_id, request, after=after)
@@ -284,8 +297,8 @@ class _Action:
 
     async def _answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
         request, body = self.request, self.body
-        thread = await request.api.chats.thread(request.caller.tenant, thread_id)
-        chats, admission = request.api.chats, request.api.thread_runs
+        thread = await request.service(Chats).thread(request.caller.tenant, thread_id)
+        chats, admission = request.service(Chats), request.service(ThreadAdmission)
         key = idempotency_key(request.headers)
         run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
         hashed = hash_of(self.name, self.message_id, body)
@@ -307,18 +320,19 @@ class _Action:
     ) -> StoredReply:
         turn = turn or await self.turn(thread)
         new, ends = await self._new_run(thread, turn, run_key, hashed)
-        return await self.request.api.chats.answer(thread, turn, new, ends)
+        return await self.request.service(Chats).answer(thread, turn, new, ends)
 
     async def _new_run(
         self, thread: Thread, turn: PlannedReply, key: RunKey, hashed: str
     ) -> tuple[NewRun, list[str]]:
-        api, body = self.request.api, self.body
+        request, body = self.request, self.body
+        chats, admission = request.service(Chats), request.service(ThreadAdmission)
         if turn.goes_on is not None:
-            source = await api.chats.source(thread, turn.goes_on)
-            new = api.thread_runs.going_on(source, body, key, hashed)
+            source = await chats.source(thread, turn.goes_on)
+            new = admission.going_on(source, body, key, hashed)
             return new, list(turn.goes_on.ends)
         if not isinstance(body, AnswerBody):
             named = ("budget", "deadline", "metadata")
             body = AnswerBody.model_construct(**{name: getattr(body, name) for name in named})
-        new, ends = await api.thread_runs.new_run(thread, turn, body, key, hashed)
+        new, ends = await admission.new_run(thread, turn, body, key, hashed)
         return new, list(ends)

@@ -7,19 +7,20 @@ from fastapi import Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.call_views import CallDetails
 from caseworker.api.documentation import EVERY_RUN_ROUTE, answers
 from caseworker.api.field_types import RunIdPath
+from caseworker.api.run_problems import CALL_NOT_FOUND, RUN_NOT_FOUND
 from caseworker.api.run_query import TraceQuery
 from caseworker.api.trace_views import TraceView
 from caseworker.core.trace.explain import explain
 from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
-from caseworker.runs.run import RunStatus
-from caseworker.runs.service import Trace
+from caseworker.runs.payloads import PayloadReading
+from caseworker.runs.run import RunKey, RunStatus
+from caseworker.runs.service import RunService, Trace
 
 router = api_router("runs", prefix="/runs")
 
@@ -30,7 +31,7 @@ NodeIdPath = Annotated[str, Path(description="ID of a CallNode, such as n000003.
     "/{run_id}/trace",
     response_model=TraceView,
     responses={
-        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND),
+        **answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND),
         200: {
             "description": "The snapshot as JSON, the explanation as text, or spans in OTLP JSON.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
@@ -45,8 +46,8 @@ async def get_trace(
     With `payloads=true` it includes the request and reply of each call, up to a total size
     (`trace.max_shown_bytes`). `GET /runs/{run_id}/calls/{node_id}` returns those of a single call.
     """
-    key, reading = request.key(run_id), request.api.services.payloads
-    trace = await request.runs.trace(key)
+    key, reading = RunKey(request.caller.tenant, run_id), request.service(PayloadReading)
+    trace = await request.service(RunService).trace(key)
     if query.format == "otlp":
         spans = await run_in_threadpool(_as_spans, trace, request.app.version)
         return Response(spans, media_type="application/json")
@@ -63,15 +64,15 @@ async def get_trace(
 @router.get(
     "/{run_id}/calls/{node_id}",
     response_model=CallDetails,
-    responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.CALL_NOT_FOUND),
+    responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, CALL_NOT_FOUND),
 )
 async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) -> Response:
     """Return one call of a run: request, reply, attempts and errors.
 
     Steps and the run itself are calls too. Calls can be read while the run executes.
     """
-    reading = request.api.services.payloads
-    found = await reading.call(request.key(run_id), node_id)
+    reading = request.service(PayloadReading)
+    found = await reading.call(RunKey(request.caller.tenant, run_id), node_id)
     details = CallDetails.of(found, reading.mode)
     return Response(details.model_dump_json(), media_type="application/json")
 

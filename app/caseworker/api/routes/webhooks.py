@@ -5,9 +5,9 @@ from typing import Annotated
 
 from fastapi import Query
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.api.problems import Errors, ProblemType
 from caseworker.api.webhook_views import (
     DeliveryIdPath,
     DeliveryList,
@@ -18,12 +18,29 @@ from caseworker.api.webhook_views import (
     SecretList,
     SecretView,
 )
+from caseworker.features.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
+from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.signing import new_secret
 from caseworker.platform.caller import Scope
 
+DELIVERY_NOT_FOUND = ProblemType(
+    slug="delivery-not-found",
+    status=404,
+    title="Webhook delivery not found",
+    detail="No delivery has this ID. GET /webhooks/deliveries lists all deliveries.",
+)
+DELIVERY_PENDING = ProblemType(
+    slug="delivery-pending",
+    status=409,
+    title="Delivery is still in progress",
+    detail="Wait until its status is delivered or dead. due_at is the time of the next attempt.",
+)
+
+ERRORS: Errors = {DeliveryNotFoundError: DELIVERY_NOT_FOUND, DeliveryPendingError: DELIVERY_PENDING}
+
 router = api_router("webhooks", prefix="/webhooks")
 
-_FOUND = answers(*EVERY_RUN_ROUTE, types.DELIVERY_NOT_FOUND)
+_FOUND = answers(*EVERY_RUN_ROUTE, DELIVERY_NOT_FOUND)
 _USUAL_OVERLAP = NewSecretBody()
 
 
@@ -43,7 +60,7 @@ async def rotate_webhook_secret(
     """
     request.require_small()
     secret = new_secret()
-    info = await request.api.services.webhooks.rotate(
+    info = await request.service(PostgresWebhooks).rotate(
         request.caller.tenant, secret, previous_seconds=body.previous_valid_seconds
     )
     return NewSecret.of(info, secret)
@@ -53,7 +70,7 @@ async def rotate_webhook_secret(
 @requires(Scope.ADMIN)
 async def list_webhook_secrets(request: ApiRequest) -> SecretList:
     """List the active signing secrets, newest first, without their values."""
-    found = await request.api.services.webhooks.secrets(request.caller.tenant)
+    found = await request.service(PostgresWebhooks).secrets(request.caller.tenant)
     return SecretList(secrets=[SecretView.model_validate(info) for info in found])
 
 
@@ -63,7 +80,7 @@ async def list_webhook_deliveries(
     query: Annotated[DeliveryQuery, Query()], request: ApiRequest
 ) -> DeliveryList:
     """List deliveries, newest first; `status=dead` lists those that failed permanently."""
-    page = await request.api.services.webhooks.find(request.caller.tenant, **dict(query))
+    page = await request.service(PostgresWebhooks).find(request.caller.tenant, **dict(query))
     return DeliveryList.of(page)
 
 
@@ -71,17 +88,17 @@ async def list_webhook_deliveries(
 @requires(Scope.ADMIN)
 async def get_webhook_delivery(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
     """Return a delivery with its attempts and its latest outcome."""
-    store = request.api.services.webhooks
+    store = request.service(PostgresWebhooks)
     return DeliveryView.of(await store.get(request.caller.tenant, delivery_id))
 
 
 @router.post(
     "/deliveries/{delivery_id}/redeliver",
     status_code=HTTPStatus.ACCEPTED,
-    responses=answers(*EVERY_RUN_ROUTE, types.DELIVERY_NOT_FOUND, types.DELIVERY_PENDING),
+    responses=answers(*EVERY_RUN_ROUTE, DELIVERY_NOT_FOUND, DELIVERY_PENDING),
 )
 @requires(Scope.ADMIN)
 async def redeliver_webhook(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
     """Redeliver a dead or delivered webhook, with the same ID and all retries."""
-    store = request.api.services.webhooks
+    store = request.service(PostgresWebhooks)
     return DeliveryView.of(await store.redeliver(request.caller.tenant, delivery_id))

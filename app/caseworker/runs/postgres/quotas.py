@@ -6,26 +6,19 @@ nor these statements.
 """
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.platform.caller import DEFAULT_TENANT
-from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.quotas import (
-    STORED,
-    WARN_PERCENT,
-    NearlyFull,
     Quota,
     QuotaExceededError,
-    QuotaUse,
     RateState,
-    TenantQuota,
 )
 from caseworker.runs.run import NewRun
 
@@ -41,8 +34,8 @@ them."""
 
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
 
-_FIELDS = tuple(Quota.__dataclass_fields__)
-_QUOTA = f"SELECT {', '.join(_FIELDS)}, updated_at, tenant_id FROM quotas"  # noqa: S608 - fields
+FIELDS = tuple(Quota.__dataclass_fields__)
+QUOTAS = f"SELECT {', '.join(FIELDS)}, updated_at, tenant_id FROM quotas"  # noqa: S608 - fields
 
 COUNTS = """
 SELECT
@@ -65,7 +58,7 @@ SELECT
         AND status = 'queued' AND queued_at <= clock_timestamp()) AS key_waits
 """
 
-_COSTS = """
+COSTS = """
 SELECT coalesce(sum(cost_usd) FILTER (WHERE quota_days.day = today.day), 0) AS cost_usd_today,
     coalesce(sum(reserved_usd) FILTER (WHERE quota_days.day = today.day), 0) AS reserved_usd_today,
     coalesce(sum(cost_usd), 0) AS cost_usd_this_month,
@@ -79,7 +72,7 @@ LEFT JOIN quota_days ON tenant_id = %(tenant)s
 GROUP BY today.at, today.day
 """
 
-_STORED = """
+STORED_USE = """
 SELECT coalesce(sum(bytes), 0)::bigint AS stored_bytes,
     coalesce(sum(definitions), 0)::bigint AS definitions,
     coalesce(sum(threads), 0)::bigint AS threads
@@ -87,20 +80,6 @@ FROM stored WHERE tenant_id = %(tenant)s
 """
 """Sum over the rows that sessions added since the last sweep; see the migration."""
 
-_NEARLY_FULL = f"""
-SELECT used.tenant_id AS tenant, dimension, used::bigint, most AS limit
-FROM (SELECT tenant_id, sum(bytes) AS stored_bytes, sum(definitions) AS definitions,
-    sum(threads) AS threads FROM stored GROUP BY tenant_id) used
-LEFT JOIN quotas USING (tenant_id)
-CROSS JOIN LATERAL (VALUES {
-    ", ".join(
-        f"('{name}', {name}, CASE WHEN quotas.tenant_id IS NOT NULL THEN max_{name} "
-        f"WHEN used.tenant_id <> '{DEFAULT_TENANT}' THEN %({name})s END)"
-        for name in STORED
-    )
-}) AS each(dimension, used, most)
-WHERE 100 * used >= {WARN_PERCENT} * most ORDER BY 1, 2
-"""  # noqa: S608
 
 _TAKE_RATE = """
 INSERT INTO quota_rates AS r (tenant_id, available) VALUES (%(tenant)s, %(most)s - 1)
@@ -125,13 +104,6 @@ WITH run AS (
 INSERT INTO quota_days AS d (tenant_id, day, reserved_usd) SELECT tenant_id, day, %(cost)s FROM run
 ON CONFLICT (tenant_id, day) DO UPDATE SET reserved_usd = d.reserved_usd + excluded.reserved_usd
 """
-
-_PUT = f"""
-INSERT INTO quotas (tenant_id, {", ".join(_FIELDS)})
-VALUES (%(tenant)s, {", ".join(f"%({name})s" for name in _FIELDS)})
-ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at,
-    {", ".join(f"{name} = excluded.{name}" for name in _FIELDS)}
-"""  # noqa: S608 - the names of our own fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +181,7 @@ class Admission:
         if cost is None:
             message = "The tenant has a cost quota. Set budget.max_cost_usd."
             raise InvalidRunError("budget.max_cost_usd", message)
-        use = (await connection.exec_driver_sql(_COSTS, {"tenant": tenant})).mappings().one()
+        use = (await connection.exec_driver_sql(COSTS, {"tenant": tenant})).mappings().one()
         for period, limit, seconds in (
             ("today", self.quota.max_cost_usd_per_day, use["seconds_of_day"]),
             ("this_month", self.quota.max_cost_usd_per_month, use["seconds_of_month"]),
@@ -257,9 +229,9 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
         yield
         return
     await connection.exec_driver_sql(LOCK, (tenant,))
-    before = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
+    before = (await connection.exec_driver_sql(STORED_USE, {"tenant": tenant})).mappings().one()
     yield
-    after = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
+    after = (await connection.exec_driver_sql(STORED_USE, {"tenant": tenant})).mappings().one()
     for name, limit in quota.storage.items():
         # A tenant above its limit may still shrink or replace what it stores.
         if limit is not None and after[name] > max(limit, before[name]):
@@ -298,74 +270,18 @@ def usual_of(tenant: str, usual: Quota) -> Quota:
 
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
     """Return the quota of a tenant: its own, or if it has none, ``usual``."""
-    row = await _row_of(connection, tenant)
-    return usual_of(tenant, usual) if row is None else _quota(row)
+    row = await row_of(connection, tenant)
+    return usual_of(tenant, usual) if row is None else quota_in(row)
 
 
-async def _row_of(connection: AsyncConnection, tenant: str) -> Row | None:
-    found = await connection.exec_driver_sql(f"{_QUOTA} WHERE tenant_id = %s", (tenant,))
+async def row_of(connection: AsyncConnection, tenant: str) -> Row | None:
+    """Return the row with the own quota of a tenant; None if it has none."""
+    found = await connection.exec_driver_sql(f"{QUOTAS} WHERE tenant_id = %s", (tenant,))
     return found.mappings().one_or_none()
 
 
-def _quota(row: Row) -> Quota:
+def quota_in(row: Row) -> Quota:
+    """Return the quota in a row."""
     models = row["models"]
     own = {**row, "models": None if models is None else tuple(models)}
-    return Quota(**{name: own[name] for name in _FIELDS})
-
-
-class PostgresQuotas:
-    """Stores quotas in Postgres."""
-
-    def __init__(self, pool: Pool, usual: Quota) -> None:
-        """Apply the quota ``usual`` to tenants that have none of their own."""
-        self._pool = pool
-        self._usual = usual
-
-    async def get(self, tenant: str) -> TenantQuota:
-        """Return the quota of a tenant and its current usage."""
-        counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
-        found: dict[str, Any] = {}
-        async with transaction(self._pool) as connection:
-            row = await _row_of(connection, tenant)
-            for statement in (COUNTS, _COSTS, _STORED):
-                found |= (await connection.exec_driver_sql(statement, counted)).mappings().one()
-        use = QuotaUse(**{name: found[name] for name in QuotaUse.__dataclass_fields__})
-        usual = TenantQuota(tenant=tenant, quota=usual_of(tenant, self._usual), is_default=True)
-        return replace(usual if row is None else _own(row), use=use)
-
-    async def find(self) -> Sequence[TenantQuota]:
-        """Return the tenants that have a quota of their own."""
-        async with transaction(self._pool) as connection:
-            rows = (await connection.exec_driver_sql(f"{_QUOTA} ORDER BY tenant_id")).mappings()
-            return [_own(row) for row in rows]
-
-    async def put(self, tenant: str, quota: Quota) -> None:
-        """Set a tenant's own quota."""
-        values = {name: getattr(quota, name) for name in _FIELDS}
-        values["models"] = None if quota.models is None else list(quota.models)
-        async with transaction(self._pool) as connection:
-            await connection.exec_driver_sql(LOCK, (tenant,))
-            await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
-
-    async def delete(self, tenant: str) -> bool:
-        """Delete a tenant's own quota, so that the default applies; return whether it had one."""
-        async with transaction(self._pool) as connection:
-            gone = await connection.exec_driver_sql(
-                "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
-            )
-            return gone.one_or_none() is not None
-
-    async def nearly_full(self) -> Sequence[NearlyFull]:
-        """Return the storage limits of all tenants that are nearly reached, with the usage."""
-        async with transaction(self._pool) as connection:
-            rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
-            return [NearlyFull(**row) for row in rows.mappings()]
-
-
-def _own(row: Row) -> TenantQuota:
-    return TenantQuota(
-        tenant=row["tenant_id"],
-        quota=_quota(row),
-        is_default=False,
-        updated_at=row["updated_at"],
-    )
+    return Quota(**{name: own[name] for name in FIELDS})

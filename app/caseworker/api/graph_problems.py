@@ -1,27 +1,17 @@
-"""Validation errors by field, with messages that never repeat request data.
-
-Messages of the validation library are not used, because some quote the input. All messages consist
-of fixed texts and of limits from the schema.
-"""
+"""Problems of graphs and agents as invalid fields, with messages that never repeat request data."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from collections.abc import Sequence
 
+from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.core.graph.problems import Problem
 from caseworker.platform.logs.redaction import redact_text
-from caseworker.platform.validation import OWN, field_of, message_of
+from caseworker.platform.validation import field_of
+from caseworker.runs.errors import GraphRefusedError
 
-MAX_VIOLATIONS = 20
-"""Maximum number of invalid fields reported in one response."""
 MAX_GRAPH_VIOLATIONS = 100
 """Maximum number of graph problems reported in one response."""
 
-_UNKNOWN = "Unknown field. /openapi.json lists the allowed fields."
-
-_PLACES = frozenset({"body", "path", "query", "header"})
 _QUOTED = re.compile("'[^']*'")
 _ORDINARY = re.compile("'[A-Za-z_-]{0,15}[0-9]{0,4}'", re.ASCII)
 """Names too short to be a secret. Most names are, and redacting all of them would be slow."""
@@ -33,21 +23,14 @@ _TORN = re.compile(r"(?<![^\s'\"])[^\s'\"]{1,100}?\.\.\.")
 _INDEX = re.compile("[0-9]{1,9}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """An invalid field of a request, and the reason."""
-
-    field: str
-    """Path of the invalid field, such as ``budget.max_tokens``; empty for the body as a whole."""
-    message: str
-
-
-def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Convert pydantic errors to violations; return at most ``MAX_VIOLATIONS``."""
-    return [
-        Violation(field_of(_within(error["loc"])), _message(error))
-        for error in islice(errors, MAX_VIOLATIONS)
-    ]
+def graph_refused(error: GraphRefusedError) -> ProblemError:
+    """List the problems of a graph, and the number of those beyond the limit."""
+    violations = graph_violations(error.problems, error.kind.value)
+    unnamed = len(error.problems) - len(violations)
+    detail = INVALID_REQUEST.detail
+    if unnamed:
+        detail = f"{detail} The {error.kind.value} has {unnamed} more problems that are not listed."
+    return ProblemError(INVALID_REQUEST, detail, violations=violations)
 
 
 def graph_violations(problems: Sequence[Problem], *field: str) -> list[Violation]:
@@ -70,10 +53,6 @@ def words_of(problem: Problem) -> str:
     return _QUOTED.sub(_name, message)
 
 
-def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
-    return loc[1:] if loc and loc[0] in _PLACES else loc
-
-
 def _path_of(place: str) -> list[str | int]:
     parts = place.split(".") if place else []
     return [int(part) if _INDEX.fullmatch(part) else part for part in parts]
@@ -82,11 +61,3 @@ def _path_of(place: str) -> list[str | int]:
 def _name(quoted: re.Match[str]) -> str:
     name = quoted.group()
     return name if _ORDINARY.fullmatch(name) else redact_text(name)
-
-
-def _message(error: Mapping[str, Any]) -> str:
-    if error["loc"] == ("body",) and error["type"] != OWN:
-        return "The body must be a JSON object."
-    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return _UNKNOWN
-    return message_of(error)

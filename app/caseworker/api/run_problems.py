@@ -1,0 +1,162 @@
+"""Problem types of runs, and the problems for errors that run operations raise."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from caseworker.api.graph_problems import graph_refused
+from caseworker.api.problems import (
+    Errors,
+    ProblemError,
+    ProblemType,
+    Violation,
+    invalid,
+)
+from caseworker.core.budget.budget import json_number
+from caseworker.runs.errors import (
+    CallNotFoundError,
+    GraphRefusedError,
+    IdempotencyMismatchError,
+    InvalidRunError,
+    QueueFullError,
+    RunConflictError,
+    RunNotEndedError,
+    RunNotFoundError,
+    SourceNotEndedError,
+    SourceNotFoundError,
+    TooManyPendingCancelsError,
+)
+from caseworker.runs.quotas import QuotaExceededError, RateState
+
+RUN_NOT_FOUND = ProblemType(
+    slug="run-not-found",
+    status=404,
+    title="Run not found",
+    detail="No run has this ID. A pending cancel request does not create a run.",
+)
+CALL_NOT_FOUND = ProblemType(
+    slug="call-not-found",
+    status=404,
+    title="Call not found",
+    detail=(
+        "The run has no call with this node ID. GET /runs/{run_id}/trace lists the calls in nodes."
+    ),
+)
+RUN_CONFLICT = ProblemType(
+    slug="run-conflict",
+    status=409,
+    title="Run ID already used for a different request",
+    detail="Use another run_id, or repeat the original request unchanged. A run_id and an "
+    "Idempotency-Key sent together must identify the same run.",
+)
+RUN_NOT_ENDED = ProblemType(
+    slug="run-not-ended",
+    status=409,
+    title="Run has not ended",
+    detail="Wait until the run ends or cancel it, then repeat the request.",
+)
+IDEMPOTENCY_MISMATCH = ProblemType(
+    slug="idempotency-mismatch",
+    status=422,
+    title="Idempotency key already used for a different request",
+    detail="Use a new Idempotency-Key, or repeat the original request unchanged.",
+)
+TOO_MANY_PENDING_CANCELS = ProblemType(
+    slug="too-many-pending-cancels",
+    status=429,
+    title="Too many pending cancel requests for unknown runs",
+    detail="Check the run IDs. Pending cancel requests expire; retry later.",
+    retry_after_seconds=60,
+)
+QUEUE_FULL = ProblemType(
+    slug="queue-full",
+    status=429,
+    title="Run queue is full",
+    detail="The request was not stored. Retry it after the number of seconds in Retry-After.",
+    retry_after_seconds=2,
+)
+QUOTA_EXCEEDED = ProblemType(
+    slug="quota-exceeded",
+    status=429,
+    title="Quota exceeded",
+    detail="The request was not stored. Retry it after the number of seconds in Retry-After.",
+)
+TOO_MANY_STREAMS = ProblemType(
+    slug="too-many-streams",
+    status=429,
+    title="Too many open event streams",
+    detail="Close unused streams, read the events in pages (Accept: application/json), or retry "
+    "after the number of seconds in Retry-After.",
+    retry_after_seconds=5,
+)
+
+
+def rate_headers(rate: RateState | None) -> dict[str, str]:
+    """Return the headers that describe a tenant's rate limit for runs; empty without a limit.
+
+    They follow draft-ietf-httpapi-ratelimit-headers-10.
+    """
+    if rate is None:
+        return {}
+    return {
+        "RateLimit-Policy": f'"runs";q={rate.limit};w=60',
+        "RateLimit": f'"runs";r={rate.remaining};t={rate.reset_seconds}',
+    }
+
+
+_WHAT_TO_DELETE: Final[Mapping[str, str]] = {
+    "stored_bytes": "Delete unused runs (DELETE /runs/{run_id}/record), threads, schedules, or "
+    "versions of graphs and agents, or ask the operator for shorter retention or "
+    "more storage.",
+    "definitions": "Delete unused versions of graphs and agents (DELETE "
+    "/graphs/{name}/versions/{version}).",
+    "threads": "Delete unused threads (DELETE /threads/{thread_id}).",
+}
+
+
+def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
+    amounts = {name: json_number(amount) for name, amount in error.amounts.items()}
+    detail = f"Quota exceeded: {error}. {QUOTA_EXCEEDED.detail}"
+    if (advice := _WHAT_TO_DELETE.get(error.dimension)) is not None:
+        detail = f"{detail} {advice}"
+    refused = ProblemError(QUOTA_EXCEEDED, detail, quota={"dimension": error.dimension, **amounts})
+    refused.headers = {"Retry-After": str(error.retry_after_seconds), **rate_headers(error.rate)}
+    return refused
+
+
+def _queue_full(error: QueueFullError) -> ProblemError:
+    refused = ProblemError(QUEUE_FULL)
+    refused.headers = rate_headers(error.rate)
+    return refused
+
+
+def _source_not_found(_: SourceNotFoundError) -> ProblemError:
+    violation = Violation("from.run_id", "No run has this ID.")
+    return ProblemError(RUN_NOT_FOUND, violations=[violation])
+
+
+def _source_not_ended(_: SourceNotEndedError) -> ProblemError:
+    violation = Violation("from.run_id", "The run with this ID has not ended.")
+    return ProblemError(RUN_NOT_ENDED, violations=[violation])
+
+
+def _invalid_run(error: InvalidRunError) -> ProblemError:
+    return invalid(error.field, str(error))
+
+
+ERRORS: Errors = {
+    RunNotFoundError: RUN_NOT_FOUND,
+    RunNotEndedError: RUN_NOT_ENDED,
+    SourceNotFoundError: _source_not_found,
+    SourceNotEndedError: _source_not_ended,
+    RunConflictError: RUN_CONFLICT,
+    IdempotencyMismatchError: IDEMPOTENCY_MISMATCH,
+    InvalidRunError: _invalid_run,
+    GraphRefusedError: graph_refused,
+    CallNotFoundError: CALL_NOT_FOUND,
+    TooManyPendingCancelsError: TOO_MANY_PENDING_CANCELS,
+    QueueFullError: _queue_full,
+    QuotaExceededError: _quota_exceeded,
+}
+
+PROBLEMS = (QUEUE_FULL, QUOTA_EXCEEDED, TOO_MANY_STREAMS)
+"""Problem types of runs that are not in :data:`ERRORS`."""
