@@ -86,6 +86,7 @@ def build_api(
     *,
     errors: Errors,
     problems: Iterable[ProblemType],
+    schemas: Mapping[str, Any],
     services: Mapping[type, Any],
     limits: HttpLimits,
     authentication: Authenticator,
@@ -100,7 +101,8 @@ def build_api(
     """Build the API application.
 
     ``routes`` are matched in order. They reach ``services`` by type. ``errors`` maps the errors
-    that they raise to problems, and ``problems`` are all problem types. ``lifespan``
+    that they raise to problems, and ``problems`` are all problem types,
+    and ``schemas`` are schemas for the OpenAPI document that no model gives. ``lifespan``
     starts and stops the services. ``requests`` counts requests; ``metrics`` is served at /metrics.
     ``telemetry`` may name providers of spans and metrics. The framework's own log records are
     always disabled, because they would contain data sent by callers.
@@ -139,7 +141,7 @@ def build_api(
     )
     app.state.openapi_documents = {}
     app.state.openapi_writing = asyncio.Lock()
-    describe(app, problems)
+    describe(app, problems, schemas)
     return app
 
 

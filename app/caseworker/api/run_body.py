@@ -23,18 +23,9 @@ from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
 from caseworker.api.definition_body import AgentOrName, GraphOrName
-from caseworker.api.field_types import (
-    STORABLE,
-    Body,
-    CaseInput,
-    Instant,
-    Reason,
-    RunId,
-    Seed,
-    ToolName,
-    ZoneName,
-)
+from caseworker.api.field_types import STORABLE, Body, Instant, Reason, ZoneName
 from caseworker.api.problems import invalid
+from caseworker.api.run_fields import CaseInput, RunId, Seed, ToolName
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec

@@ -8,8 +8,9 @@ from fastapi import Path
 from pydantic import Field, StringConstraints, model_validator
 
 from caseworker.api.api_request import ApiRequest
-from caseworker.api.field_types import Body, PageQuery, RunId, View
+from caseworker.api.field_types import Body, PageQuery, View
 from caseworker.api.problems import invalid
+from caseworker.api.run_fields import RunId
 from caseworker.features.webhooks.delivery import Delivery, DeliveryPage, DeliveryStatus, SecretInfo
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 

@@ -41,6 +41,7 @@ from caseworker.api.routes import (
     traces,
     webhooks,
 )
+from caseworker.api.run_examples import SERVER_SENT_EVENT_SCHEMA
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_admission import ThreadAdmission
 from caseworker.features.access.authentication import Authentication
@@ -140,6 +141,7 @@ def build_app(
         ],
         errors={error: kind for part in _ERRORS for error, kind in part.ERRORS.items()},
         problems=PROBLEM_TYPES,
+        schemas={"ServerSentEvent": SERVER_SENT_EVENT_SCHEMA},
         services=used,
         limits=limits,
         **{**usual, **options},

@@ -11,8 +11,8 @@ from caseworker.api.definition_body import (
     NewAgentBody,
     NewGraphBody,
 )
-from caseworker.api.documentation import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.api.run_body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
+from caseworker.api.run_examples import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.nesting import DefinitionKind, is_reference

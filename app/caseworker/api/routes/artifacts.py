@@ -15,8 +15,8 @@ from caseworker.api.artifact_views import (
     not_modified,
 )
 from caseworker.api.documentation import EVERY_RUN_ROUTE, Responses, answers
-from caseworker.api.field_types import RunIdPath
 from caseworker.api.problems import Errors, ProblemType
+from caseworker.api.run_fields import RunIdPath
 from caseworker.api.run_problems import RUN_NOT_FOUND
 from caseworker.features.artifacts.keeping import ArtifactReading
 from caseworker.runs.errors import ArtifactNotFoundError

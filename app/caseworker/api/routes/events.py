@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from caseworker.api.api_request import ApiRequest, api_router
-from caseworker.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers
+from caseworker.api.documentation import EVERY_RUN_ROUTE, answers
 from caseworker.api.event_stream import (
     EVENT_HEADERS,
     Batches,
@@ -17,7 +17,8 @@ from caseworker.api.event_stream import (
     last_event_id,
     wants_page,
 )
-from caseworker.api.field_types import RunIdPath
+from caseworker.api.run_examples import EVENT_STREAM
+from caseworker.api.run_fields import RunIdPath
 from caseworker.api.run_problems import RUN_NOT_FOUND, TOO_MANY_STREAMS
 from caseworker.platform.caller import Scope
 from caseworker.runs.run import EventRecord, RunKey

@@ -14,14 +14,9 @@ from caseworker.api.definition_views import (
     RegisteredDefinition,
     Validation,
 )
-from caseworker.api.documentation import (
-    EVERY_BODY,
-    EVERY_RUN_ROUTE,
-    GRAPHS_TO_VALIDATE,
-    NEW_GRAPHS,
-    answers,
-)
+from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.api.routes.definitions import REGISTERED, definition_routes
+from caseworker.api.run_examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef

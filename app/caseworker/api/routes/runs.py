@@ -8,15 +8,7 @@ from pydantic import BaseModel
 
 from caseworker.api.admission import CaseAdmission, GraphAdmission, request_hash
 from caseworker.api.api_request import ApiRequest, PostingRoute, api_router, requires
-from caseworker.api.documentation import (
-    EVERY_BODY,
-    EVERY_RUN_ROUTE,
-    RUN_HEADERS,
-    RUNS,
-    Responses,
-    answers,
-)
-from caseworker.api.field_types import RunIdPath
+from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.going_on import completed, going_on, source_of
 from caseworker.api.run_body import (
     POST_HEADERS,
@@ -29,6 +21,8 @@ from caseworker.api.run_body import (
     idempotency_key,
     wait_seconds,
 )
+from caseworker.api.run_examples import RUN_HEADERS, RUNS
+from caseworker.api.run_fields import RunIdPath
 from caseworker.api.run_problems import (
     IDEMPOTENCY_MISMATCH,
     QUEUE_FULL,

@@ -7,17 +7,12 @@ from fastapi import Query, Response
 
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.definition_problems import AGENT_NOT_FOUND, GRAPH_NOT_FOUND
-from caseworker.api.documentation import (
-    EVERY_BODY,
-    EVERY_RUN_ROUTE,
-    RUN_HEADERS,
-    Responses,
-    answers,
-)
+from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.field_types import PageQuery
 from caseworker.api.problems import Errors, ProblemType
 from caseworker.api.routes.runs import answer_of, shown
 from caseworker.api.run_body import POST_HEADERS, idempotency_key
+from caseworker.api.run_examples import RUN_HEADERS
 from caseworker.api.run_problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.api.run_views import RunView
 from caseworker.api.schedule_views import (

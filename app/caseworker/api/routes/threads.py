@@ -8,19 +8,13 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 
 from caseworker.api.api_request import ApiRequest, api_router
-from caseworker.api.documentation import (
-    EVENT_STREAM,
-    EVERY_BODY,
-    EVERY_RUN_ROUTE,
-    RUN_HEADERS,
-    Responses,
-    answers,
-)
+from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.event_stream import EVENT_HEADERS, EventStreams, last_event_id
 from caseworker.api.field_types import PageQuery
 from caseworker.api.routes.events import stream_of
 from caseworker.api.routes.runs import answer_of, awaited, shown
 from caseworker.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
+from caseworker.api.run_examples import EVENT_STREAM, RUN_HEADERS
 from caseworker.api.run_problems import (
     IDEMPOTENCY_MISMATCH,
     QUEUE_FULL,

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.call_views import CallDetails
 from caseworker.api.documentation import EVERY_RUN_ROUTE, answers
-from caseworker.api.field_types import RunIdPath
+from caseworker.api.run_fields import RunIdPath
 from caseworker.api.run_problems import CALL_NOT_FOUND, RUN_NOT_FOUND
 from caseworker.api.run_query import TraceQuery
 from caseworker.api.trace_views import TraceView
