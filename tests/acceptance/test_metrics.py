@@ -24,9 +24,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
-from caseworker.api.application import build_health_api
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
+from caseworker.platform.http.application import build_health_api
 from caseworker.settings.schema import LoggingSettings, Settings, TelemetrySettings
 from tests.support.api import FixedReadiness
 from tests.support.collector import Collector

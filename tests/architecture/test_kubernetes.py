@@ -8,8 +8,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from caseworker.api.routes import health
 from caseworker.cli import cli
+from caseworker.platform.http import health
 from caseworker.settings.loader import SHARED_VARIABLES, load_settings
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import keys_of, variable_of

@@ -231,7 +231,7 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
 ) -> None:
     """Neither their names nor the run are visible to another tenant."""
     monkeypatch.setattr(
-        "caseworker.api.api_request.anonymous_caller",
+        "caseworker.platform.http.request.anonymous_caller",
         lambda *_: Caller("other", "test", with_implied([Scope.RUN])),
     )
 

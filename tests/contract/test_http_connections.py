@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from caseworker.api.problems import URN
+from caseworker.platform.http.problems import URN
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
 from tests.support.served import Served, Talk, served

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.api import api_request as shares
-from caseworker.api.application import MAX_QUERY_PARAMETERS
 from caseworker.features.access import authentication
+from caseworker.platform.http import request as shares
+from caseworker.platform.http.application import MAX_QUERY_PARAMETERS
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from caseworker.settings.schema import (
     DatabaseSettings,

@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from caseworker.api.routes.health import PartState
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.models.gateway import ModelGateway, Tier
 from caseworker.models.ports import ModelReply, ModelRequest
 from caseworker.models.pricing import no_list_price
+from caseworker.platform.http.health import PartState
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, RunKey
 from caseworker.tools.registry import ToolPolicy, ToolRegistry

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from caseworker.api.routes.health import PartState
 from caseworker.api.services import ApiLimits
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
+from caseworker.platform.http.health import PartState
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import GraphChecks
 from caseworker.runs.postgres.approvals import PostgresApprovals

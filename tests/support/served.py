@@ -10,8 +10,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from caseworker.api.http_protocol import ConnectionLimits, bounded_by
 from caseworker.main.server import connection_limits
+from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.settings.schema import Settings
 
 

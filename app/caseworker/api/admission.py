@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from caseworker.api.definition_body import DefinitionByName
-from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation, violations_of
 from caseworker.api.run_body import (
     AgentRunBody,
     CaseBody,
@@ -37,6 +36,12 @@ from caseworker.nodes.agent.definition import AgentDefinition, AgentInputError
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.nodes.model_spec import no_model
 from caseworker.nodes.nesting import DefinitionKind, is_reference
+from caseworker.platform.http.problems import (
+    INVALID_REQUEST,
+    ProblemError,
+    Violation,
+    violations_of,
+)
 from caseworker.runs.definitions import AGENT_STEP, Definitions
 from caseworker.runs.graphs import RunnableGraph
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook

@@ -5,8 +5,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from caseworker.api.field_types import Body, Reason, View
 from caseworker.engine.approvals import Verdict
+from caseworker.platform.http.field_types import Body, Reason, View
 from caseworker.platform.validation import refusal
 from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
 

@@ -16,8 +16,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
-from caseworker.api.field_types import View, named_like
 from caseworker.features.artifacts.keeping import StoredArtifact
+from caseworker.platform.http.field_types import View, named_like
 from caseworker.tools.artifacts import artifact_uri
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"

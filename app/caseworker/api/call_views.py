@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal, Self
 
-from caseworker.api.field_types import View
 from caseworker.core.trace.analysis import ShownStatus, status_of
+from caseworker.platform.http.field_types import View
 from caseworker.runs.payloads import CallPayload
 from caseworker.runs.run import RunStatus
 

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator
 
-from caseworker.api.field_types import View
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.table import ChatModel
+from caseworker.platform.http.field_types import View
 from caseworker.tools.servers import ServerListing
 
 

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from caseworker.api.field_types import STORABLE, Body, DocumentedAs, named_like
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
+from caseworker.platform.http.field_types import STORABLE, Body, DocumentedAs, named_like
 
 MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1

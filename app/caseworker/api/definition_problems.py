@@ -1,7 +1,7 @@
 """Problem types of registered graphs and agents, and the errors that cause them."""
 
-from caseworker.api.problems import Errors, ProblemError, ProblemType
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.runs.errors import DefinitionInUseError, DefinitionNotFoundError
 
 GRAPH_NOT_FOUND = ProblemType(

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.core.graph.problems import Problem
+from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.validation import field_of
 from caseworker.runs.errors import GraphRefusedError

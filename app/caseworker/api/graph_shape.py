@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from caseworker.api.field_types import View
 from caseworker.core.graph.graph import Channel, Step
 from caseworker.core.graph.topology import Topology
+from caseworker.platform.http.field_types import View
 from caseworker.runs.step_inputs import shape_of
 
 

@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from caseworker.api.field_types import Body, Instant, Query, View
 from caseworker.features.access.keys import MAX_OVERLAP, USUAL_OVERLAP, ApiKey, IssuedKey
 from caseworker.platform.caller import MAX_NAME_CHARS, TENANT_FORM, Scope
+from caseworker.platform.http.field_types import Body, Instant, Query, View
 from caseworker.platform.validation import refusal
 
 TenantName = Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")]

@@ -21,11 +21,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from caseworker.api.api_request import ApiRequest
 from caseworker.api.mcp_offers import Offers
-from caseworker.api.problems import MALFORMED_BODY, ProblemError
 from caseworker.api.run_problems import TOO_MANY_PENDING_CANCELS
 from caseworker.platform.caller import Scope as AccessScope
+from caseworker.platform.http.problems import MALFORMED_BODY, ProblemError
+from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.errors import TooManyPendingCancelsError
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.api_request import ApiRequest
-from caseworker.api.json_text import is_storable
 from caseworker.api.run_body import AgentRunBody, CaseBody
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.http.json_text import is_storable
+from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import Definition
 from caseworker.runs.ports import Accepted

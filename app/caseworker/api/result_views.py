@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from caseworker.api.field_types import View
 from caseworker.core.budget.stops import StopKind
 from caseworker.core.graph.facts import StepStatus
 from caseworker.models.ports import Incomplete
+from caseworker.platform.http.field_types import View
 
 
 class Usage(View):

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import AfterValidator, Field, StringConstraints
 
-from caseworker.api.field_types import named_like
 from caseworker.core.budget.budget import MAX_LIMIT
+from caseworker.platform.http.field_types import named_like
 from caseworker.platform.validation import refusal
 
 _RUN_ID = r"^(?:[.]{0,2}[A-Za-z0-9_:-]|[.]{3})[A-Za-z0-9._:-]*$"

@@ -4,14 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from caseworker.api.graph_problems import graph_refused
-from caseworker.api.problems import (
-    Errors,
-    ProblemError,
-    ProblemType,
-    Violation,
-    invalid,
-)
 from caseworker.core.budget.budget import json_number
+from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, Violation, invalid
 from caseworker.runs.errors import (
     CallNotFoundError,
     GraphRefusedError,

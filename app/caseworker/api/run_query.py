@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 from starlette.datastructures import QueryParams
 
-from caseworker.api.field_types import (
+from caseworker.platform.http.field_types import (
     STORABLE,
     Body,
     Instant,
@@ -16,8 +16,8 @@ from caseworker.api.field_types import (
     Reason,
     StorableText,
 )
-from caseworker.api.json_text import is_storable
-from caseworker.api.problems import invalid
+from caseworker.platform.http.json_text import is_storable
+from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.run import RunKind, RunStatus

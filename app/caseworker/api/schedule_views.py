@@ -7,9 +7,6 @@ from fastapi import Path
 from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
 
 from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.api_request import ApiRequest
-from caseworker.api.field_types import Body, DocumentedAs, View, ZoneName
-from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
 from caseworker.api.webhook_views import require_secret
 from caseworker.features.quotas.postgres import PostgresQuotas
@@ -28,6 +25,9 @@ from caseworker.features.schedules.timing import (
     Timing,
 )
 from caseworker.platform.caller import Caller, Scope
+from caseworker.platform.http.field_types import Body, DocumentedAs, View, ZoneName
+from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation
+from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.validation import refusal
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.run import NewRun

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from caseworker.api.api_request import HttpLimits
 from caseworker.core.budget.budget import Budget
 from caseworker.features.webhooks.addresses import UrlRules
+from caseworker.platform.http.request import HttpLimits
 from caseworker.runs.graphs import GraphLimits
 
 

@@ -5,8 +5,8 @@ The models only document the dicts that ``caseworker.core.trace`` creates.
 
 from typing import Any
 
-from caseworker.api.field_types import View
 from caseworker.core.trace.node import NodeKind, NodeStatus
+from caseworker.platform.http.field_types import View
 
 
 class CallNode(View):

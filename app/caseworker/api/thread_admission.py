@@ -22,7 +22,6 @@ from caseworker.api.admission import (
     unfit_values,
 )
 from caseworker.api.graph_problems import graph_violations
-from caseworker.api.problems import INVALID_REQUEST, ProblemError, Violation, invalid
 from caseworker.api.run_body import GraphRunBody
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThreadBody
@@ -33,6 +32,7 @@ from caseworker.features.threads.thread import Thread
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
 from caseworker.nodes.nesting import DefinitionKind, is_reference
+from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation, invalid
 from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.quotas import QuotaStore

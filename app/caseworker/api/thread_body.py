@@ -6,10 +6,10 @@ from fastapi import Path
 from pydantic import Field, StringConstraints, model_validator
 
 from caseworker.api.definition_body import AgentOrName, GraphOrName
-from caseworker.api.field_types import STORABLE, Body, Instant, Query, Reason, ZoneName
 from caseworker.api.run_body import BudgetBody
 from caseworker.api.run_fields import CaseInput, MessageId, RunId, Seed, ThreadId
 from caseworker.nodes.agent.definition import MAX_TOOLS
+from caseworker.platform.http.field_types import STORABLE, Body, Instant, Query, Reason, ZoneName
 from caseworker.platform.validation import refusal
 
 ThreadIdPath = Annotated[ThreadId, Path(description="ID of the thread.")]

@@ -1,6 +1,5 @@
 """Problem types of threads, and the errors that cause them."""
 
-from caseworker.api.problems import Errors, ProblemError, ProblemType, Violation
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     MessageNotFoundError,
@@ -8,6 +7,7 @@ from caseworker.features.threads.thread import (
     ThreadFullError,
     ThreadNotFoundError,
 )
+from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, Violation
 
 THREAD_NOT_FOUND = ProblemType(
     slug="thread-not-found",

@@ -111,7 +111,7 @@ def _holder(frame: FrameType | None) -> LoopHolder:
                     return found
         elif module == "caseworker.engine.step_runner":
             return LoopHolder(kind="step", place=place)
-        elif module == "caseworker.api.application":
+        elif module == "caseworker.platform.http.application":
             return LoopHolder(kind="request", place=place)
         frame = frame.f_back
     return LoopHolder(kind="other", place=place)

@@ -17,7 +17,6 @@ from typing import Final
 
 import structlog
 
-from caseworker.api.routes.health import PartState
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
 from caseworker.features.access.postgres import PostgresKeys
@@ -36,6 +35,7 @@ from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
 from caseworker.platform.postgres.migrating import is_current

@@ -20,12 +20,9 @@ from starlette.routing import Route
 
 from caseworker.api import definition_problems, run_problems, thread_problems
 from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.application import build_api
 from caseworker.api.event_stream import EventStreams
-from caseworker.api.http_protocol import ConnectionLimits, bounded_by
 from caseworker.api.mcp_endpoint import McpEndpoint
 from caseworker.api.mcp_offers import agent_tools, case_tools
-from caseworker.api.problems import OF_EVERY_SERVICE, ProblemType
 from caseworker.api.routes import (
     agents,
     approvals,
@@ -57,6 +54,9 @@ from caseworker.main.worker import health_served
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
+from caseworker.platform.http.application import build_api
+from caseworker.platform.http.problems import OF_EVERY_SERVICE, ProblemType
+from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings

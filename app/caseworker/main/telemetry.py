@@ -8,11 +8,11 @@ from typing import Any
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from caseworker.api.routes.health import MetricsAccess
 from caseworker.core.trace.spans import SpanOf, resource_of, spans_of_nodes
 from caseworker.features.telemetry.metrics import RunMetrics
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.main.loop_watch import LoopWatch
+from caseworker.platform.http.health import MetricsAccess
 from caseworker.runs.heartbeat import Loops
 from caseworker.runs.observing import RunObserver, RunObservers
 from caseworker.runs.run import Run

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import structlog
 import uvicorn
 
-from caseworker.api.application import build_health_api
 from caseworker.main.configuration import StartupError
 from caseworker.main.lifetime import end_undisturbed, run_to_end
 from caseworker.main.process import Process, allowed_hosts, collect_garbage_seldom
+from caseworker.platform.http.application import build_health_api
 from caseworker.settings.schema import Settings
 
 log = structlog.get_logger(__name__)

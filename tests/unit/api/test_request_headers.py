@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from starlette.datastructures import Headers
 
-from caseworker.api.problems import ProblemError
 from caseworker.api.run_body import idempotency_key, wait_seconds
+from caseworker.platform.http.problems import ProblemError
 
 
 def prefer(*values: str) -> Headers:

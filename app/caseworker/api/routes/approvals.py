@@ -5,14 +5,20 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.approval_views import ApprovalList, ApprovalView, DecisionBody
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
-from caseworker.api.field_types import PageQuery
-from caseworker.api.problems import INVALID_REQUEST, Errors, ProblemError, ProblemType, Violation
 from caseworker.api.run_fields import RunIdPath
 from caseworker.api.run_problems import RUN_NOT_FOUND
 from caseworker.platform.caller import Scope
+from caseworker.platform.http.field_types import PageQuery
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.problems import (
+    INVALID_REQUEST,
+    Errors,
+    ProblemError,
+    ProblemType,
+    Violation,
+)
+from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.runs.approvals import ApprovalPage, RunApprovals
 from caseworker.runs.errors import (
     ApprovalDecidedError,

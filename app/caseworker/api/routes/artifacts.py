@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.artifact_views import (
     CONTENT,
     HEADERS,
@@ -14,11 +13,12 @@ from caseworker.api.artifact_views import (
     headers_of,
     not_modified,
 )
-from caseworker.api.documentation import EVERY_RUN_ROUTE, Responses, answers
-from caseworker.api.problems import Errors, ProblemType
 from caseworker.api.run_fields import RunIdPath
 from caseworker.api.run_problems import RUN_NOT_FOUND
 from caseworker.features.artifacts.keeping import ArtifactReading
+from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.problems import Errors, ProblemType
+from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import ArtifactNotFoundError
 from caseworker.runs.run import RunKey
 

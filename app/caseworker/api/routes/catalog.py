@@ -1,6 +1,5 @@
 """Routes that list the available tools, models and node types."""
 
-from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.catalog_views import (
     ModelList,
     NamedModelView,
@@ -10,9 +9,10 @@ from caseworker.api.catalog_views import (
     ToolServerView,
     ToolView,
 )
-from caseworker.api.documentation import EVERY_CALLER, answers
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
+from caseworker.platform.http.openapi import EVERY_CALLER, answers
+from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.tools.dispatch import ToolDispatch
 
 router = api_router("catalog")

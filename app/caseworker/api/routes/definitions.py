@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.definition_body import MAX_VERSION, DefinitionName
 from caseworker.api.definition_views import (
     AgentDefinitionView,
@@ -14,11 +13,12 @@ from caseworker.api.definition_views import (
     GraphList,
     RegisteredDefinition,
 )
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
-from caseworker.api.field_types import PageQuery
-from caseworker.api.problems import ProblemType
 from caseworker.api.run_problems import QUOTA_EXCEEDED
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.http.field_types import PageQuery
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.problems import ProblemType
+from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.api.api_request import ApiRequest, api_router
-from caseworker.api.documentation import EVERY_RUN_ROUTE, answers
 from caseworker.api.event_stream import (
     EVENT_HEADERS,
     Batches,
@@ -21,6 +19,8 @@ from caseworker.api.run_examples import EVENT_STREAM
 from caseworker.api.run_fields import RunIdPath
 from caseworker.api.run_problems import RUN_NOT_FOUND, TOO_MANY_STREAMS
 from caseworker.platform.caller import Scope
+from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.run import EventRecord, RunKey
 from caseworker.runs.service import RunService
 

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
-from caseworker.api.api_request import ApiRequest
 from caseworker.api.definition_body import GraphToValidate, NewGraphBody
 from caseworker.api.definition_problems import GRAPH_IN_USE, GRAPH_NOT_FOUND
 from caseworker.api.definition_views import (
@@ -14,10 +13,11 @@ from caseworker.api.definition_views import (
     RegisteredDefinition,
     Validation,
 )
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.api.routes.definitions import REGISTERED, definition_routes
 from caseworker.api.run_examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 

@@ -6,8 +6,6 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.api.api_request import ApiRequest, api_router, requires
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.api.key_views import (
     IssuedKeyView,
     KeyList,
@@ -16,10 +14,12 @@ from caseworker.api.key_views import (
     NewKeyBody,
     RotateKeyBody,
 )
-from caseworker.api.problems import TENANT_REFUSED, Errors, ProblemType, invalid
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.keys import KeyConflictError, KeyNotFoundError, Keys
 from caseworker.platform.caller import Caller, CredentialRequiredError, Scope
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.problems import TENANT_REFUSED, Errors, ProblemType, invalid
+from caseworker.platform.http.request import ApiRequest, api_router, requires
 
 KEY_NOT_FOUND = ProblemType(
     slug="key-not-found",

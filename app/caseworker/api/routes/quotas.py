@@ -8,15 +8,15 @@ from typing import Annotated, Any, Self
 from fastapi import Path
 from pydantic import Field
 
-from caseworker.api.api_request import ApiRequest, api_router, requires
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
-from caseworker.api.field_types import Body, View
-from caseworker.api.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.core.budget.budget import json_number
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName
 from caseworker.platform.caller import TENANT_FORM, Scope
+from caseworker.platform.http.field_types import Body, View
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
+from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
 
 router = api_router("quotas", prefix="/quotas")

@@ -7,8 +7,6 @@ from fastapi import Body, Query, Response
 from pydantic import BaseModel
 
 from caseworker.api.admission import CaseAdmission, GraphAdmission, request_hash
-from caseworker.api.api_request import ApiRequest, PostingRoute, api_router, requires
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.going_on import completed, going_on, source_of
 from caseworker.api.run_body import (
     POST_HEADERS,
@@ -46,6 +44,8 @@ from caseworker.api.services import ApiLimits
 from caseworker.api.webhook_views import require_secret
 from caseworker.platform.caller import Scope
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import Accepted, RunFilter

@@ -5,11 +5,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.definition_problems import AGENT_NOT_FOUND, GRAPH_NOT_FOUND
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
-from caseworker.api.field_types import PageQuery
-from caseworker.api.problems import Errors, ProblemType
 from caseworker.api.routes.runs import answer_of, shown
 from caseworker.api.run_body import POST_HEADERS, idempotency_key
 from caseworker.api.run_examples import RUN_HEADERS
@@ -24,6 +20,10 @@ from caseworker.api.schedule_views import (
 )
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
+from caseworker.platform.http.field_types import PageQuery
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.problems import Errors, ProblemType
+from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService, new_run_id
 

@@ -7,10 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from caseworker.api.api_request import ApiRequest, api_router
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.event_stream import EVENT_HEADERS, EventStreams, last_event_id
-from caseworker.api.field_types import PageQuery
 from caseworker.api.routes.events import stream_of
 from caseworker.api.routes.runs import answer_of, awaited, shown
 from caseworker.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
@@ -54,6 +51,9 @@ from caseworker.api.thread_views import (
 )
 from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
 from caseworker.features.threads.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
+from caseworker.platform.http.field_types import PageQuery
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService

@@ -5,9 +5,6 @@ from typing import Annotated
 
 from fastapi import Query
 
-from caseworker.api.api_request import ApiRequest, api_router, requires
-from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
-from caseworker.api.problems import Errors, ProblemType
 from caseworker.api.webhook_views import (
     DeliveryIdPath,
     DeliveryList,
@@ -22,6 +19,9 @@ from caseworker.features.webhooks.delivery import DeliveryNotFoundError, Deliver
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.signing import new_secret
 from caseworker.platform.caller import Scope
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.problems import Errors, ProblemType
+from caseworker.platform.http.request import ApiRequest, api_router, requires
 
 DELIVERY_NOT_FOUND = ProblemType(
     slug="delivery-not-found",

@@ -17,7 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
-from caseworker.api.problems import ROUTE_NOT_FOUND, ProblemError
+from caseworker.platform.http.problems import ROUTE_NOT_FOUND, ProblemError
 
 router = APIRouter(include_in_schema=False)
 

@@ -19,18 +19,10 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from caseworker.api.api_request import (
-    RELEASES,
-    Authenticator,
-    BodiesUnderWay,
-    HttpContext,
-    HttpLimits,
-    Shares,
-    address_of,
-    host_name,
-)
-from caseworker.api.documentation import describe
-from caseworker.api.problems import (
+from caseworker.platform.http import docs, health
+from caseworker.platform.http.health import READINESS_SECONDS, MetricsAccess, Readiness
+from caseworker.platform.http.openapi import describe
+from caseworker.platform.http.problems import (
     HOST_REFUSED,
     INTERNAL,
     TOO_MANY_CONNECTIONS,
@@ -42,8 +34,16 @@ from caseworker.api.problems import (
     invalid,
     problem_response,
 )
-from caseworker.api.routes import docs, health
-from caseworker.api.routes.health import READINESS_SECONDS, MetricsAccess, Readiness
+from caseworker.platform.http.request import (
+    RELEASES,
+    Authenticator,
+    BodiesUnderWay,
+    HttpContext,
+    HttpLimits,
+    Shares,
+    address_of,
+    host_name,
+)
 from caseworker.platform.logs.redaction import without_keys
 from caseworker.platform.logs.trace_context import below_caller
 

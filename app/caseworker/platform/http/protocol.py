@@ -9,7 +9,7 @@ others.
 A connection is unidentified until it carries a request of an authenticated caller. Unidentified
 connections may use at most nine tenths of the limit. Beyond that, a new one replaces the oldest. A
 tenth more connections than the limit may be open: their requests wait for a slot of their tenant
-(:mod:`caseworker.api.api_request`).
+(:mod:`caseworker.platform.http.request`).
 
 A request that arrives in one piece costs only a comparison, because timers are set only for
 incomplete ones.
@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from caseworker.api.api_request import IDENTIFIED
-from caseworker.api.problems import (
+from caseworker.platform.fair_slots import queue_of, share_of
+from caseworker.platform.http.problems import (
     HEAD_TOO_LARGE,
     MALFORMED_REQUEST,
     REQUEST_TIMEOUT,
@@ -35,7 +35,7 @@ from caseworker.api.problems import (
     ProblemType,
     problem_response,
 )
-from caseworker.platform.fair_slots import queue_of, share_of
+from caseworker.platform.http.request import IDENTIFIED
 
 log = structlog.get_logger(__name__)
 

@@ -3,9 +3,9 @@
 import pytest
 from fastapi import Request
 
-from caseworker.api.api_request import anonymous_caller, is_loopback
-from caseworker.api.problems import ProblemError
 from caseworker.platform.caller import ANYBODY, LOCAL
+from caseworker.platform.http.problems import ProblemError
+from caseworker.platform.http.request import anonymous_caller, is_loopback
 
 
 def request(peer: str | None, **headers: str) -> Request:

@@ -8,16 +8,16 @@ from typing import Final, Protocol
 
 from fastapi import APIRouter, Request, Response
 
-from caseworker.api.api_request import AnonymousFrom, anonymous_caller, shown_credential
-from caseworker.api.documentation import answers, operation_id
-from caseworker.api.problems import (
+from caseworker.platform.caller import InvalidCredentialError
+from caseworker.platform.http.openapi import answers, operation_id
+from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
     CREDENTIAL_REFUSED,
     NOT_READY,
     ROUTE_NOT_FOUND,
     ProblemError,
 )
-from caseworker.platform.caller import InvalidCredentialError
+from caseworker.platform.http.request import AnonymousFrom, anonymous_caller, shown_credential
 
 router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
 

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from caseworker.api.json_text import is_storable
+from caseworker.platform.http.json_text import is_storable
 from caseworker.platform.validation import refusal
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NoReturn
 
-from caseworker.api.problems import MAX_VIOLATIONS, Violation
+from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation
 from caseworker.platform.validation import field_of
 
 _BOM = b"\xef\xbb\xbf"

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from caseworker.api.problems import (
+from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
     BODY_TOO_LARGE,
     CREDENTIAL_REFUSED,

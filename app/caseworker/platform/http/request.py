@@ -16,9 +16,19 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from caseworker.api.documentation import SCOPE, operation_id
-from caseworker.api.json_text import MalformedJsonError, UnstorableTextError, read_json
-from caseworker.api.problems import (
+from caseworker.platform.caller import (
+    ANYBODY,
+    LOCAL,
+    Caller,
+    CredentialRequiredError,
+    InvalidCredentialError,
+    Scope,
+    ScopeMissingError,
+)
+from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.http.json_text import MalformedJsonError, UnstorableTextError, read_json
+from caseworker.platform.http.openapi import SCOPE, operation_id
+from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
     BODY_TOO_LARGE,
     INVALID_REQUEST,
@@ -30,16 +40,6 @@ from caseworker.api.problems import (
     ProblemType,
     violations_of,
 )
-from caseworker.platform.caller import (
-    ANYBODY,
-    LOCAL,
-    Caller,
-    CredentialRequiredError,
-    InvalidCredentialError,
-    Scope,
-    ScopeMissingError,
-)
-from caseworker.platform.fair_slots import FairSlots
 
 IDENTIFIED: Final = "caseworker.identified"
 """ASGI scope key of a callback. It is called once the caller is authenticated, so that the
