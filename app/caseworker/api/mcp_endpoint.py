@@ -22,11 +22,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from caseworker.api.mcp_offers import Offers
-from caseworker.api.run_problems import TOO_MANY_PENDING_CANCELS
 from caseworker.platform.caller import Scope as AccessScope
 from caseworker.platform.http.problems import MALFORMED_BODY, ProblemError
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.errors import TooManyPendingCancelsError
+from caseworker.runs.http.problems import TOO_MANY_PENDING_CANCELS
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService
 

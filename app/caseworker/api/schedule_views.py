@@ -8,7 +8,6 @@ from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, Wra
 
 from caseworker.api.admission import CaseAdmission, GraphAdmission
 from caseworker.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
-from caseworker.api.webhook_views import require_secret
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.schedule import (
     NewSchedule,
@@ -24,6 +23,7 @@ from caseworker.features.schedules.timing import (
     InvalidCronError,
     Timing,
 )
+from caseworker.features.webhooks.views import require_secret
 from caseworker.platform.caller import Caller, Scope
 from caseworker.platform.http.field_types import Body, DocumentedAs, View, ZoneName
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation

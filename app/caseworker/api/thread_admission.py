@@ -21,7 +21,6 @@ from caseworker.api.admission import (
     requires_prices,
     unfit_values,
 )
-from caseworker.api.graph_problems import graph_violations
 from caseworker.api.run_body import GraphRunBody
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThreadBody
@@ -35,6 +34,7 @@ from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation, invalid
 from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.http.graph_problems import graph_violations
 from caseworker.runs.quotas import QuotaStore
 from caseworker.runs.run import DefinitionRef, NewRun, Run, RunKey, RunSource
 from caseworker.runs.service import new_run_id

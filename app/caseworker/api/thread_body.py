@@ -7,10 +7,10 @@ from pydantic import Field, StringConstraints, model_validator
 
 from caseworker.api.definition_body import AgentOrName, GraphOrName
 from caseworker.api.run_body import BudgetBody
-from caseworker.api.run_fields import CaseInput, MessageId, RunId, Seed, ThreadId
 from caseworker.nodes.agent.definition import MAX_TOOLS
 from caseworker.platform.http.field_types import STORABLE, Body, Instant, Query, Reason, ZoneName
 from caseworker.platform.validation import refusal
+from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, ThreadId
 
 ThreadIdPath = Annotated[ThreadId, Path(description="ID of the thread.")]
 MessageIdPath = Annotated[MessageId, Path(description="ID of the message.")]

@@ -18,32 +18,22 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from caseworker.api import definition_problems, run_problems, thread_problems
+from caseworker.api import definition_problems, thread_problems
 from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.event_stream import EventStreams
 from caseworker.api.mcp_endpoint import McpEndpoint
 from caseworker.api.mcp_offers import agent_tools, case_tools
-from caseworker.api.routes import (
-    agents,
-    approvals,
-    artifacts,
-    catalog,
-    events,
-    graphs,
-    keys,
-    quotas,
-    runs,
-    schedules,
-    threads,
-    traces,
-    webhooks,
-)
-from caseworker.api.run_examples import SERVER_SENT_EVENT_SCHEMA
+from caseworker.api.routes import agents, graphs, runs, schedules, threads, traces
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_admission import ThreadAdmission
+from caseworker.features.access import http as keys
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.keys import Keys
+from caseworker.features.approvals import http as approvals
+from caseworker.features.artifacts import http as artifacts
+from caseworker.features.catalog import http as catalog
+from caseworker.features.quotas import http as quotas
 from caseworker.features.threads.service import Chats
+from caseworker.features.webhooks import http as webhooks
 from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
 from caseworker.main.background import url_rules
 from caseworker.main.configuration import url_of
@@ -58,6 +48,10 @@ from caseworker.platform.http.application import build_api
 from caseworker.platform.http.problems import OF_EVERY_SERVICE, ProblemType
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http import events
+from caseworker.runs.http import problems as run_problems
+from caseworker.runs.http.event_stream import EventStreams
+from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch

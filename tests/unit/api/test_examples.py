@@ -12,12 +12,12 @@ from caseworker.api.definition_body import (
     NewGraphBody,
 )
 from caseworker.api.run_body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
-from caseworker.api.run_examples import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.runs.definitions import graph_of
 from caseworker.runs.graphs import GraphChecks
+from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.settings.schema import Settings
 from tests.support.limits import api_limits
 

@@ -9,10 +9,10 @@ from caseworker.api.definition_body import NewAgentBody
 from caseworker.api.definition_problems import AGENT_IN_USE, AGENT_NOT_FOUND
 from caseworker.api.definition_views import AgentDefinitionView, AgentList, RegisteredDefinition
 from caseworker.api.routes.definitions import REGISTERED, definition_routes
-from caseworker.api.run_examples import NEW_AGENTS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.openapi import NEW_AGENTS
 
 router = definition_routes(
     DefinitionKind.AGENT,

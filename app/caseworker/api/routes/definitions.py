@@ -13,13 +13,13 @@ from caseworker.api.definition_views import (
     GraphList,
     RegisteredDefinition,
 )
-from caseworker.api.run_problems import QUOTA_EXCEEDED
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.field_types import PageQuery
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.problems import QUOTA_EXCEEDED
 from caseworker.runs.run import DefinitionRef
 
 _WHERE = {"Location": {"description": "URL of the version.", "schema": {"type": "string"}}}

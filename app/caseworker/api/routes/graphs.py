@@ -14,11 +14,11 @@ from caseworker.api.definition_views import (
     Validation,
 )
 from caseworker.api.routes.definitions import REGISTERED, definition_routes
-from caseworker.api.run_examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_GRAPHS
 from caseworker.runs.run import DefinitionRef
 
 router = definition_routes(

@@ -19,18 +19,6 @@ from caseworker.api.run_body import (
     idempotency_key,
     wait_seconds,
 )
-from caseworker.api.run_examples import RUN_HEADERS, RUNS
-from caseworker.api.run_fields import RunIdPath
-from caseworker.api.run_problems import (
-    IDEMPOTENCY_MISMATCH,
-    QUEUE_FULL,
-    QUOTA_EXCEEDED,
-    RUN_CONFLICT,
-    RUN_NOT_ENDED,
-    RUN_NOT_FOUND,
-    TOO_MANY_PENDING_CANCELS,
-    rate_headers,
-)
 from caseworker.api.run_query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
 from caseworker.api.run_views import (
     CancelledRunsView,
@@ -41,12 +29,24 @@ from caseworker.api.run_views import (
     view_of,
 )
 from caseworker.api.services import ApiLimits
-from caseworker.api.webhook_views import require_secret
+from caseworker.features.webhooks.views import require_secret
 from caseworker.platform.caller import Scope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
 from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.http.fields import RunIdPath
+from caseworker.runs.http.openapi import RUN_HEADERS, RUNS
+from caseworker.runs.http.problems import (
+    IDEMPOTENCY_MISMATCH,
+    QUEUE_FULL,
+    QUOTA_EXCEEDED,
+    RUN_CONFLICT,
+    RUN_NOT_ENDED,
+    RUN_NOT_FOUND,
+    TOO_MANY_PENDING_CANCELS,
+    rate_headers,
+)
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey

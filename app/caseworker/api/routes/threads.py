@@ -7,20 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from caseworker.api.event_stream import EVENT_HEADERS, EventStreams, last_event_id
-from caseworker.api.routes.events import stream_of
 from caseworker.api.routes.runs import answer_of, awaited, shown
 from caseworker.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
-from caseworker.api.run_examples import EVENT_STREAM, RUN_HEADERS
-from caseworker.api.run_problems import (
-    IDEMPOTENCY_MISMATCH,
-    QUEUE_FULL,
-    QUOTA_EXCEEDED,
-    RUN_CONFLICT,
-    TOO_MANY_PENDING_CANCELS,
-    TOO_MANY_STREAMS,
-    rate_headers,
-)
 from caseworker.api.run_views import CancelReceipt, Links
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_admission import ThreadAdmission, hash_of
@@ -55,6 +43,18 @@ from caseworker.platform.http.field_types import PageQuery
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import IdempotencyMismatchError
+from caseworker.runs.http.event_stream import EVENT_HEADERS, EventStreams, last_event_id
+from caseworker.runs.http.events import stream_of
+from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
+from caseworker.runs.http.problems import (
+    IDEMPOTENCY_MISMATCH,
+    QUEUE_FULL,
+    QUOTA_EXCEEDED,
+    RUN_CONFLICT,
+    TOO_MANY_PENDING_CANCELS,
+    TOO_MANY_STREAMS,
+    rate_headers,
+)
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService
 

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from caseworker.api.artifact_views import (
+from caseworker.features.artifacts.keeping import ArtifactReading
+from caseworker.features.artifacts.views import (
     CONTENT,
     HEADERS,
     ArtifactList,
@@ -13,13 +14,12 @@ from caseworker.api.artifact_views import (
     headers_of,
     not_modified,
 )
-from caseworker.api.run_fields import RunIdPath
-from caseworker.api.run_problems import RUN_NOT_FOUND
-from caseworker.features.artifacts.keeping import ArtifactReading
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import ArtifactNotFoundError
+from caseworker.runs.http.fields import RunIdPath
+from caseworker.runs.http.problems import RUN_NOT_FOUND
 from caseworker.runs.run import RunKey
 
 ARTIFACT_NOT_FOUND = ProblemType(

@@ -5,7 +5,10 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.api.event_stream import (
+from caseworker.platform.caller import Scope
+from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.request import ApiRequest, api_router
+from caseworker.runs.http.event_stream import (
     EVENT_HEADERS,
     Batches,
     EventsPage,
@@ -15,12 +18,9 @@ from caseworker.api.event_stream import (
     last_event_id,
     wants_page,
 )
-from caseworker.api.run_examples import EVENT_STREAM
-from caseworker.api.run_fields import RunIdPath
-from caseworker.api.run_problems import RUN_NOT_FOUND, TOO_MANY_STREAMS
-from caseworker.platform.caller import Scope
-from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.request import ApiRequest, api_router
+from caseworker.runs.http.fields import RunIdPath
+from caseworker.runs.http.openapi import EVENT_STREAM
+from caseworker.runs.http.problems import RUN_NOT_FOUND, TOO_MANY_STREAMS
 from caseworker.runs.run import EventRecord, RunKey
 from caseworker.runs.service import RunService
 

@@ -5,9 +5,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.api.approval_views import ApprovalList, ApprovalView, DecisionBody
-from caseworker.api.run_fields import RunIdPath
-from caseworker.api.run_problems import RUN_NOT_FOUND
+from caseworker.features.approvals.views import ApprovalList, ApprovalView, DecisionBody
 from caseworker.platform.caller import Scope
 from caseworker.platform.http.field_types import PageQuery
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
@@ -25,6 +23,8 @@ from caseworker.runs.errors import (
     ApprovalNotFoundError,
     InvalidArgumentsError,
 )
+from caseworker.runs.http.fields import RunIdPath
+from caseworker.runs.http.problems import RUN_NOT_FOUND
 from caseworker.runs.run import RunKey
 
 APPROVAL_NOT_FOUND = ProblemType(

@@ -13,13 +13,13 @@ from pydantic import Field
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from caseworker.api.run_problems import TOO_MANY_STREAMS
 from caseworker.platform.caller import AccessRefusedError
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.field_types import Query, View
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import Shares
 from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.http.problems import TOO_MANY_STREAMS
 from caseworker.runs.ports import EventPage
 from caseworker.runs.run import EventRecord
 

@@ -6,7 +6,9 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.api.key_views import (
+from caseworker.features.access.authentication import Authentication
+from caseworker.features.access.keys import KeyConflictError, KeyNotFoundError, Keys
+from caseworker.features.access.views import (
     IssuedKeyView,
     KeyList,
     KeyQuery,
@@ -14,8 +16,6 @@ from caseworker.api.key_views import (
     NewKeyBody,
     RotateKeyBody,
 )
-from caseworker.features.access.authentication import Authentication
-from caseworker.features.access.keys import KeyConflictError, KeyNotFoundError, Keys
 from caseworker.platform.caller import Caller, CredentialRequiredError, Scope
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, Errors, ProblemType, invalid

@@ -7,12 +7,12 @@ from typing import Annotated, Self
 from fastapi import Path
 from pydantic import Field, StringConstraints, model_validator
 
-from caseworker.api.run_fields import RunId
 from caseworker.features.webhooks.delivery import Delivery, DeliveryPage, DeliveryStatus, SecretInfo
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.platform.http.field_types import Body, PageQuery, View
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import ApiRequest
+from caseworker.runs.http.fields import RunId
 
 MAX_OVERLAP_SECONDS = 7 * 86_400
 

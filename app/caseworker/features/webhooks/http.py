@@ -5,7 +5,10 @@ from typing import Annotated
 
 from fastapi import Query
 
-from caseworker.api.webhook_views import (
+from caseworker.features.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
+from caseworker.features.webhooks.postgres import PostgresWebhooks
+from caseworker.features.webhooks.signing import new_secret
+from caseworker.features.webhooks.views import (
     DeliveryIdPath,
     DeliveryList,
     DeliveryQuery,
@@ -15,9 +18,6 @@ from caseworker.api.webhook_views import (
     SecretList,
     SecretView,
 )
-from caseworker.features.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
-from caseworker.features.webhooks.postgres import PostgresWebhooks
-from caseworker.features.webhooks.signing import new_secret
 from caseworker.platform.caller import Scope
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import Errors, ProblemType

@@ -1,6 +1,6 @@
 """Routes that list the available tools, models and node types."""
 
-from caseworker.api.catalog_views import (
+from caseworker.features.catalog.views import (
     ModelList,
     NamedModelView,
     NodeTypeList,

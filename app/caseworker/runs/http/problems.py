@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-from caseworker.api.graph_problems import graph_refused
 from caseworker.core.budget.budget import json_number
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, Violation, invalid
 from caseworker.runs.errors import (
@@ -19,6 +18,7 @@ from caseworker.runs.errors import (
     SourceNotFoundError,
     TooManyPendingCancelsError,
 )
+from caseworker.runs.http.graph_problems import graph_refused
 from caseworker.runs.quotas import QuotaExceededError, RateState
 
 RUN_NOT_FOUND = ProblemType(
