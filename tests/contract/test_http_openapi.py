@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from caseworker.cli import cli
-from caseworker.main.server import PROBLEM_TYPES
+from caseworker.main.features import PROBLEM_TYPES
 from tests.support.api import Api, client_of, openapi_document
 from tests.support.artifacts import new_artifact, run_with_files
 from tests.support.openapi import ROUTES, WITHOUT_INPUT, documented_operations

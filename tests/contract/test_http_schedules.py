@@ -9,6 +9,7 @@ import pytest
 from psycopg import Connection
 
 from caseworker.features.access.keys import Keys
+from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.platform.caller import OPERATOR, Scope
 from tests.support.api import Api, client_of
 from tests.support.tenants import OPERATOR_KEY, Tenants
@@ -88,7 +89,7 @@ async def test_a_schedule_that_is_due_stays_due_when_it_is_changed(
 
 async def test_the_limit_of_schedules_counts_those_of_the_tenant_alone(api: Api) -> None:
     """A schedule that exists can still be changed."""
-    schedules = replace(api.background.schedules, max_schedules=1)
+    schedules = replace(api.services[PostgresSchedules], max_schedules=1)
     body = {"cron": "0 6 * * *", "run": RUN}
     app = api.app(schedules, bootstrap_key=OPERATOR_KEY)
     async with client_of(app) as client:

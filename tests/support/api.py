@@ -14,7 +14,9 @@ from fastapi import FastAPI
 
 from caseworker.api.services import ApiLimits
 from caseworker.features.access.authentication import Authentication
+from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.platform.http.health import PartState
@@ -48,6 +50,8 @@ class Api(Process):
         self.store: PostgresRuns = self._store
         self.journal: PostgresJournal = self._journal
         self.files: PostgresArtifacts = self._artifacts
+        self.keys = PostgresKeys(self._engines.work)
+        self.quotas: PostgresQuotas = self.services[PostgresQuotas]
         self.approval_store: PostgresApprovals = self._approvals
 
     def app(

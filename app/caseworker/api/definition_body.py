@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints
 
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
-from caseworker.platform.http.field_types import STORABLE, Body, DocumentedAs, named_like
+from caseworker.platform.http.field_types import STORABLE, BodyModel, DocumentedAs, named_like
 
 MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1
@@ -28,7 +28,7 @@ DefinitionName = Annotated[
 Version = Annotated[int, Field(ge=1, le=MAX_VERSION)]
 
 
-class DefinitionByName(Body):
+class DefinitionByName(BodyModel):
     """A reference to a registered graph or agent."""
 
     name: DefinitionName
@@ -53,14 +53,14 @@ AgentOrName = Annotated[dict[str, Any], DocumentedAs(AgentDefinition, Definition
 """An agent included in the request, or a reference to a registered one."""
 
 
-class NewAgentBody(Body):
+class NewAgentBody(BodyModel):
     """An agent to register under the name in its definition."""
 
     agent: InlineAgent
     """The agent definition. Its tools may include registered agents, by name."""
 
 
-class NewGraphBody(Body):
+class NewGraphBody(BodyModel):
     """A graph to register."""
 
     name: DefinitionName
@@ -72,7 +72,7 @@ class NewGraphBody(Body):
     """Purpose of the graph, as text."""
 
 
-class GraphToValidate(Body):
+class GraphToValidate(BodyModel):
     """A graph to validate."""
 
     graph: InlineGraph

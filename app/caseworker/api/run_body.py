@@ -26,7 +26,7 @@ from caseworker.api.definition_body import AgentOrName, GraphOrName
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
-from caseworker.platform.http.field_types import STORABLE, Body, Instant, Reason, ZoneName
+from caseworker.platform.http.field_types import STORABLE, BodyModel, Instant, Reason, ZoneName
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
@@ -126,7 +126,7 @@ ConcurrencyKey = Annotated[str, StringConstraints(min_length=1, max_length=200),
 EndType = Literal["run.cancelled", "run.completed", "run.failed", "run.halted"]
 
 
-class WebhookBody(Body):
+class WebhookBody(BodyModel):
     """Where to send a notification when the run ends.
 
     It is signed with the secret from `POST /webhooks/secret`.
@@ -138,7 +138,7 @@ class WebhookBody(Body):
     """The outcomes to announce; defaults to all."""
 
 
-class RunFields(Body):
+class RunFields(BodyModel):
     """Fields that all kinds of runs share."""
 
     run_id: RunId | None = None
@@ -233,7 +233,7 @@ class GraphRunBody(RunFields):
     messages: OfAgents = None
 
 
-class ChatMessage(Body):
+class ChatMessage(BodyModel):
     """A message of a conversation."""
 
     role: Literal["user", "assistant"]
@@ -268,7 +268,7 @@ class AgentRunBody(RunFields):
     graph: OfGraphs = None
 
 
-class FromRun(Body):
+class FromRun(BodyModel):
     """The run to resume from, and how much of it to import."""
 
     run_id: RunId
@@ -354,7 +354,7 @@ RunBody = Annotated[
 an ended run."""
 
 
-class CancelBody(Body):
+class CancelBody(BodyModel):
     """Options for cancelling a run."""
 
     reason: Reason | None = None

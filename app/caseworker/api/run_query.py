@@ -9,10 +9,10 @@ from starlette.datastructures import QueryParams
 
 from caseworker.platform.http.field_types import (
     STORABLE,
-    Body,
+    BodyModel,
     Instant,
     PageQuery,
-    Query,
+    QueryModel,
     Reason,
     StorableText,
 )
@@ -26,7 +26,7 @@ METADATA_PREFIX = "metadata."
 MAX_METADATA_FILTERS = 10
 
 
-class CancelQuery(Query):
+class CancelQuery(QueryModel):
     """Query parameters for cancelling a run."""
 
     reason: Reason | None = None
@@ -88,7 +88,7 @@ MAX_CANCELLED_AT_ONCE = 1000
 """Maximum number of runs that one request cancels. Each is cancelled in a separate transaction."""
 
 
-class CancelRunsBody(Body):
+class CancelRunsBody(BodyModel):
     """Filters for the runs to cancel.
 
     Only runs that have not ended are cancelled, and all given filters must match.
@@ -135,7 +135,7 @@ class CancelRunsBody(Body):
         return RunFilter(**fields, metadata=texts, limit=MAX_CANCELLED_AT_ONCE)
 
 
-class TraceQuery(Query):
+class TraceQuery(QueryModel):
     """Query parameters that determine how a trace is returned."""
 
     format: Literal["json", "explain", "otlp"] = "json"

@@ -23,9 +23,9 @@ from caseworker.features.schedules.timing import (
     InvalidCronError,
     Timing,
 )
-from caseworker.features.webhooks.views import require_secret
+from caseworker.features.webhooks.http import require_secret
 from caseworker.platform.caller import Caller, Scope
-from caseworker.platform.http.field_types import Body, DocumentedAs, View, ZoneName
+from caseworker.platform.http.field_types import BodyModel, DocumentedAs, View, ZoneName
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.validation import refusal
@@ -46,7 +46,7 @@ def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
     return body_of_kind(sent)
 
 
-class ScheduleBody(Body):
+class ScheduleBody(BodyModel):
     """The desired definition of a schedule."""
 
     cron: Annotated[

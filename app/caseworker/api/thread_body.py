@@ -8,7 +8,14 @@ from pydantic import Field, StringConstraints, model_validator
 from caseworker.api.definition_body import AgentOrName, GraphOrName
 from caseworker.api.run_body import BudgetBody
 from caseworker.nodes.agent.definition import MAX_TOOLS
-from caseworker.platform.http.field_types import STORABLE, Body, Instant, Query, Reason, ZoneName
+from caseworker.platform.http.field_types import (
+    STORABLE,
+    BodyModel,
+    Instant,
+    QueryModel,
+    Reason,
+    ZoneName,
+)
 from caseworker.platform.validation import refusal
 from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, ThreadId
 
@@ -16,7 +23,7 @@ ThreadIdPath = Annotated[ThreadId, Path(description="ID of the thread.")]
 MessageIdPath = Annotated[MessageId, Path(description="ID of the message.")]
 
 
-class NewThreadBody(Body):
+class NewThreadBody(BodyModel):
     """A thread to create, in which either an agent or a graph answers."""
 
     thread_id: ThreadId | None = None
@@ -42,7 +49,7 @@ class NewThreadBody(Body):
         return self
 
 
-class GoOnBody(Body):
+class GoOnBody(BodyModel):
     """Options for continuing an answer."""
 
     run_id: RunId | None = None
@@ -91,14 +98,14 @@ class MessageBody(EditBody):
     """ID of the answer that the message follows; defaults to the newest answer."""
 
 
-class CancelThreadBody(Body):
+class CancelThreadBody(BodyModel):
     """Options for cancelling the answers of a thread."""
 
     reason: Reason | None = None
     """Reason for cancelling the answers, shown in the receipts and in the traces."""
 
 
-class MessagesQuery(Query):
+class MessagesQuery(QueryModel):
     """Query parameters that select messages of a thread."""
 
     leaf: MessageId | None = None

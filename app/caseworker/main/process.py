@@ -13,21 +13,21 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from caseworker.api.run_views import view_of
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
-from caseworker.features.access.postgres import PostgresKeys
-from caseworker.features.artifacts.keeping import ArtifactLimits, ArtifactReading, RunArtifacts
+from caseworker.features.artifacts.keeping import ArtifactLimits, RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.feature import Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres import PostgresThreads
-from caseworker.main.access import authentication_of
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
-from caseworker.main.background import Background, queue_times
+from caseworker.main.features import open_features
 from caseworker.main.plugins import Toolbox, installed_functions
 from caseworker.main.telemetry import Telemetry
 from caseworker.models.gateway import ModelGateway
@@ -54,8 +54,10 @@ from caseworker.runs.postgres.listener import listen_for_workers
 from caseworker.runs.postgres.retention import PostgresRetention
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
-from caseworker.runs.queue.worker import QueueWorker, claims_at_once
+from caseworker.runs.queue.background import RESCUE_SECONDS, BackgroundWorker, JobRescue
+from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.retention import Record, Retention
+from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
@@ -109,22 +111,14 @@ class Process:
         usual = settings.quotas.quota
         self.definitions = PostgresDefinitions(self._engines, self._heads, usual)
         self.threads = PostgresThreads(self._engines, usual)
-        self.keys = PostgresKeys(self._engines.work)
-        self.authentication = authentication_of(settings.auth, self.keys)
-        self.quotas = PostgresQuotas(self._engines.work, usual)
         self._artifacts = PostgresArtifacts(self._engines)
-        self.artifacts = ArtifactReading(self._artifacts)
         self._approvals = PostgresApprovals(self._engines, self._dispatch)
-        self.approvals = RunApprovals(self._approvals)
         self._pool = BlockingPool()
         self.catalog = build_catalog(
             settings, self.models, self.tools, self._toolbox, installed_functions()
         )
         self.telemetry = Telemetry(settings.telemetry)
         self._executor = self._build_executor() if executes else None
-        page = partial(MetricsPage, engines=self._engines, executor=self._executor)
-        page = partial(page, quotas=self.quotas, unlimited=settings.retention.unlimited)
-        self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
         self._watch = EventWatch(
             url,
             self._patience,
@@ -134,19 +128,35 @@ class Process:
         self._heartbeat: Heartbeat | None = None
         self._queue: QueueWorker | None = None
         self.runs = RunService(self._store, self._executor, self.telemetry.observers)
-        self.payloads = PayloadReading(
+        payloads = PayloadReading(
             self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
         )
-        self.background = Background(
-            settings,
-            url,
+
+        async def shown(run: Run) -> Mapping[str, Any]:
+            return (await view_of(run, "", payloads)).model_dump(mode="json")
+
+        offered = (
+            self.runs,
+            payloads,
+            RunApprovals(self._approvals),
+            self.tools,
+            self.models,
+            self.catalog,
+        )
+        self.parts = Parts(
+            settings=settings,
             engines=self._engines,
             dispatch=self._dispatch,
-            runs=self.runs,
-            payloads=self.payloads,
             limits=store_limits(settings),
             observers=self.telemetry.observers,
+            shown=shown,
+            services={type(each): each for each in offered},
         )
+        self.services, self._features = open_features(self.parts)
+        page = partial(MetricsPage, engines=self._engines, executor=self._executor)
+        page = partial(page, quotas=self.services[PostgresQuotas])
+        page = partial(page, unlimited=settings.retention.unlimited)
+        self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
         self._loops = Loops()
         self._closing = False
 
@@ -200,7 +210,9 @@ class Process:
         await self._heads.stop()
         await self.models.aclose()
         await self._engines.dispose()
-        await self.background.aclose()
+        for feature in self._features:
+            if feature.close is not None:
+                await feature.close()
         self._pool.close()
         await self._toolbox.aclose()
         await self.telemetry.aclose()
@@ -310,7 +322,7 @@ class Process:
         kept = self.settings.retention
         retention = Retention(
             store=PostgresRetention(self._engines),
-            quotas=self.quotas,
+            quotas=self.services[PostgresQuotas],
             days={record: getattr(kept, f"{record.value}_days") for record in Record},
             unlimited=kept.unlimited,
             sweep_seconds=kept.sweep_seconds,
@@ -320,7 +332,21 @@ class Process:
         self._loops.keep("listener", listener)
         self._loops.keep("queue", self._queue.run)
         self._loops.keep("retention", retention.run)
-        self.background.keep(self._loops, self._patience)
+        for feature in self._features:
+            for name, loop in feature.loops.items():
+                self._loops.keep(name, loop)
+        queues = {name: it for feature in self._features for name, it in feature.queues.items()}
+        background = BackgroundWorker(
+            url=self._url, queues=queues, times=queue_times(self.settings), patience=patience
+        )
+        rescue = JobRescue(
+            pool=self._engines.work,
+            queues=queues,
+            interval_seconds=min(RESCUE_SECONDS, worker.stale_after_seconds),
+            stale_seconds=worker.stale_after_seconds,
+        )
+        self._loops.keep("background", background.run)
+        self._loops.keep("rescue of jobs", rescue.run)
 
 
 def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartState:
@@ -386,6 +412,16 @@ def executor_limits(settings: Settings) -> ExecutorLimits:
         max_attempts=worker.max_attempts,
         max_parallel_steps=worker.max_parallel_steps,
         values=value_limits(settings),
+    )
+
+
+def queue_times(settings: Settings) -> QueueTimes:
+    """Return the intervals at which a process polls the job queue and sends heartbeats."""
+    worker = settings.worker
+    return QueueTimes(
+        poll=worker.poll_seconds,
+        heartbeat=worker.heartbeat_seconds,
+        stale=worker.stale_after_seconds,
     )
 
 

@@ -18,25 +18,18 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from caseworker.api import definition_problems, thread_problems
 from caseworker.api.admission import CaseAdmission, GraphAdmission
 from caseworker.api.mcp_endpoint import McpEndpoint
 from caseworker.api.mcp_offers import agent_tools, case_tools
-from caseworker.api.routes import agents, graphs, runs, schedules, threads, traces
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_admission import ThreadAdmission
-from caseworker.features.access import http as keys
 from caseworker.features.access.authentication import Authentication
-from caseworker.features.access.keys import Keys
-from caseworker.features.approvals import http as approvals
-from caseworker.features.artifacts import http as artifacts
-from caseworker.features.catalog import http as catalog
-from caseworker.features.quotas import http as quotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads.service import Chats
-from caseworker.features.webhooks import http as webhooks
+from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
-from caseworker.main.background import url_rules
 from caseworker.main.configuration import url_of
+from caseworker.main.features import FEATURES, PROBLEM_TYPES, RUNS, open_features
 from caseworker.main.lifetime import end_undisturbed, run_to_end
 from caseworker.main.process import Process, allowed_hosts, collect_garbage_seldom
 from caseworker.main.supervisor import WorkerSlot
@@ -45,11 +38,8 @@ from caseworker.models.gateway import ModelGateway
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
-from caseworker.platform.http.problems import OF_EVERY_SERVICE, ProblemType
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.http import events
-from caseworker.runs.http import problems as run_problems
 from caseworker.runs.http.event_stream import EventStreams
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
 from caseworker.runs.service import RunService
@@ -66,39 +56,6 @@ Started = Callable[[str], Awaitable[None]]
 """Callback that is called with the server's URL once it accepts requests."""
 
 
-_PARTS = (
-    traces,
-    events,
-    artifacts,
-    approvals,
-    threads,
-    graphs,
-    agents,
-    keys,
-    quotas,
-    schedules,
-    webhooks,
-    catalog,
-)
-_ERRORS = (
-    run_problems,
-    definition_problems,
-    thread_problems,
-    artifacts,
-    approvals,
-    keys,
-    schedules,
-    webhooks,
-)
-PROBLEM_TYPES = frozenset(
-    kind
-    for part in _ERRORS
-    for kind in (*part.ERRORS.values(), *getattr(part, "PROBLEMS", ()))
-    if isinstance(kind, ProblemType)
-).union(OF_EVERY_SERVICE)
-"""All problem types that the service may return."""
-
-
 def build_app(
     process: Process,
     *,
@@ -113,64 +70,50 @@ def build_app(
     ``services`` and ``options`` replace those of the process.
     """
     limits = limits or api_limits(process.settings)
+    number = options.get("version", version("caseworker"))
+    found = {**api_services(process, limits, services), **services}
     usual: dict[str, Any] = {
-        "authentication": process.authentication,
+        "authentication": found[Authentication],
         "readiness": process,
         "metrics": process.telemetry.metrics if metrics else None,
         "requests": process.telemetry.requests,
-        "version": version("caseworker"),
+        "version": number,
         "lifespan": lambda _: process.opened(),
         "telemetry": process.telemetry.of_requests,
     }
-    used = api_services(process, limits, services)
-    used[Authentication] = options.get("authentication", process.authentication)
-    number = options.get("version", usual["version"])
     return build_api(
-        # They are matched in order, so the most frequent ones come first.
         [
-            *runs.router.routes,
+            *RUNS.routes,  # the most frequent ones come first
             *viewer_routes(),
-            *(route for part in _PARTS for route in part.router.routes),
+            *(route for feature in FEATURES if feature is not RUNS for route in feature.routes),
             Route("/mcp", McpEndpoint(number, (case_tools, agent_tools)), include_in_schema=False),
         ],
-        errors={error: kind for part in _ERRORS for error, kind in part.ERRORS.items()},
+        errors={error: kind for each in FEATURES for error, kind in each.errors.items()},
         problems=PROBLEM_TYPES,
         schemas={"ServerSentEvent": SERVER_SENT_EVENT_SCHEMA},
-        services=used,
+        services=found,
         limits=limits,
         **{**usual, **options},
     )
 
 
 def api_services(process: Process, limits: ApiLimits, given: Mapping[type, Any]) -> dict[type, Any]:
-    """Return the services that the API routes call, by type; those ``given`` replace others."""
+    """Return the services that routes call, by type; those ``given`` replace services."""
+    services = open_features(process.parts, given)[0] if given else process.services
     found: dict[type, Any] = {
-        type(each): each
-        for each in (
-            limits,
-            process.keys,
-            process.runs,
-            process.payloads,
-            process.artifacts,
-            process.approvals,
-            process.tools,
-            process.models,
-            process.catalog,
-            process.quotas,
-            process.background.webhooks,
-            process.background.schedules,
-            Keys(process.keys),
-            EventStreams(limits.max_event_streams),
-            Definitions(process.definitions, process.catalog, limits.of_graphs),
-        )
+        **services,
+        ApiLimits: limits,
+        EventStreams: EventStreams(limits.max_event_streams),
+        Definitions: Definitions(process.definitions, process.catalog, limits.of_graphs),
+        **given,
     }
-    found |= given
     models, definitions = found[ModelGateway].table, found[Definitions]
     has_cases = any(each["name"] == "case" for each in process.catalog.describe())
     found[CaseAdmission] = CaseAdmission(limits, found[ToolDispatch], models, installed=has_cases)
     graph_runs = found[GraphAdmission] = GraphAdmission(limits, definitions, models)
     found[Chats] = Chats(process.threads, found[RunService])
-    found[ThreadAdmission] = ThreadAdmission(limits, definitions, graph_runs, process.quotas)
+    quotas = found[PostgresQuotas]
+    found[ThreadAdmission] = ThreadAdmission(limits, definitions, graph_runs, quotas)
     return found
 
 
@@ -324,7 +267,7 @@ def api_limits(settings: Settings) -> ApiLimits:
         allowed_hosts=allowed_hosts(settings),
         cors_origins=frozenset(settings.server.cors_origins),
         max_delay_days=settings.admission.max_delay_days,
-        webhook_urls=url_rules(settings),
+        webhook_urls=url_rules(settings.webhooks),
         max_wait_seconds=int(settings.server.request_timeout_seconds),
         anonymous=settings.auth.anonymous,
         logs_requests=settings.logging.access,

@@ -16,14 +16,18 @@ PLACES = 8
 TIMES = QueueTimes(poll=0.2, heartbeat=10, stale=60)
 
 
+async def none_lost(*, late_seconds: float) -> int:
+    return 0
+
+
 @asynccontextmanager
 async def working(url: str, task: Task) -> AsyncIterator[None]:
     """Process the jobs of the queue during the block."""
     worker = BackgroundWorker(
         url=url,
         queues={
-            "errands": BackgroundQueue(tasks={"errand": task}, at_once=PLACES),
-            "chimes": BackgroundQueue(tasks={"chime": task}, at_once=1),
+            "errands": BackgroundQueue(tasks={"errand": task}, at_once=PLACES, rescue=none_lost),
+            "chimes": BackgroundQueue(tasks={"chime": task}, at_once=1, rescue=none_lost),
         },
         times=TIMES,
         patience=pool_sizes().patience,

@@ -29,7 +29,7 @@ from caseworker.api.run_views import (
     view_of,
 )
 from caseworker.api.services import ApiLimits
-from caseworker.features.webhooks.views import require_secret
+from caseworker.features.webhooks.http import require_secret
 from caseworker.platform.caller import Scope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers

@@ -13,7 +13,7 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName
 from caseworker.platform.caller import TENANT_FORM, Scope
-from caseworker.platform.http.field_types import Body, View
+from caseworker.platform.http.field_types import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
@@ -28,7 +28,7 @@ MAX_MODELS = 100
 Dollars = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
-class QuotaBody(Body):
+class QuotaBody(BodyModel):
     """A quota for a tenant. Omitted limits are unlimited."""
 
     max_running: Runs | None = None

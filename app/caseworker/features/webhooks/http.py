@@ -1,27 +1,144 @@
 """Admin routes for a tenant's webhooks: signing secrets and deliveries."""
 
+from dataclasses import asdict
+from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Self
 
-from fastapi import Query
+from fastapi import Path, Query
+from pydantic import Field, StringConstraints, model_validator
 
-from caseworker.features.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
+from caseworker.features.webhooks.delivery import (
+    Delivery,
+    DeliveryNotFoundError,
+    DeliveryPage,
+    DeliveryPendingError,
+    DeliveryStatus,
+    SecretInfo,
+)
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.signing import new_secret
-from caseworker.features.webhooks.views import (
-    DeliveryIdPath,
-    DeliveryList,
-    DeliveryQuery,
-    DeliveryView,
-    NewSecret,
-    NewSecretBody,
-    SecretList,
-    SecretView,
-)
 from caseworker.platform.caller import Scope
+from caseworker.platform.http.field_types import BodyModel, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.problems import Errors, ProblemType
+from caseworker.platform.http.problems import Errors, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
+from caseworker.runs.http.fields import RunId
+
+MAX_OVERLAP_SECONDS = 7 * 86_400
+
+DeliveryIdPath = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9a-f-]{36}$"),
+    Path(description="ID of the delivery; sent as `webhook-id` with each attempt."),
+]
+
+
+class NewSecretBody(BodyModel):
+    """Options for rotating the signing secret."""
+
+    previous_valid_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_SECONDS)] = 86_400
+    """Seconds for which the previous secret also signs; 0 ends it immediately."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_empty(cls, sent: object) -> object:
+        return {} if sent is None else sent
+
+
+class DeliveryQuery(PageQuery):
+    """Filters for a list of deliveries. All given filters must match."""
+
+    status: DeliveryStatus | None = None
+    """Return only deliveries with this status. `dead` means that the delivery failed
+    permanently."""
+    run_id: RunId | None = None
+    """Return only deliveries for this run."""
+
+
+class SecretView(View):
+    """A signing secret, without its value."""
+
+    version: int
+    created_at: datetime
+    expires_at: datetime | None
+    """Time at which the secret stops signing; null for the newest secret."""
+
+
+class NewSecret(SecretView):
+    """A new signing secret; its value is shown only once."""
+
+    secret: str
+    """Value of the secret, with which receivers verify signatures."""
+
+    @classmethod
+    def of(cls, info: SecretInfo, secret: str) -> Self:
+        """Return the view of a new secret, including its value."""
+        return cls(secret=secret, **asdict(info))
+
+
+class SecretList(View):
+    """The active signing secrets, newest first."""
+
+    secrets: list[SecretView]
+
+
+class DeliveryView(View):
+    """A webhook delivery that reports the end of a run, and its state."""
+
+    delivery_id: str
+    """ID of the delivery, sent as the header `webhook-id` in every attempt."""
+    run_id: str
+    type: str
+    """Event type, such as `run.completed`."""
+    url: str
+    """URL of the receiver, without the query, which may contain a secret."""
+    status: DeliveryStatus
+    """Status of the delivery; `dead` means that it failed permanently."""
+    attempts: int
+    created_at: datetime
+    due_at: datetime | None
+    """Time at which the next attempt is due or the current attempt times out; null after the last
+    attempt."""
+    last_attempt_at: datetime | None
+    last_status_code: int | None
+    """HTTP status of the receiver's latest response; null if it has not responded."""
+    last_error: str | None
+    delivered_at: datetime | None
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> Self:
+        """Return the view of a delivery."""
+        names = (name for name in cls.model_fields if name != "url")
+        return cls(
+            url=delivery.url.partition("?")[0], **{name: getattr(delivery, name) for name in names}
+        )
+
+
+class DeliveryList(View):
+    """A page of deliveries, newest first."""
+
+    deliveries: list[DeliveryView]
+    next_cursor: str | None
+    """Cursor of the next page; null on the last page."""
+
+    @classmethod
+    def of(cls, page: DeliveryPage) -> Self:
+        """Return the view of a page of deliveries."""
+        views = [DeliveryView.of(delivery) for delivery in page.deliveries]
+        return cls(deliveries=views, next_cursor=page.next_cursor)
+
+
+async def require_secret(request: ApiRequest) -> None:
+    """Check that the caller's tenant has a secret to sign webhooks with.
+
+    Raises:
+        ProblemError: the caller's tenant has no signing secret.
+    """
+    if not await request.service(PostgresWebhooks).secrets(request.caller.tenant):
+        message = "The tenant has no webhook signing secret. Create one with POST /webhooks/secret."
+        raise invalid("webhook", message)
+
 
 DELIVERY_NOT_FOUND = ProblemType(
     slug="delivery-not-found",

@@ -22,7 +22,7 @@ from caseworker.platform.http.json_text import is_storable
 from caseworker.platform.validation import refusal
 
 
-class Body(BaseModel):
+class BodyModel(BaseModel):
     """Base model for request bodies. Types are strict, and unknown fields are rejected."""
 
     model_config = ConfigDict(
@@ -30,7 +30,7 @@ class Body(BaseModel):
     )
 
 
-class Query(BaseModel):
+class QueryModel(BaseModel):
     """Base model for query parameters. Unknown parameters are rejected."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -142,7 +142,7 @@ Reason = Annotated[str, StringConstraints(max_length=MAX_REASON_CHARS), STORABLE
 Cursor = Annotated[str, StringConstraints(max_length=512), STORABLE]
 
 
-class PageQuery(Query):
+class PageQuery(QueryModel):
     """Query parameters that select a page of a list."""
 
     limit: Annotated[int, Field(ge=1, le=200)] = 50

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from caseworker.platform.caller import AccessRefusedError
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.http.field_types import Query, View
+from caseworker.platform.http.field_types import QueryModel, View
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import Shares
 from caseworker.runs.errors import RunNotFoundError
@@ -53,7 +53,7 @@ class EventStreams(Shares):
         super().__init__(size, TOO_MANY_STREAMS)
 
 
-class EventsQuery(Query):
+class EventsQuery(QueryModel):
     """Query parameters that select events of a run."""
 
     after: Annotated[int, Field(ge=0, le=MAX_SEQ)] = 0

@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import procrastinate
 import structlog
@@ -30,6 +31,15 @@ from caseworker.runs.queue.worker import (
 log = structlog.get_logger(__name__)
 
 Task = Callable[..., Awaitable[None]]
+
+
+class Rescue(Protocol):
+    """Queues jobs for work whose job was lost."""
+
+    async def __call__(self, *, late_seconds: float) -> int:
+        """Queue a job for each piece of work overdue by ``late_seconds``; return their number."""
+        ...
+
 
 CONNECTIONS = 2
 """Maximum number of database connections of a worker; a job holds none while it executes."""
@@ -68,6 +78,8 @@ class BackgroundQueue:
     at_once: int
     """Maximum number of concurrent jobs from this queue, so that slow jobs do not delay other
     queues."""
+    rescue: Rescue
+    """Queues new jobs for due work whose job, or whose process, was lost."""
 
 
 class SharedJobManager(CapacityAwareJobManager):
@@ -151,10 +163,9 @@ class JobRescue:
     """Queues a new job for due work whose job, or whose process, was lost."""
 
     pool: Pool
-    rescues: Mapping[str, Callable[[], Awaitable[int]]]
-    """Function for each queue that finds such work, queues jobs for it, and returns their
-    number."""
+    queues: Mapping[str, BackgroundQueue]
     interval_seconds: float
+    """Seconds between two searches. Work that is late by as much counts as lost."""
     stale_seconds: float
     """Seconds without a heartbeat after which a worker's jobs are taken away from it."""
 
@@ -168,9 +179,9 @@ class JobRescue:
                 continue
 
     async def _look(self) -> None:
-        for queue, rescue in self.rescues.items():
+        for name, queue in self.queues.items():
             async with transaction(self.pool) as connection:
-                stalled = (queue, self.stale_seconds)
+                stalled = (name, self.stale_seconds)
                 await connection.exec_driver_sql(DELETE_STALLED_JOBS, stalled)
-            if count := await rescue():
-                log.warning("jobs.rescued", queue=queue, count=count)
+            if count := await queue.rescue(late_seconds=self.interval_seconds):
+                log.warning("jobs.rescued", queue=name, count=count)

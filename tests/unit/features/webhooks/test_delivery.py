@@ -20,11 +20,11 @@ from caseworker.features.webhooks.delivery import (
     message_of,
     verdict_of,
 )
+from caseworker.features.webhooks.feature import delivery_limits
 from caseworker.features.webhooks.signing import SecretBox, new_secret, signed_headers
-from caseworker.main.background import delivery_limits
 from caseworker.settings.schema import Settings
 
-POLICY = delivery_limits(Settings()).retry
+POLICY = delivery_limits(Settings().webhooks).retry
 BODY = '{"type":"run.completed","text":"naïve ✓"}'.encode()
 
 
@@ -109,9 +109,9 @@ async def test_a_message_that_nothing_signs_is_not_sent() -> None:
     store, runs, sender = AsyncMock(), AsyncMock(), AsyncMock()
     store.begin.return_value = Attempt(delivery, SecretBox("k" * 32).opened(["sealed"]))
 
-    await Deliveries(store, sender, runs, AsyncMock(), delivery_limits(Settings())).deliver(
-        "a", "d"
-    )
+    await Deliveries(
+        store, sender, runs, AsyncMock(), delivery_limits(Settings().webhooks)
+    ).deliver("a", "d")
 
     sender.send.assert_not_called()
     [end] = store.end.call_args_list

@@ -1,20 +1,26 @@
-"""Set up the service's authentication from the settings."""
+"""The feature ``access``: API keys, tokens, and the authentication of callers."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
+from caseworker.features.access import http
 from caseworker.features.access.authentication import Authentication, TokenVerifier
-from caseworker.features.access.keys import KeyStore
-from caseworker.settings.schema import AuthSettings, JwtSettings
+from caseworker.features.access.keys import Keys
+from caseworker.features.access.postgres import PostgresKeys
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.settings.schema import JwtSettings
 
 
-def authentication_of(settings: AuthSettings, keys: KeyStore) -> Authentication:
-    """Return the authentication that accepts API keys, the bootstrap key and JWTs."""
+def open_access(parts: Parts) -> Opened:
+    """Build the key management, and the authentication that accepts keys and JWTs."""
+    store, settings = PostgresKeys(parts.engines.work), parts.settings.auth
     secret = settings.bootstrap_key
-    return Authentication(
-        keys,
+    authentication = Authentication(
+        store,
         bootstrap_key=None if secret is None else secret.get_secret_value(),
         tokens=_tokens(settings.jwt),
     )
+    return Opened(services=[Keys(store), authentication])
 
 
 def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
@@ -45,3 +51,8 @@ def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
         leeway_seconds=jwt.leeway_seconds,
     )
     return IssuedTokens(rules, IssuerKeys(fetch))
+
+
+ACCESS: Final = Feature(
+    name="access", routes=http.router.routes, errors=http.ERRORS, open=open_access
+)

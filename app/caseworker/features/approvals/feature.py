@@ -1,0 +1,8 @@
+"""The feature ``approvals``: questions of runs that people decide."""
+
+from typing import Final
+
+from caseworker.features.approvals import http
+from caseworker.features.feature import Feature
+
+APPROVALS: Final = Feature(name="approvals", routes=http.router.routes, errors=http.ERRORS)

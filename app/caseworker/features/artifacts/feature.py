@@ -1,0 +1,18 @@
+"""The feature ``artifacts``: files that runs create."""
+
+from typing import Final
+
+from caseworker.features.artifacts import http
+from caseworker.features.artifacts.keeping import ArtifactReading
+from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.feature import Feature, Opened, Parts
+
+
+def open_artifacts(parts: Parts) -> Opened:
+    """Build the service that reads artifacts."""
+    return Opened(services=[ArtifactReading(PostgresArtifacts(parts.engines))])
+
+
+ARTIFACTS: Final = Feature(
+    name="artifacts", routes=http.router.routes, errors=http.ERRORS, open=open_artifacts
+)

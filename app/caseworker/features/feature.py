@@ -1,0 +1,75 @@
+"""A feature as data: its routes, errors, services, loops, retention and tables.
+
+``caseworker.main`` has the list of all features. It opens each of them once per process.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from starlette.routing import BaseRoute
+
+from caseworker.platform.http.problems import Errors, ProblemType
+from caseworker.platform.postgres.engines import Engines
+from caseworker.runs.observing import RunObservers
+from caseworker.runs.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.queue.background import BackgroundQueue
+from caseworker.runs.run import Run
+from caseworker.settings.schema import Settings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a process offers to its features."""
+
+    settings: Settings
+    engines: Engines
+    dispatch: QueueDispatch
+    limits: StoreLimits
+    """Limits for storing runs."""
+    observers: RunObservers
+    shown: Callable[[Run], Awaitable[Mapping[str, Any]]]
+    """Function that returns the public representation of a run."""
+    services: Mapping[type, Any]
+    """Services of the process and of the features before, by type."""
+
+    def service(self, of: type[T]) -> T:
+        """Return the service of this type."""
+        return cast("T", self.services[of])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The parts of a feature in one process."""
+
+    services: Sequence[object] = ()
+    """Services that routes and other features find by their type."""
+    queues: Mapping[str, BackgroundQueue] = field(default_factory=dict)
+    """Queues by name, whose jobs every process that executes runs takes."""
+    loops: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    """Loops by name, for every process that executes runs."""
+    close: Callable[[], Awaitable[None]] | None = None
+    """Called when the process ends, after its loops have stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """A capability of the service in a folder of its own."""
+
+    name: str
+    routes: Sequence[BaseRoute] = ()
+    errors: Errors = field(default_factory=dict)
+    """Problem types by the errors that the feature raises."""
+    problems: Sequence[ProblemType] = ()
+    """Problem types of the feature that are not values of ``errors``."""
+    open: Callable[[Parts], Opened] = lambda parts: Opened()
+    """Function that builds the services of the feature for a process; it performs no I/O."""
+
+    @property
+    def problem_types(self) -> Sequence[ProblemType]:
+        """All problem types of the feature."""
+        mapped = (kind for kind in self.errors.values() if isinstance(kind, ProblemType))
+        return (*mapped, *self.problems)

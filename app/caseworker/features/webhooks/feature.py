@@ -1,0 +1,64 @@
+"""The feature ``webhooks``: messages about the end of runs."""
+
+from typing import Final
+
+from caseworker.core.budget.retry import JITTER, RetryPolicy
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.features.webhooks import http
+from caseworker.features.webhooks.addresses import UrlRules
+from caseworker.features.webhooks.delivery import Deliveries, DeliveryLimits
+from caseworker.features.webhooks.postgres import PostgresWebhooks
+from caseworker.features.webhooks.sender import WebhookSender
+from caseworker.features.webhooks.signing import SecretBox
+from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
+from caseworker.runs.queue.background import BackgroundQueue
+from caseworker.runs.service import RunService
+from caseworker.settings.schema import WebhookSettings
+
+RETRY_FACTOR: Final = 4.0
+
+
+def open_webhooks(parts: Parts) -> Opened:
+    """Build the store of deliveries, and the queue that delivers them."""
+    settings = parts.settings.webhooks
+    key = settings.encryption_key
+    box = SecretBox(None if key is None else key.get_secret_value())
+    store = PostgresWebhooks(parts.engines, parts.dispatch, box)
+    sender = WebhookSender(url_rules(settings), timeout_seconds=settings.timeout_seconds)
+    deliveries = Deliveries(
+        store,
+        sender,
+        parts.service(RunService),
+        parts.shown,
+        delivery_limits(settings),
+        parts.observers.span_of,
+    )
+    queue = BackgroundQueue(
+        tasks={DELIVER: deliveries.deliver}, at_once=settings.max_parallel, rescue=store.rescue
+    )
+    return Opened(services=[store], queues={WEBHOOKS_QUEUE: queue}, close=sender.aclose)
+
+
+def url_rules(settings: WebhookSettings) -> UrlRules:
+    """Return the configured rules that webhook URLs must follow."""
+    return UrlRules(allow_http=settings.allow_http, allow_private=settings.allow_private)
+
+
+def delivery_limits(settings: WebhookSettings) -> DeliveryLimits:
+    """Return the retry policy, timeout and size limit for webhook deliveries."""
+    return DeliveryLimits(
+        retry=RetryPolicy(
+            max_retries=settings.max_attempts - 1,
+            base_seconds=settings.first_retry_seconds,
+            factor=RETRY_FACTOR,
+            jitter=JITTER,
+            max_delay_seconds=settings.longest_retry_seconds,
+        ),
+        timeout_seconds=settings.timeout_seconds,
+        max_body_bytes=settings.max_body_kb * 1024,
+    )
+
+
+WEBHOOKS: Final = Feature(
+    name="webhooks", routes=http.router.routes, errors=http.ERRORS, open=open_webhooks
+)
