@@ -23,13 +23,13 @@ from caseworker.features.schedules.timing import (
     InvalidCronError,
     Timing,
 )
-from caseworker.features.webhooks.http import require_secret
 from caseworker.platform.caller import Caller, Scope
 from caseworker.platform.http.field_types import BodyModel, DocumentedAs, View, ZoneName
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.validation import refusal
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.run import NewRun
 
 _OF_ONE_RUN = ("run_id", "start_at", "deadline")
@@ -167,7 +167,7 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
     tenant = request.caller.tenant
     try:
         if body.webhook is not None:
-            await require_secret(request)
+            await request.service(WebhookCheck).require_secret(tenant)
         if isinstance(body, CaseBody):
             request.require_small()
             new = request.service(CaseAdmission).new_run(body, tenant, None)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a process offers to its features."""
+    """Parts of a process that features are built from."""
 
     settings: Settings
     engines: Engines
@@ -57,7 +57,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A capability of the service in a folder of its own."""
+    """A capability of the service; its code is in one folder."""
 
     name: str
     routes: Sequence[BaseRoute] = ()

@@ -98,7 +98,7 @@ def build_app(
 
 
 def api_services(process: Process, limits: ApiLimits, given: Mapping[type, Any]) -> dict[type, Any]:
-    """Return the services that routes call, by type; those ``given`` replace services."""
+    """Return the services that routes call, by type; ``given`` replaces some of them."""
     services = open_features(process.parts, given)[0] if given else process.services
     found: dict[type, Any] = {
         **services,

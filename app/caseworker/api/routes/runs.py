@@ -29,13 +29,12 @@ from caseworker.api.run_views import (
     view_of,
 )
 from caseworker.api.services import ApiLimits
-from caseworker.features.webhooks.http import require_secret
 from caseworker.platform.caller import Scope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.http.fields import RunIdPath
+from caseworker.runs.http.fields import RunIdPath, WebhookCheck
 from caseworker.runs.http.openapi import RUN_HEADERS, RUNS
 from caseworker.runs.http.problems import (
     IDEMPOTENCY_MISMATCH,
@@ -222,7 +221,7 @@ async def _accepted(
 ) -> Accepted:
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
     if body.webhook is not None:
-        await require_secret(request)
+        await request.service(WebhookCheck).require_secret(tenant)
     if isinstance(body, GoingOnBody):
         return await _accepted_from(body, request, key)
     if isinstance(body, CaseBody):

@@ -10,12 +10,16 @@ from caseworker.features.webhooks.delivery import Deliveries, DeliveryLimits
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import SecretBox
+from caseworker.platform.http.problems import invalid
+from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import WebhookSettings
 
 RETRY_FACTOR: Final = 4.0
+
+_UNSIGNED = "The tenant has no webhook signing secret. Create one with POST /webhooks/secret."
 
 
 def open_webhooks(parts: Parts) -> Opened:
@@ -36,7 +40,13 @@ def open_webhooks(parts: Parts) -> Opened:
     queue = BackgroundQueue(
         tasks={DELIVER: deliveries.deliver}, at_once=settings.max_parallel, rescue=store.rescue
     )
-    return Opened(services=[store], queues={WEBHOOKS_QUEUE: queue}, close=sender.aclose)
+
+    async def require_secret(tenant: str) -> None:
+        if not await store.secrets(tenant):
+            raise invalid("webhook", _UNSIGNED)
+
+    check = WebhookCheck(require_secret)
+    return Opened(services=[store, check], queues={WEBHOOKS_QUEUE: queue}, close=sender.aclose)
 
 
 def url_rules(settings: WebhookSettings) -> UrlRules:

@@ -21,7 +21,7 @@ from caseworker.features.webhooks.signing import new_secret
 from caseworker.platform.caller import Scope
 from caseworker.platform.http.field_types import BodyModel, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.problems import Errors, ProblemType, invalid
+from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.runs.http.fields import RunId
 
@@ -127,17 +127,6 @@ class DeliveryList(View):
         """Return the view of a page of deliveries."""
         views = [DeliveryView.of(delivery) for delivery in page.deliveries]
         return cls(deliveries=views, next_cursor=page.next_cursor)
-
-
-async def require_secret(request: ApiRequest) -> None:
-    """Check that the caller's tenant has a secret to sign webhooks with.
-
-    Raises:
-        ProblemError: the caller's tenant has no signing secret.
-    """
-    if not await request.service(PostgresWebhooks).secrets(request.caller.tenant):
-        message = "The tenant has no webhook signing secret. Create one with POST /webhooks/secret."
-        raise invalid("webhook", message)
 
 
 DELIVERY_NOT_FOUND = ProblemType(

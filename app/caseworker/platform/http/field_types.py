@@ -117,7 +117,7 @@ def _text(value: str) -> str:
 
 STORABLE = AfterValidator(_text)
 """Validator that rejects text the database cannot store. In an annotation, it must follow the
-length constraints of the string; otherwise their messages would speak of items instead of
+length constraints of the string; otherwise their messages would name items instead of
 characters."""
 
 StorableText = Annotated[str, STORABLE]

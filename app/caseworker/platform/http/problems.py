@@ -282,7 +282,7 @@ class Problems:
 Errors = Mapping[type[Exception], ProblemType | Callable[[Any], ProblemError]]
 """Problem types by error, or functions that return the problem for an error.
 
-Errors are independent of HTTP. An error without an entry of its own has that of its base class.
+Errors are independent of HTTP. An error without an entry has the entry of its base class.
 """
 
 

@@ -1,5 +1,7 @@
 """Field types for requests and responses about runs."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -8,6 +10,15 @@ from pydantic import AfterValidator, Field, StringConstraints
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.platform.http.field_types import named_like
 from caseworker.platform.validation import refusal
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookCheck:
+    """Checks requests for runs that have a webhook; the feature ``webhooks`` offers it."""
+
+    require_secret: Callable[[str], Awaitable[None]]
+    """Function that raises a ProblemError if the tenant has no secret to sign webhooks with."""
+
 
 _RUN_ID = r"^(?:[.]{0,2}[A-Za-z0-9_:-]|[.]{3})[A-Za-z0-9._:-]*$"
 """Any of these characters, except ``.`` and ``..`` alone, which cannot be URL path segments."""
