@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import caseworker.api.routes.runs as run_routes
 import caseworker.runs.execution as execution
+import caseworker.runs.http.runs as run_routes
 import caseworker.runs.postgres.journal as postgres_journal
 import caseworker.runs.postgres.runs as postgres_runs
 import caseworker.runs.postgres.workers as postgres_workers

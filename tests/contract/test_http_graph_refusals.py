@@ -7,8 +7,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from caseworker.api.services import ApiLimits
 from caseworker.core.graph.validation import Problem
+from caseworker.runs.http.limits import ApiLimits
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, edge, flat, named

@@ -8,8 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from caseworker.api.services import ApiLimits
 from caseworker.core.budget.budget import Budget
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks

@@ -56,10 +56,10 @@ async def test_a_request_that_holds_the_loop_is_logged_with_its_route(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line has the method and the route but no data of the caller."""
-    monkeypatch.setattr("caseworker.api.routes.runs.metadata_filter", hold)
+    monkeypatch.setattr("caseworker.runs.http.runs.metadata_filter", hold)
     async with open_tenants(database_url) as tenants:
         line = await line_about(tenants, kind="request")
 
-    assert line["detail"].startswith("caseworker.api.")
+    assert line["detail"].startswith("caseworker.runs.http.")
     if NAMES_IT:
         assert (line["method"], line["route"]) == ("GET", "/runs")

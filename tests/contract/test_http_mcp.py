@@ -16,8 +16,8 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult
 
-from caseworker.api import mcp_server
-from caseworker.api.mcp_endpoint import SESSION_HEADER
+from caseworker.faces.mcp_server import server as mcp_server
+from caseworker.faces.mcp_server.endpoint import SESSION_HEADER
 from caseworker.features.access.keys import Keys
 from caseworker.platform.caller import OPERATOR, Scope
 from caseworker.runs.run import RunKey, RunStatus

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from caseworker.api import run_query
+from caseworker.runs.http import query as run_query
 from caseworker.runs.run import RunKey
 from tests.support.api import Api
 

@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from caseworker.features.webhooks.addresses import UrlRules
 from caseworker.features.webhooks.delivery import EndpointAnswer
 from caseworker.features.webhooks.sender import WebhookSender
+from caseworker.platform.webhook_addresses import UrlRules
 from tests.support.webhook_receiver import FAILED, OK, Receiver, receiving
 
 ANYWHERE = UrlRules(allow_http=True, allow_private=True)

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from caseworker.api.services import ApiLimits
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.artifacts.postgres import PostgresArtifacts
@@ -22,6 +21,7 @@ from caseworker.main.server import build_app
 from caseworker.platform.http.health import PartState
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import GraphChecks
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.runs import PostgresRuns

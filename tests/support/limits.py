@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from caseworker.api.services import ApiLimits
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import REDACTED
 from caseworker.features.artifacts.keeping import ArtifactLimits
@@ -14,6 +13,7 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes
 from caseworker.runs.executor import ExecutorLimits
 from caseworker.runs.graphs import GraphLimits
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch

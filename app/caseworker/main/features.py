@@ -5,18 +5,21 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from caseworker.api import definition_problems, thread_problems
-from caseworker.api.routes import agents, graphs, runs, schedules, threads, traces
 from caseworker.features.access.feature import ACCESS
 from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.catalog.feature import CATALOG
+from caseworker.features.definitions import agents, graphs
+from caseworker.features.definitions import problems as definition_problems
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.feature import QUOTAS
+from caseworker.features.schedules import http as schedules
 from caseworker.features.schedules.feature import open_schedules
+from caseworker.features.threads import http as threads
+from caseworker.features.threads import problems as thread_problems
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
-from caseworker.runs.http import events, problems
+from caseworker.runs.http import events, problems, runs, traces
 
 RUNS: Final = Feature(
     name="runs",

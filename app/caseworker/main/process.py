@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import structlog
 
-from caseworker.api.run_views import view_of
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
 from caseworker.features.artifacts.keeping import ArtifactLimits, RunArtifacts
@@ -42,6 +41,7 @@ from caseworker.platform.postgres.migrating import is_current
 from caseworker.runs.approvals import RunApprovals
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
+from caseworker.runs.http.views import view_of
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals

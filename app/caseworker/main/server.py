@@ -18,13 +18,11 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.mcp_endpoint import McpEndpoint
-from caseworker.api.mcp_offers import agent_tools, case_tools
-from caseworker.api.services import ApiLimits
-from caseworker.api.thread_admission import ThreadAdmission
+from caseworker.faces.mcp_server.endpoint import McpEndpoint
+from caseworker.faces.mcp_server.offers import agent_tools, case_tools
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.threads.admission import ThreadAdmission
 from caseworker.features.threads.service import Chats
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
@@ -40,7 +38,9 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
 from caseworker.runs.http.event_stream import EventStreams
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings

@@ -5,12 +5,12 @@ from typing import Final
 from caseworker.core.budget.retry import JITTER, RetryPolicy
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.webhooks import http
-from caseworker.features.webhooks.addresses import UrlRules
 from caseworker.features.webhooks.delivery import Deliveries, DeliveryLimits
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.http.problems import invalid
+from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.runs.queue.background import BackgroundQueue

@@ -16,9 +16,9 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
-from caseworker.features.webhooks.addresses import AddressRefusedError, UrlRules, WebhookUrl
 from caseworker.features.webhooks.delivery import EndpointAnswer
 from caseworker.platform.retry_after import seconds_asked
+from caseworker.platform.webhook_addresses import AddressRefusedError, UrlRules, WebhookUrl
 
 USER_AGENT = "Caseworker"
 

@@ -7,11 +7,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from pydantic_core.core_schema import ErrorType
 
-from caseworker.api.run_body import CaseBody
 from caseworker.core.graph.validation import Problem
 from caseworker.platform import validation
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation, violations_of
 from caseworker.platform.validation import field_of
+from caseworker.runs.http.body import CaseBody
 from caseworker.runs.http.graph_problems import graph_violations, words_of
 
 CANARY = "canary-5e1f"

@@ -23,12 +23,12 @@ from mcp.types import (
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
-from caseworker.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
-from caseworker.api.mcp_offers import Offers, RunTool
-from caseworker.api.routes.runs import shown
+from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, run_id_of
+from caseworker.faces.mcp_server.offers import Offers, RunTool
 from caseworker.platform.caller import Scope as AccessScope
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.platform.http.request import ApiRequest
+from caseworker.runs.http.runs import shown
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 

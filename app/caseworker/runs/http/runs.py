@@ -6,9 +6,13 @@ from typing import Annotated
 from fastapi import Body, Query, Response
 from pydantic import BaseModel
 
-from caseworker.api.admission import CaseAdmission, GraphAdmission, request_hash
-from caseworker.api.going_on import completed, going_on, source_of
-from caseworker.api.run_body import (
+from caseworker.platform.caller import Scope
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
+from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.http.admission import CaseAdmission, GraphAdmission, request_hash
+from caseworker.runs.http.body import (
     POST_HEADERS,
     AgentRunBody,
     CancelBody,
@@ -19,22 +23,9 @@ from caseworker.api.run_body import (
     idempotency_key,
     wait_seconds,
 )
-from caseworker.api.run_query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
-from caseworker.api.run_views import (
-    CancelledRunsView,
-    CancelReceipt,
-    Links,
-    RunPage,
-    RunView,
-    view_of,
-)
-from caseworker.api.services import ApiLimits
-from caseworker.platform.caller import Scope
-from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
-from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
-from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.fields import RunIdPath, WebhookCheck
+from caseworker.runs.http.going_on import completed, going_on, source_of
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import RUN_HEADERS, RUNS
 from caseworker.runs.http.problems import (
     IDEMPOTENCY_MISMATCH,
@@ -45,6 +36,15 @@ from caseworker.runs.http.problems import (
     RUN_NOT_FOUND,
     TOO_MANY_PENDING_CANCELS,
     rate_headers,
+)
+from caseworker.runs.http.query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
+from caseworker.runs.http.views import (
+    CancelledRunsView,
+    CancelReceipt,
+    Links,
+    RunPage,
+    RunView,
+    view_of,
 )
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import Accepted, RunFilter

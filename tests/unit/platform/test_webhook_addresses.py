@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.features.webhooks.addresses import AddressRefusedError, UrlRules
 from caseworker.platform.addresses import is_public
+from caseworker.platform.webhook_addresses import AddressRefusedError, UrlRules
 
 RULES = UrlRules()
 

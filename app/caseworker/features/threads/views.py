@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
-from caseworker.api.run_views import CancelReceipt, RunView
 from caseworker.features.threads.thread import MessageTree, Role, Thread, ThreadMessage, ThreadPage
 from caseworker.platform.http.field_types import View
+from caseworker.runs.http.views import CancelReceipt, RunView
 
 
 class ThreadView(View):

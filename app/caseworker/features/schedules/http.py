@@ -5,25 +5,25 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.api.definition_problems import AGENT_NOT_FOUND, GRAPH_NOT_FOUND
-from caseworker.api.routes.runs import answer_of, shown
-from caseworker.api.run_body import POST_HEADERS, idempotency_key
-from caseworker.api.run_views import RunView
-from caseworker.api.schedule_views import (
+from caseworker.features.definitions.problems import AGENT_NOT_FOUND, GRAPH_NOT_FOUND
+from caseworker.features.schedules.postgres import PostgresSchedules
+from caseworker.features.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
+from caseworker.features.schedules.views import (
     ScheduleBody,
     ScheduleList,
     ScheduleNamePath,
     ScheduleView,
     new_schedule,
 )
-from caseworker.features.schedules.postgres import PostgresSchedules
-from caseworker.features.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
 from caseworker.platform.http.field_types import PageQuery
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
+from caseworker.runs.http.body import POST_HEADERS, idempotency_key
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
+from caseworker.runs.http.runs import answer_of, shown
+from caseworker.runs.http.views import RunView
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService, new_run_id
 

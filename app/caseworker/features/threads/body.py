@@ -5,8 +5,6 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import Field, StringConstraints, model_validator
 
-from caseworker.api.definition_body import AgentOrName, GraphOrName
-from caseworker.api.run_body import BudgetBody
 from caseworker.nodes.agent.definition import MAX_TOOLS
 from caseworker.platform.http.field_types import (
     STORABLE,
@@ -17,6 +15,8 @@ from caseworker.platform.http.field_types import (
     ZoneName,
 )
 from caseworker.platform.validation import refusal
+from caseworker.runs.http.body import BudgetBody
+from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, ThreadId
 
 ThreadIdPath = Annotated[ThreadId, Path(description="ID of the thread.")]

@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from caseworker.api.admission import request_hash
-from caseworker.api.run_body import GoingOnBody, OwnBody, body_of_kind
 from caseworker.core.budget.budget import Budget
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.runs.definitions import AGENT_STEP
 from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
+from caseworker.runs.http.admission import request_hash
+from caseworker.runs.http.body import GoingOnBody, OwnBody, body_of_kind
 from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunSource
 from caseworker.runs.service import RunService
 

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Self
 from fastapi import Path
 from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
 
-from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.schedule import (
     NewSchedule,
@@ -29,6 +27,8 @@ from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Vio
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.validation import refusal
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
+from caseworker.runs.http.body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.run import NewRun
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from caseworker.api.admission import CaseAdmission, request_hash
-from caseworker.api.run_body import CaseBody
-from caseworker.api.services import ApiLimits
 from caseworker.core.budget.budget import Budget
 from caseworker.models.table import ModelTable, Tier
 from caseworker.platform.http.problems import ProblemError
+from caseworker.runs.http.admission import CaseAdmission, request_hash
+from caseworker.runs.http.body import CaseBody
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.run import NewRun
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.tools.calculator import Calculator

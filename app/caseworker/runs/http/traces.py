@@ -7,17 +7,17 @@ from fastapi import Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
-from caseworker.api.call_views import CallDetails
-from caseworker.api.run_query import TraceQuery
-from caseworker.api.trace_views import TraceView
 from caseworker.core.trace.explain import explain
 from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.request import ApiRequest, api_router
+from caseworker.runs.http.call_views import CallDetails
 from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.problems import CALL_NOT_FOUND, RUN_NOT_FOUND
+from caseworker.runs.http.query import TraceQuery
+from caseworker.runs.http.trace_views import TraceView
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.run import RunKey, RunStatus
 from caseworker.runs.service import RunService, Trace

@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.api.admission import CaseAdmission, GraphAdmission
-from caseworker.api.run_body import AgentRunBody, CaseBody
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
@@ -13,6 +11,8 @@ from caseworker.platform.http.json_text import is_storable
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import Definition
+from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
+from caseworker.runs.http.body import AgentRunBody, CaseBody
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import DefinitionRef
 from caseworker.runs.service import RunService

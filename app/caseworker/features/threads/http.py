@@ -7,12 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from caseworker.api.routes.runs import answer_of, awaited, shown
-from caseworker.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
-from caseworker.api.run_views import CancelReceipt, Links
-from caseworker.api.services import ApiLimits
-from caseworker.api.thread_admission import ThreadAdmission, hash_of
-from caseworker.api.thread_body import (
+from caseworker.features.threads.admission import ThreadAdmission, hash_of
+from caseworker.features.threads.body import (
     AnswerBody,
     CancelThreadBody,
     EditBody,
@@ -23,28 +19,30 @@ from caseworker.api.thread_body import (
     NewThreadBody,
     ThreadIdPath,
 )
-from caseworker.api.thread_problems import (
+from caseworker.features.threads.problems import (
     ANSWER_NOT_ENDED,
     MESSAGE_NOT_FOUND,
     THREAD_CONFLICT,
     THREAD_FULL,
     THREAD_NOT_FOUND,
 )
-from caseworker.api.thread_views import (
+from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
+from caseworker.features.threads.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
+from caseworker.features.threads.views import (
     CancelledThread,
     MessageList,
     ThreadList,
     ThreadView,
     TurnView,
 )
-from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
-from caseworker.features.threads.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
 from caseworker.platform.http.field_types import PageQuery
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import IdempotencyMismatchError
+from caseworker.runs.http.body import POST_HEADERS, idempotency_key, wait_seconds
 from caseworker.runs.http.event_stream import EVENT_HEADERS, EventStreams, last_event_id
 from caseworker.runs.http.events import stream_of
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
 from caseworker.runs.http.problems import (
     IDEMPOTENCY_MISMATCH,
@@ -55,6 +53,8 @@ from caseworker.runs.http.problems import (
     TOO_MANY_STREAMS,
     rate_headers,
 )
+from caseworker.runs.http.runs import answer_of, awaited, shown
+from caseworker.runs.http.views import CancelReceipt, Links
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from caseworker.core.budget.budget import Budget
-from caseworker.features.webhooks.addresses import UrlRules
 from caseworker.platform.http.request import HttpLimits
+from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.graphs import GraphLimits
 
 

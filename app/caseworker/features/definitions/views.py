@@ -7,13 +7,13 @@ from typing import Annotated, Any, Self
 
 from fastapi import Response
 
-from caseworker.api.graph_shape import GraphShape
 from caseworker.core.graph.validation import Problem, Severity
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.platform.http.field_types import DocumentedAs, View
 from caseworker.runs.graphs import Definition, DefinitionPage, DefinitionVersion, Registered
 from caseworker.runs.http.graph_problems import words_of
+from caseworker.runs.http.graph_shape import GraphShape
 
 
 class DefinitionLinks(View):

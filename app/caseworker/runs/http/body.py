@@ -22,13 +22,13 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
-from caseworker.api.definition_body import AgentOrName, GraphOrName
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.platform.http.field_types import STORABLE, BodyModel, Instant, Reason, ZoneName
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
+from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
 from caseworker.runs.quotas import Queueing
 

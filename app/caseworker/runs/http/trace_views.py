@@ -7,9 +7,6 @@ from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import ConfigDict
 
-from caseworker.api.graph_shape import GraphShape
-from caseworker.api.run_views import Links
-from caseworker.api.snapshot_views import TraceSnapshot
 from caseworker.core.trace.analysis import (
     Segment,
     ShownStatus,
@@ -28,6 +25,9 @@ from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.step_trace import StepUse, add_nested, uses_of
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.http.field_types import DocumentedAs, View
+from caseworker.runs.http.graph_shape import GraphShape
+from caseworker.runs.http.snapshot_views import TraceSnapshot
+from caseworker.runs.http.views import Links
 from caseworker.runs.run import RunStatus
 from caseworker.runs.service import Trace
 

@@ -5,13 +5,17 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
-from caseworker.api.definition_body import NewAgentBody
-from caseworker.api.definition_problems import AGENT_IN_USE, AGENT_NOT_FOUND
-from caseworker.api.definition_views import AgentDefinitionView, AgentList, RegisteredDefinition
-from caseworker.api.routes.definitions import REGISTERED, definition_routes
+from caseworker.features.definitions.http import REGISTERED, definition_routes
+from caseworker.features.definitions.problems import AGENT_IN_USE, AGENT_NOT_FOUND
+from caseworker.features.definitions.views import (
+    AgentDefinitionView,
+    AgentList,
+    RegisteredDefinition,
+)
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.definition_body import NewAgentBody
 from caseworker.runs.http.openapi import NEW_AGENTS
 
 router = definition_routes(

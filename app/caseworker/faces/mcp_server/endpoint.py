@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from caseworker.api.mcp_offers import Offers
+from caseworker.faces.mcp_server.offers import Offers
 from caseworker.platform.caller import Scope as AccessScope
 from caseworker.platform.http.problems import MALFORMED_BODY, ProblemError
 from caseworker.platform.http.request import ApiRequest
@@ -108,6 +108,8 @@ class McpEndpoint:
         """Import the SDK on first use, in a thread, because that takes nearly a second."""
         async with self._loading:
             if self._server is None:
-                module = await asyncio.to_thread(import_module, "caseworker.api.mcp_server")
+                module = await asyncio.to_thread(
+                    import_module, "caseworker.faces.mcp_server.server"
+                )
                 self._server = module.OfferingServer(self._version, self._offers)
             return self._server

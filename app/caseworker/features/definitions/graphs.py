@@ -5,19 +5,19 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
-from caseworker.api.definition_body import GraphToValidate, NewGraphBody
-from caseworker.api.definition_problems import GRAPH_IN_USE, GRAPH_NOT_FOUND
-from caseworker.api.definition_views import (
+from caseworker.features.definitions.http import REGISTERED, definition_routes
+from caseworker.features.definitions.problems import GRAPH_IN_USE, GRAPH_NOT_FOUND
+from caseworker.features.definitions.views import (
     GraphDefinitionView,
     GraphList,
     RegisteredDefinition,
     Validation,
 )
-from caseworker.api.routes.definitions import REGISTERED, definition_routes
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.definition_body import GraphToValidate, NewGraphBody
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_GRAPHS
 from caseworker.runs.run import DefinitionRef
 

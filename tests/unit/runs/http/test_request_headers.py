@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from starlette.datastructures import Headers
 
-from caseworker.api.run_body import idempotency_key, wait_seconds
 from caseworker.platform.http.problems import ProblemError
+from caseworker.runs.http.body import idempotency_key, wait_seconds
 
 
 def prefer(*values: str) -> Headers:

@@ -16,21 +16,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from caseworker.api.definition_body import DefinitionByName
-from caseworker.api.run_body import (
-    AgentRunBody,
-    CaseBody,
-    GivenBudget,
-    GraphRunBody,
-    RunFields,
-    WebhookBody,
-)
-from caseworker.api.services import ApiLimits
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.frozen_json import ValueTooLargeError, freeze
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.features.webhooks.addresses import AddressRefusedError
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.agent.definition import AgentDefinition, AgentInputError
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
@@ -42,8 +31,19 @@ from caseworker.platform.http.problems import (
     Violation,
     violations_of,
 )
+from caseworker.platform.webhook_addresses import AddressRefusedError
 from caseworker.runs.definitions import AGENT_STEP, Definitions
 from caseworker.runs.graphs import RunnableGraph
+from caseworker.runs.http.body import (
+    AgentRunBody,
+    CaseBody,
+    GivenBudget,
+    GraphRunBody,
+    RunFields,
+    WebhookBody,
+)
+from caseworker.runs.http.definition_body import DefinitionByName
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from caseworker.runs.service import new_run_id
 from caseworker.tools.dispatch import ToolDispatch

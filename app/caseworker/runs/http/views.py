@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
-from caseworker.api.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from caseworker.core.budget.budget import Budget, json_name, json_number
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.field_types import DocumentedAs, View
+from caseworker.runs.http.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from caseworker.runs.payloads import Given, PayloadReading
 from caseworker.runs.ports import CancelStatus, Page
 from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus

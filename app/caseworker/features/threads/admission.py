@@ -11,7 +11,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from caseworker.api.admission import (
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.features.threads.body import AnswerBody, EditBody, GoOnBody, NewThreadBody
+from caseworker.features.threads.service import PlannedReply, derived_id
+from caseworker.features.threads.thread import Thread
+from caseworker.nodes.agent.definition import MAX_MESSAGES
+from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
+from caseworker.nodes.nesting import DefinitionKind, is_reference
+from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation, invalid
+from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
+from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.http.admission import (
     GraphAdmission,
     as_json,
     fits,
@@ -21,20 +32,9 @@ from caseworker.api.admission import (
     requires_prices,
     unfit_values,
 )
-from caseworker.api.run_body import GraphRunBody
-from caseworker.api.services import ApiLimits
-from caseworker.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThreadBody
-from caseworker.core.graph.graph import DEFAULT_HANDLE
-from caseworker.engine.prepared import PreparedGraph
-from caseworker.features.threads.service import PlannedReply, derived_id
-from caseworker.features.threads.thread import Thread
-from caseworker.nodes.agent.definition import MAX_MESSAGES
-from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
-from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation, invalid
-from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
-from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.http.body import GraphRunBody
 from caseworker.runs.http.graph_problems import graph_violations
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.quotas import QuotaStore
 from caseworker.runs.run import DefinitionRef, NewRun, Run, RunKey, RunSource
 from caseworker.runs.service import new_run_id

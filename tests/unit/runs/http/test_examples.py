@@ -4,19 +4,19 @@ from typing import Any
 
 import pytest
 
-from caseworker.api.admission import CaseAdmission
-from caseworker.api.definition_body import (
-    DefinitionByName,
-    GraphToValidate,
-    NewAgentBody,
-    NewGraphBody,
-)
-from caseworker.api.run_body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.runs.definitions import graph_of
 from caseworker.runs.graphs import GraphChecks
+from caseworker.runs.http.admission import CaseAdmission
+from caseworker.runs.http.body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
+from caseworker.runs.http.definition_body import (
+    DefinitionByName,
+    GraphToValidate,
+    NewAgentBody,
+    NewGraphBody,
+)
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.settings.schema import Settings
 from tests.support.limits import api_limits

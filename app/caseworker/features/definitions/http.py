@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from caseworker.api.definition_body import MAX_VERSION, DefinitionName
-from caseworker.api.definition_views import (
+from caseworker.features.definitions.views import (
     AgentDefinitionView,
     AgentList,
     GraphDefinitionView,
@@ -19,6 +18,7 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Respon
 from caseworker.platform.http.problems import ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.definition_body import MAX_VERSION, DefinitionName
 from caseworker.runs.http.problems import QUOTA_EXCEEDED
 from caseworker.runs.run import DefinitionRef
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from caseworker.api.admission import GraphAdmission
-from caseworker.api.run_body import GraphRunBody
 from caseworker.models.table import ModelTable
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.router import router_type
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.admission import GraphAdmission
+from caseworker.runs.http.body import GraphRunBody
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.limits import api_limits, graph_limits
