@@ -53,7 +53,7 @@ class ApprovalNode:
 
         Raises:
             MissingValueError: a template refers to a value that does not exist.
-            NotApprovedError: it was not approved, and no flow edge leaves from ``refused``.
+            NotApprovedError: the request was not approved, and no flow edge starts at ``refused``.
             LookupError: this run has no approval service.
             Stop: the run is suspended until a decision, or ended.
         """

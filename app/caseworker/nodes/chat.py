@@ -45,7 +45,8 @@ class ChatInput:
     messages: tuple[Message, ...]
     """Messages in chronological order; the last one is the user's new message."""
     user_tools: tuple[Mapping[str, Any], ...] = ()
-    """Tools that the user provides, in the format of an agent's tool list. Agents are embedded."""
+    """Tools that the user provides, in the format of an agent's tool list. Agent references are
+    already replaced by definitions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the chat input as JSON; :meth:`of_json` restores it."""
@@ -72,7 +73,7 @@ def _message(stored: Mapping[str, Any]) -> Message:
 
 
 class ChatScope:
-    """Determines by their paths which steps receive the chat and the user's tools."""
+    """Determines, from the paths of steps, which of them receive the chat and the user's tools."""
 
     def __init__(self, graph: PreparedGraph) -> None:
         self._before: dict[tuple[str, ...], _Seen] = {}

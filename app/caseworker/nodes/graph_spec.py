@@ -58,8 +58,8 @@ class PolicySpec(StepData):
     fallback_value: Any = None
     """Output of the step if it is skipped."""
     retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] | None = None
-    """Names of the only errors that are retried: error classes, or error codes of tools. Null means
-    all."""
+    """Allowlist of errors to retry: error classes, or error codes of tools. Null retries all
+    errors."""
     no_retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] = Field(
         default_factory=list
     )
@@ -89,8 +89,7 @@ class StepSpec(StepData):
     """Configuration for the node type."""
     policy: PolicySpec | None = None
     sub_budget: Budget | None = None
-    """Limits for the step, in addition to the limits of its run. Null means no limits of its
-    own."""
+    """Limits for the step, in addition to the limits of its run. Null sets no additional limits."""
 
 
 class EdgeData(StepData):

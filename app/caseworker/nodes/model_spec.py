@@ -30,8 +30,8 @@ class ModelSpec(ModelOptions):
 
     tier: Literal["small", "big"] = "small"
     name: ModelName | None = None
-    """Name of a configured model. Default: the tier's model. The provider's own name is also
-    accepted for a model of the tier."""
+    """Name of a configured model. Default: the tier's model. For a model of the tier, the
+    provider's model name is also accepted."""
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = Field(
         default_factory=list
     )

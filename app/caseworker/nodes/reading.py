@@ -1,4 +1,4 @@
-"""Strict parsing of the parts of a graph, with our own error messages.
+"""Strict parsing of graph parts, with error messages written for this service.
 
 Pydantic's messages are not used, because some of them quote the input. All messages here consist of
 fixed text and limits from our schemas.

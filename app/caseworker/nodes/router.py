@@ -50,7 +50,7 @@ class Condition(StepData):
     """``{path, op, value}``, or one of ``{all: [...]}``, ``{any: [...]}`` and ``{not: ...}``."""
 
     path: PathField | None = None
-    """Path of the value to test in the step's inputs."""
+    """Path, in the step's inputs, to the value to test."""
     op: Operator | None = None
     value: Any = None
     """JSON value to compare with. It is not a template."""
@@ -88,7 +88,7 @@ class Condition(StepData):
         """Return whether a step's inputs satisfy the condition.
 
         Raises:
-            TooManyComparisonsError: the step has used up the comparisons that ``work`` allows.
+            TooManyComparisonsError: the step has made all comparisons that ``work`` allows.
         """
         if self.all_ is not None:
             return all(one.holds(inputs, work) for one in self.all_)
@@ -252,7 +252,7 @@ class RouterData(StepData):
     mode: Literal["first", "all"] = "first"
     """Which matching routes to take: ``first`` takes only the first one, ``all`` takes all."""
     value: PathField = usual_path()
-    """Path of the value to send in the step's inputs."""
+    """Path, in the step's inputs, to the value to send."""
 
     @property
     def ways(self) -> frozenset[str]:

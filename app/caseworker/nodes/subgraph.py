@@ -41,8 +41,8 @@ class GivenOutputs(StepData):
     """Output settings for an inner graph; the base class for data that contains such a graph."""
 
     outputs: dict[HandleName, OutputSpec] | None = None
-    """Sources of the outputs, keyed by output handle. By default the outputs of the graph's only
-    last step are used."""
+    """Sources of the outputs, keyed by output handle. Default: the outputs of the graph's last
+    step, if it has only one."""
 
     def faults_of(self, graph: InnerGraph) -> Iterator[Fault]:
         """Yield the errors in the output settings."""
@@ -143,7 +143,7 @@ class MapData(GivenOutputs):
     """The list to process, and the graph or the step to execute for each item."""
 
     over: PathField = usual_path()
-    """Path of the list of items in the step's inputs."""
+    """Path, in the step's inputs, to the list of items."""
     graph: GraphField | None = None
     """Graph to execute for each item. It receives the item as input ``default`` and its index as
     ``index``. The item's result is an object with the graph's outputs by handle."""
@@ -185,7 +185,7 @@ class MapData(GivenOutputs):
             yield "max_parallel", message
 
     def items_in(self, inputs: Outputs) -> list[Any]:
-        """Return the items, or raise UnfitListError if they are not a list or too many."""
+        """Return the items, or raise UnfitListError if there is no list or it is too long."""
         items = self.over.value_in(inputs)
         if not isinstance(items, list):
             raise UnfitListError(f"The value at {self.over.text} is no list.")
@@ -219,7 +219,7 @@ class MapData(GivenOutputs):
     def outputs_of(
         self, reports: Mapping[str, StepReport], count: int, context: FlowContext
     ) -> dict[str, Any]:
-        """Return the results in item order, null for missing ones, and the counts in ``items``.
+        """Return the results in item order (null if missing), and the counts under ``items``.
 
         ``context`` is the context of the map step.
         """

@@ -62,7 +62,7 @@ class Toolset:
 
 
 class ServerUse(StepData):
-    """The tools to use from a server that the operator has configured."""
+    """The tools to use from a configured tool server."""
 
     server: Annotated[str, Field(min_length=1, max_length=64)]
     allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
@@ -160,7 +160,7 @@ def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeTyp
 
 
 ERROR = "error"
-"""Output handle for a tool's error; used if an edge leaves from it."""
+"""Output handle for a tool's error; used if an edge starts at it."""
 
 MAX_REASON_CHARS = 300
 _CALL = "call"
@@ -205,7 +205,7 @@ class ToolNode:
 
         Raises:
             MissingValueError: an argument has no value.
-            ToolFailedError: the tool returned an error, and no flow edge leaves from ``error``.
+            ToolFailedError: the tool returned an error, and no flow edge starts at ``error``.
             Stop: a limit or a cancel request prevented or ended the call.
         """
         args = dict(inputs) if data.args is None else data.args.render(inputs, context.limits)

@@ -113,7 +113,8 @@ def tool(
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
     """Turn a function into a tool.
 
-    Models choose the tool by its name and its docstring, and fill in its arguments by their types::
+    Models choose the tool by its name and its docstring, and fill in its arguments according to
+    their types::
 
         @tool
         def shipping_cost(weight_kg: float) -> dict[str, Any]:

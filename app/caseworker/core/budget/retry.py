@@ -70,9 +70,9 @@ class ErrorPolicy:
     retry_backoff: float = 2.0
     """Factor by which the back-off grows with each further failure."""
     timeout_ms: int | None = None
-    """Timeout of each attempt in milliseconds, the fallback's included; None means no timeout. A
-    synchronous function cannot be interrupted. It runs to its end, and its late result is
-    dropped."""
+    """Timeout in milliseconds for each attempt, including the fallback; None means no timeout. A
+    synchronous function cannot be interrupted: it runs to completion, and its late result is
+    discarded."""
     fallback_value: Any = None
     fallback_node: Any = None
     retry_on: Collection[str] | None = None
@@ -107,8 +107,8 @@ class ErrorPolicy:
     def retries(self, error: Exception) -> bool:
         """Return whether this kind of failure may be retried.
 
-        An error whose ``retryable`` attribute is False is never retried. If the error has an
-        ``error_class`` attribute, that is compared as well as the class names.
+        An error whose ``retryable`` attribute is False is never retried. The error's
+        ``error_class`` attribute, if any, is compared in addition to its class names.
         """
         if getattr(error, "retryable", True) is False:
             return False
@@ -140,7 +140,7 @@ def verdict(
     """Decide whether to retry after ``failed_attempts`` failures (at least one).
 
     Return the back-off in seconds, or None to give up. The caller draws ``jitter`` from [-1, 1], so
-    the decision is repeatable. The function gives up if ``retry_after_seconds`` (the provider's
+    the decision is deterministic. The function gives up if ``retry_after_seconds`` (the provider's
     ``Retry-After``) exceeds the policy's maximum delay. It also gives up if the back-off would not
     end within ``seconds_left``.
 

@@ -125,7 +125,7 @@ class ResourceUsage:
         self._before_seconds += before_seconds
 
     def fresh(self) -> "ResourceUsage":
-        """Return an empty usage without a parent, whose time counts from now on the same clock."""
+        """Return an empty usage without a parent; its time counts from now, on the same clock."""
         return ResourceUsage(clock=self._clock)
 
     def child(self) -> "ResourceUsage":

@@ -1,8 +1,8 @@
 """The topology of a graph: its entries, its active and linked steps, and the edges between them.
 
 Execution starts at the entries. A step that flow edges reach from an entry is active; only active
-steps are executed. A step that is not active may still be linked: links materialise it for an
-active step or for another linked step. All other steps are ignored.
+steps are executed. A step that is not active may still be linked: a link provides it to an active
+step or to another linked step. All other steps are ignored.
 
 An entry starts immediately, with the inputs of the execution. So a flow edge to an entry routes
 nothing: it is in neither ``incoming`` nor ``outgoing``, delays nothing, and cannot start the entry
@@ -31,13 +31,12 @@ class Topology:
     """IDs of the steps that can be executed, in the graph's order. A step is skipped if no path to
     it is taken."""
     linked: frozenset[str]
-    """IDs of the steps that are not active, but that links materialise, directly or indirectly, for
-    active steps."""
+    """IDs of the inactive steps that links provide, directly or indirectly, to active steps."""
     incoming: Mapping[str, tuple[Edge, ...]]
-    """Flow edges between active steps, by target and in the graph's order. Edges to an entry are
-    left out, and so are steps without such edges."""
+    """Flow edges between active steps, grouped by target step, in the graph's order. Edges to an
+    entry are omitted. A step without incoming edges has no key."""
     outgoing: Mapping[str, tuple[Edge, ...]]
-    """The edges of ``incoming``, by source."""
+    """The same edges as in ``incoming``, grouped by source step."""
     undecided: Mapping[str, int]
     """Number of ``incoming`` edges of each active step."""
     links_into: Mapping[str, tuple[Edge, ...]]

@@ -54,7 +54,7 @@ class CallRows:
         self._told: list[str] = []
 
     def status(self, node: Node) -> ShownStatus:
-        """Return the status of a node in the words used for the status of a run."""
+        """Return the status of a node, with the same names as for runs."""
         return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
 
     def troubles(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The state of an ExecutionGraph and its transitions; the graph adds the lock and the clock.
 
 A node is an open record, changed in place, until it ends. From then on its record is immutable:
-late usage replaces it by another record. This makes a consistent capture of the tree cheap (see
+late usage replaces it with another record. This makes a consistent capture of the tree cheap (see
 ``snapshot.py``).
 
 Every change is also appended to a log, whose length is the revision. A journal only has to write

@@ -35,7 +35,7 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Ticks(NamedTuple):
-    """A clock as a function that reads it and an offset, so that callers can store raw readings."""
+    """A clock: a function that reads it, and the offset of its readings to UTC."""
 
     read_ns: Callable[[], int]
     """Function that returns nanoseconds since an arbitrary moment."""
@@ -362,7 +362,7 @@ class ExecutionGraph:
         return self.capture().as_dict()
 
     def step_of(self, node_id: str) -> str:
-        """Return the name of the step or agent of a node: the nearest ``system`` node."""
+        """Return the name of a node's step or agent, which is its nearest ``system`` node."""
         with self._lock:
             tree = self._tree
             while True:

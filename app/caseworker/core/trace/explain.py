@@ -53,7 +53,7 @@ def explain(
 
     The text shows the outcome and the totals, the cause of a stop, failures, the tree of calls with
     their requests and replies, skipped steps, self times, the critical path, and the cost by model.
-    Each error is shown once. Control characters are replaced by ``?``.
+    Each error is shown once. Control characters are replaced with ``?``.
 
     ``cancelled`` and ``waiting`` (for an approval) are the status of the run. The tree shows at
     most ``max_nodes`` nodes. ``payloads`` maps node IDs to displayable requests and replies.

@@ -44,7 +44,7 @@ class NodeFields(TypedDict):
     kind: NodeKind
     name: str
     start_ts_ms: int
-    """Creation time in UTC epoch milliseconds; the start of the node."""
+    """Creation time, which is also the start time, in UTC epoch milliseconds."""
     end_ts_ms: int | None
     """End time in UTC epoch milliseconds, never before ``start_ts_ms``; None while the node is
     open."""
@@ -84,7 +84,7 @@ NEW_NODE: Final[NodeFields] = {
     "stop_reason": None,
     "error_class": None,
 }
-"""Template for a new node: copying and changing it is twice as fast as building a dict."""
+"""Template for a new node; copying and changing it is twice as fast as building a dict."""
 
 
 def number(node: NodeFields) -> int:
@@ -133,14 +133,13 @@ def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
 
 
 Cost = Decimal | float
-"""A cost in US dollars. A Decimal is exact; a float counts as the decimal number that it prints
-as."""
+"""A cost in US dollars. A Decimal is exact; a float is read as its printed decimal value."""
 
 FREE: Final = Decimal(0)
 
 MAX_COST_USD: Final = 1e15
-"""Maximum cost of one call in US dollars. A higher cost is a mistake, and totals might not fit in
-JSON."""
+"""Maximum cost of one call in US dollars. A higher cost is rejected as a mistake; totals might also
+not fit in JSON."""
 
 _MAX_COST: Final = Decimal(MAX_COST_USD)
 _NUMBERS: Final = frozenset({int, float})

@@ -117,7 +117,7 @@ def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
 
 
 def as_use(value: Any) -> Any:
-    """Normalise an entry of the tool list; a string becomes an entry that names a tool."""
+    """Normalise an entry in the tool list; a string becomes an entry that names a tool."""
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -125,7 +125,7 @@ _AGENT_SCHEMA = WithJsonSchema({"type": "object", "description": "An agent, or i
 
 
 class ToolUse(StepData):
-    """An entry of the tool list: exactly one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
+    """A tool list entry: exactly one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
 
     tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Name of a tool, as listed by GET /tools."""
@@ -136,8 +136,8 @@ class ToolUse(StepData):
     mcp: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     """Name of a configured MCP server whose tools the agent may call."""
     allow: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
-    """Names of the only tools of the MCP server that may be used, as the server names them. Null
-    means all of its tools."""
+    """Allowlist for the MCP server's tools, by the names that the server uses. Null allows all of
+    its tools."""
     requires_approval: bool = False
     """Whether a person must approve each call of these tools before it is made."""
 
