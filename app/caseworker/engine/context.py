@@ -149,7 +149,7 @@ class ExecutionContext:
 
     def __post_init__(self) -> None:
         if self.deadline is not None and self.deadline.tzinfo is None:
-            raise ValueError("deadline must have a zone, such as datetime.now(UTC) has.")
+            raise ValueError("deadline must have a time zone, as in datetime.now(UTC).")
 
     def check_budget(self) -> None:
         """Check that neither this context nor an ancestor has exhausted a limit.

@@ -201,7 +201,7 @@ class GraphExecution:
             self._run.token.check()  # otherwise each step checks the token
         stuck = not self._scheduler.done or (self._steps and not self._reports)
         if stuck and self._outcome.error is None:
-            raise GraphError("Some steps wait for one another.")
+            raise GraphError("Some steps wait for each other.")
 
     async def _ended_before(self) -> bool:
         """Return whether an earlier execution journaled the failure or the stop of a step.

@@ -169,8 +169,8 @@ def chat_start_type() -> NodeType:
     """Return the step type at which a chat enters a graph."""
     return NodeType(
         name=CHAT_START,
-        description="Where a chat enters the graph: the newest message of the user leaves on"
-        " default, and on inputs what the thread gives to the variables of its agent.",
+        description="The point at which a chat enters the graph. The output default has the user's"
+        " newest message; inputs has the thread's values for the variables of its agent.",
         node=ChatStartNode(),
         data=ChatStartData,
         handles=Handles(

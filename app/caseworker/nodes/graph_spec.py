@@ -21,7 +21,7 @@ _STEP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 def _step_id(value: str) -> str:
     if not _STEP_ID.fullmatch(value):
-        raise refusal("The id of a step is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+        raise refusal("A step id has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
     return value
 
 

@@ -50,8 +50,8 @@ class CallerSchema:
             )
         except (ValidationError, ValueError):
             raise ValueError(
-                "This is no JSON Schema (draft 2020-12) that stands by itself, with patterns"
-                f" that take linear time and {MAX_COMPILED_BYTES:,} bytes at most."
+                "This is not a self-contained JSON Schema (draft 2020-12) whose patterns take"
+                f" linear time and at most {MAX_COMPILED_BYTES:,} bytes."
             ) from None
 
     def errors(self, value: Any, chars: int) -> list[ValidationError] | None:

@@ -44,7 +44,7 @@ class RetryPolicy:
         if self.max_retries < 0:
             raise ValueError("max_retries must be zero or more.")
         if not (0 <= self.base_seconds < math.inf and 0 <= self.max_delay_seconds < math.inf):
-            raise ValueError("The waits must be finite and not negative.")
+            raise ValueError("The delays must be finite and not negative.")
         if not 1 <= self.factor < math.inf:
             raise ValueError("factor must be at least 1.")
         if not 0 <= self.jitter <= 1:
@@ -96,13 +96,13 @@ class ErrorPolicy:
 
     def _refuse_contradictions(self) -> None:
         if self.on_error == "retry" and self.retry_count == 0:
-            raise ValueError("on_error retry needs a retry_count of at least 1.")
+            raise ValueError("on_error retry requires a retry_count of at least 1.")
         if self.on_error == "fallback" and self.fallback_node is None:
-            raise ValueError("on_error fallback needs a fallback_node.")
+            raise ValueError("on_error fallback requires a fallback_node.")
         if self.on_error != "fallback" and self.fallback_node is not None:
-            raise ValueError("fallback_node is used with on_error fallback only.")
+            raise ValueError("fallback_node is only allowed with on_error fallback.")
         if self.on_error != "skip" and self.fallback_value is not None:
-            raise ValueError("fallback_value is used with on_error skip only.")
+            raise ValueError("fallback_value is only allowed with on_error skip.")
 
     def retries(self, error: Exception) -> bool:
         """Return whether this kind of failure may be retried.
@@ -148,7 +148,7 @@ def verdict(
         ValueError: ``failed_attempts`` is below 1 or ``jitter`` outside [-1, 1].
     """
     if failed_attempts < 1 or not -1 <= jitter <= 1:
-        raise ValueError("A verdict needs a failed attempt and a draw from [-1, 1].")
+        raise ValueError("failed_attempts must be at least 1 and jitter from -1 to 1.")
     asked = retry_after_seconds if retry_after_seconds and retry_after_seconds > 0 else 0.0
     if failed_attempts > policy.max_retries or asked > policy.max_delay_seconds:
         return None

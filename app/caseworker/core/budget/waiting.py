@@ -168,7 +168,7 @@ class Waiter:
         """
         if isinstance(self.outcome, Reservation):
             return self.line.kept(self.outcome, self.holder)
-        raise self.outcome or RuntimeError("The wait is not over.")
+        raise self.outcome or RuntimeError("The request is still pending.")
 
     def leave(self) -> None:
         """Withdraw the request; if a reservation was already granted, release it."""

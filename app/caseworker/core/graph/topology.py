@@ -84,7 +84,7 @@ class Topology:
         for component in components(self.active, following):
             cycle = cycle_in(component, following)
             if cycle is not None:
-                raise GraphError(f"Flow leads in a circle: {path_of(cycle)}.")
+                raise GraphError(f"Flow edges form a cycle: {path_of(cycle)}.")
             ordered += component
         return tuple(ordered)
 
@@ -110,7 +110,7 @@ class Topology:
         try:
             sorter.prepare()
         except CycleError as error:
-            raise GraphError(f"Edges lead in a circle: {path_of(error.args[1])}.") from None
+            raise GraphError(f"Edges form a cycle: {path_of(error.args[1])}.") from None
         found = []
         while sorter.is_active():
             layer = sorter.get_ready()
@@ -134,7 +134,7 @@ def _by_channel(graph: Graph, steps: Mapping[str, Step]) -> tuple[list[Edge], li
     for edge in graph.edges:
         for end in (edge.source, edge.target):
             if end not in steps:
-                raise GraphError(f"An edge names step {quoted(end)}, which does not exist.")
+                raise GraphError(f"An edge refers to step {quoted(end)}, which does not exist.")
         if edge.channel not in edges:
             raise GraphError(
                 f"The edge from {quoted(edge.source)} to {quoted(edge.target)} has the channel"
@@ -150,7 +150,7 @@ def _entries(
     if graph.entry is not None:
         for entry in graph.entry:
             if entry not in steps:
-                raise GraphError(f"The entry names step {quoted(entry)}, which does not exist.")
+                raise GraphError(f"entry lists step {quoted(entry)}, which does not exist.")
         named = set(graph.entry)
         return tuple(step_id for step_id in steps if step_id in named)
     targets = {edge.target for edge in flows}

@@ -233,7 +233,7 @@ class CallTree:
         cost = checked_usage(cost_usd, tokens_in, tokens_out)
         self.refuse_unknown(node_id)
         if node_id in self.open:
-            raise RuntimeError(f"{node_id} is still open: its usage belongs to its end")
+            raise RuntimeError(f"{node_id} is still open; pass the usage when it ends")
         record = self.record(node_id).copy()
         before = record["cost_usd"]
         known = before is not None and cost_usd is not None

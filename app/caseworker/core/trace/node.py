@@ -153,7 +153,7 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
             negative or not an integer.
     """
     if not (_counts(tokens_in) and _counts(tokens_out)):
-        raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
+        raise ValueError(f"token counts must be integers from 0, not {tokens_in} and {tokens_out}")
     if cost_usd is None:
         return FREE
     if isinstance(cost_usd, Decimal):
@@ -161,7 +161,7 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
             return cost_usd
     elif type(cost_usd) in _NUMBERS and 0.0 <= cost_usd <= MAX_COST_USD:
         return Decimal(str(cost_usd)) if cost_usd else FREE
-    raise ValueError(f"a cost is a finite number of dollars from 0 up, not {cost_usd}")
+    raise ValueError(f"a cost must be a finite number of dollars from 0, not {cost_usd}")
 
 
 def _counts(tokens: object) -> bool:
@@ -178,4 +178,4 @@ def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
     """
     for text in (*texts, *(each for each in optional if each is not None)):
         if not isinstance(text, str):
-            raise ValueError(f"names and reasons are texts, not {type(text).__name__}")
+            raise ValueError(f"names and reasons must be strings, not {type(text).__name__}")
