@@ -134,6 +134,7 @@ class Cluster:
             if running is None or not running.is_alive():
                 return
             if self._control("stop", "-m", mode, timeout_seconds=timeout_seconds):
+                running.wait_for_exit()
                 return
         raise EmbeddedPostgresError(f"the embedded database in {self.directory} failed to stop")
 
@@ -238,6 +239,11 @@ class Postmaster:
             return process.name().startswith("postgres") and Path(process.cwd()) == self.cluster
         except (psutil.Error, OSError):
             return False
+
+    def wait_for_exit(self) -> None:
+        """Wait until the process of a stopped server has exited: it removes its PID file first."""
+        while self.is_alive():
+            time.sleep(0.01)
 
     def accepts(self) -> bool:
         """Return whether a client can connect to the server now."""
