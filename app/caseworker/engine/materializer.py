@@ -1,4 +1,4 @@
-"""Materialises linked steps: computes the values that they provide to the steps that need them.
+"""Computes ("materialises") the values that linked steps provide to the steps that need them.
 
 Each output is materialised once per execution of its graph; concurrent consumers wait for it.
 Before a consumer waits, the wait-for graph is searched for a cycle. So a cycle is reported instead
