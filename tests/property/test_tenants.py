@@ -41,7 +41,7 @@ OF_NO_TENANT = {
 Opened = tuple[asyncio.Runner, Tenants, psycopg.Connection[Any]]
 Told = Sequence[tuple[bool, Request]]
 IDS_AND_TIMES_BYTES = 32
-"""Maximum difference in stored bytes that generated IDs and times cause."""
+"""Maximum difference, in bytes, that generated IDs and times make to the size of stored data."""
 
 
 @pytest.fixture(scope="module")
