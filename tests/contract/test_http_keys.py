@@ -94,7 +94,7 @@ async def test_every_operation_needs_the_scope_that_it_says(
     held: frozenset[Scope], api: Api
 ) -> None:
     """The answer is 403 without the scope, before the body is read, and never with it."""
-    app = api.app(authentication=Authentication(api.keys, tokens=TokensOf(held)))
+    app = api.app(Authentication(api.keys, tokens=TokensOf(held)))
     allowed = {scope.value for scope in held} | ({"read"} if Scope.RUN in held else set())
     seen = set()
 

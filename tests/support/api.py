@@ -72,13 +72,9 @@ class Api(Process):
         given: dict[type, object] = {type(each): each for each in services}
         if graph_checks is not None:
             given[Definitions] = Definitions(self.definitions, graph_checks, limits.of_graphs)
-        authentication = Authentication(self.keys, bootstrap_key=bootstrap_key)
-        options = {
-            "authentication": authentication,
-            "version": "0.0.0",
-            "lifespan": None,
-            **options,
-        }
+        if Authentication not in given:
+            given[Authentication] = Authentication(self.keys, bootstrap_key=bootstrap_key)
+        options = {"version": "0.0.0", "lifespan": None, **options}
         return build_app(self, limits=limits, services=given, **options)
 
 

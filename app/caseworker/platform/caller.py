@@ -60,8 +60,8 @@ class Caller:
     """The sender of a request."""
 
     tenant: str
-    """Tenant that owns the runs which the caller creates. Runs of other tenants are invisible to
-    the caller."""
+    """Tenant that owns the runs that the caller creates. Runs of other tenants are invisible to the
+    caller."""
     name: str
     """Name of the key, or subject of the token, for cancel receipts and records."""
     scopes: frozenset[Scope]
@@ -115,4 +115,4 @@ class ScopeMissingError(AccessRefusedError):
 
 
 class OtherTenantError(AccessRefusedError):
-    """Only the operator of the service may act for a tenant other than its own."""
+    """The caller named another tenant, which only the operator of the service may do."""

@@ -14,8 +14,8 @@ OWN: Final = "caseworker"
 
 MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
-    "extra_forbidden": "This field is not known here; leave it out.",
-    "unexpected_keyword_argument": "This field is not known here; leave it out.",
+    "extra_forbidden": "This field is unknown; remove it.",
+    "unexpected_keyword_argument": "This field is unknown; remove it.",
     "string_type": "This must be a string.",
     "string_unicode": "This must be valid Unicode text.",
     "string_too_short": "This must have at least {min_length} characters.",

@@ -64,7 +64,7 @@ class PostgresQuotas:
         return replace(usual if row is None else _own(row), use=use)
 
     async def find(self) -> Sequence[TenantQuota]:
-        """Return the tenants that have a quota of their own."""
+        """Return the tenants that have their own quota, without their usage."""
         async with transaction(self._pool) as connection:
             rows = (await connection.exec_driver_sql(f"{QUOTAS} ORDER BY tenant_id")).mappings()
             return [_own(row) for row in rows]

@@ -121,7 +121,7 @@ length constraints of the string; otherwise their messages would name items inst
 characters."""
 
 StorableText = Annotated[str, STORABLE]
-"""Text that the database can store."""
+"""Text that the database can store: no NUL characters and no unpaired surrogates."""
 
 Instant = Annotated[
     datetime,

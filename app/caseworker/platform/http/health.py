@@ -23,7 +23,7 @@ router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
 
 
 READINESS_SECONDS: Final = 5.0
-"""Seconds after which a readiness check counts as failed."""
+"""Time, in seconds, after which a readiness check counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ def usual_of(tenant: str, usual: Quota) -> Quota:
 
 
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
-    """Return the quota of a tenant: its own, or if it has none, ``usual``."""
+    """Return a tenant's own quota, or ``usual`` if it has none."""
     row = await row_of(connection, tenant)
     return usual_of(tenant, usual) if row is None else quota_in(row)
 
