@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from caseworker.main.server import api_limits as limits_of
+from caseworker.main.process import api_limits as limits_of
 from caseworker.settings.schema import AuthSettings, ServerSettings, Settings
 from tests.support.api import Api, FixedReadiness, client_of
 from tests.support.limits import api_limits

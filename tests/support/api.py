@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from fastapi import FastAPI
@@ -16,6 +16,8 @@ from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.service import Chats
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.platform.http.health import PartState
@@ -23,6 +25,7 @@ from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import GraphChecks
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.settings.schema import Settings
@@ -52,6 +55,8 @@ class Api(Process):
         self.files: PostgresArtifacts = self._artifacts
         self.keys = PostgresKeys(self._engines.work)
         self.quotas: PostgresQuotas = self.services[PostgresQuotas]
+        self.definitions = cast("PostgresDefinitions", self.services[Definitions].store)
+        self.threads = cast("PostgresThreads", self.services[Chats].store)
         self.approval_store: PostgresApprovals = self._approvals
 
     def app(
@@ -69,13 +74,14 @@ class Api(Process):
         test.
         """
         limits = limits or api_limits()
-        given: dict[type, object] = {type(each): each for each in services}
+        given: dict[type, object] = {type(each): each for each in (limits, *services)}
         if graph_checks is not None:
-            given[Definitions] = Definitions(self.definitions, graph_checks, limits.of_graphs)
+            store = self.services[Definitions].store
+            given[Definitions] = Definitions(store, graph_checks, limits.of_graphs)
         if Authentication not in given:
             given[Authentication] = Authentication(self.keys, bootstrap_key=bootstrap_key)
         options = {"version": "0.0.0", "lifespan": None, **options}
-        return build_app(self, limits=limits, services=given, **options)
+        return build_app(self, services=given, **options)
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import REDACTED
 from caseworker.features.artifacts.keeping import ArtifactLimits
-from caseworker.main import agents, process, server
+from caseworker.main import agents, process
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.table import ChatModel
 from caseworker.platform.postgres.connections import Patience
@@ -26,7 +26,7 @@ SETTINGS = Settings()
 
 def api_limits(**changes: Any) -> ApiLimits:
     """Return limits of the HTTP layer."""
-    return replace(server.api_limits(SETTINGS), **{"default_timezone": "UTC", **changes})
+    return replace(process.api_limits(SETTINGS), **{"default_timezone": "UTC", **changes})
 
 
 def patience(**changes: Any) -> Patience:

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, cast
 from starlette.routing import BaseRoute
 
 from caseworker.platform.http.problems import Errors, ProblemType
+from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.queue.background import BackgroundQueue
-from caseworker.runs.run import Run
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")
@@ -26,13 +26,15 @@ class Parts:
     """Parts of a process that features are built from."""
 
     settings: Settings
+    url: str
+    """URL of the database, for connections that are not from a pool."""
+    patience: Patience
+    """Timeouts for connections to the database."""
     engines: Engines
     dispatch: QueueDispatch
     limits: StoreLimits
     """Limits for storing runs."""
     observers: RunObservers
-    shown: Callable[[Run], Awaitable[Mapping[str, Any]]]
-    """Function that returns the public representation of a run."""
     services: Mapping[type, Any]
     """Services of the process and of the features before, by type."""
 
@@ -51,6 +53,8 @@ class Opened:
     """Queues by name, whose jobs every process that executes runs takes."""
     loops: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """Loops by name, for every process that executes runs."""
+    begin: Callable[[], None] | None = None
+    """Called when the process starts."""
     close: Callable[[], Awaitable[None]] | None = None
     """Called when the process ends, after its loops have stopped."""
 

@@ -1,4 +1,4 @@
-"""The features of the service, in the order in which their routes are matched."""
+"""The features of the service."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,51 +9,57 @@ from caseworker.features.access.feature import ACCESS
 from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.catalog.feature import CATALOG
-from caseworker.features.definitions import agents, graphs
-from caseworker.features.definitions import problems as definition_problems
+from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.feature import QUOTAS
-from caseworker.features.schedules import http as schedules
-from caseworker.features.schedules.feature import open_schedules
-from caseworker.features.threads import http as threads
-from caseworker.features.threads import problems as thread_problems
+from caseworker.features.schedules.feature import SCHEDULES
+from caseworker.features.threads.feature import THREADS
 from caseworker.features.webhooks.feature import WEBHOOKS
+from caseworker.models.gateway import ModelGateway
+from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.http import events, problems, runs, traces
+from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
+from caseworker.runs.http.event_stream import EventStreams
+from caseworker.runs.http.limits import ApiLimits
+from caseworker.tools.dispatch import ToolDispatch
+
+
+def _open_runs(parts: Parts) -> Opened:
+    """Build the services that convert requests to runs."""
+    limits, models = parts.service(ApiLimits), parts.service(ModelGateway).table
+    has_cases = any(each["name"] == "case" for each in parts.service(NodeCatalog).describe())
+    return Opened(
+        services=[
+            EventStreams(limits.max_event_streams),
+            CaseAdmission(limits, parts.service(ToolDispatch), models, installed=has_cases),
+            GraphAdmission(limits, parts.service(Definitions), models),
+        ]
+    )
+
 
 RUNS: Final = Feature(
     name="runs",
     routes=[*runs.router.routes, *traces.router.routes, *events.router.routes],
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
+    open=_open_runs,
 )
 FEATURES: Final[Sequence[Feature]] = (
+    ACCESS,
+    QUOTAS,
+    DEFINITIONS,
     RUNS,
     ARTIFACTS,
     APPROVALS,
-    Feature(
-        name="threads",
-        routes=threads.router.routes,
-        errors=thread_problems.ERRORS,
-        problems=thread_problems.PROBLEMS,
-    ),
-    Feature(
-        name="definitions",
-        routes=[*graphs.router.routes, *agents.router.routes],
-        errors=definition_problems.ERRORS,
-        problems=definition_problems.PROBLEMS,
-    ),
-    ACCESS,
-    QUOTAS,
+    THREADS,
     WEBHOOKS,
-    Feature(
-        name="schedules",
-        routes=schedules.router.routes,
-        errors=schedules.ERRORS,
-        open=open_schedules,
-    ),
+    SCHEDULES,
     CATALOG,
 )
+"""All features. Each may use the services of those before it."""
+
 PROBLEM_TYPES: Final = frozenset(
     kind for feature in FEATURES for kind in feature.problem_types
 ).union(OF_EVERY_SERVICE)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -24,7 +24,7 @@ from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.feature import Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import open_features
 from caseworker.main.plugins import Toolbox, installed_functions
@@ -41,12 +41,10 @@ from caseworker.platform.postgres.migrating import is_current
 from caseworker.runs.approvals import RunApprovals
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
-from caseworker.runs.http.views import view_of
+from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals
-from caseworker.runs.postgres.definition_heads import DefinitionHeads
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
@@ -57,7 +55,6 @@ from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, 
 from caseworker.runs.queue.background import RESCUE_SECONDS, BackgroundWorker, JobRescue
 from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.retention import Record, Retention
-from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
@@ -107,10 +104,6 @@ class Process:
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         provider_limits = PostgresProviderLimits(self._engines.work)
         self.models = build_models(settings, recorder, provider_limits)
-        self._heads = DefinitionHeads(url, self._patience)
-        usual = settings.quotas.quota
-        self.definitions = PostgresDefinitions(self._engines, self._heads, usual)
-        self.threads = PostgresThreads(self._engines, usual)
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines, self._dispatch)
         self._pool = BlockingPool()
@@ -131,10 +124,6 @@ class Process:
         payloads = PayloadReading(
             self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
         )
-
-        async def shown(run: Run) -> Mapping[str, Any]:
-            return (await view_of(run, "", payloads)).model_dump(mode="json")
-
         offered = (
             self.runs,
             payloads,
@@ -142,14 +131,16 @@ class Process:
             self.tools,
             self.models,
             self.catalog,
+            api_limits(settings),
         )
         self.parts = Parts(
             settings=settings,
+            url=url,
+            patience=self._patience,
             engines=self._engines,
             dispatch=self._dispatch,
             limits=store_limits(settings),
             observers=self.telemetry.observers,
-            shown=shown,
             services={type(each): each for each in offered},
         )
         self.services, self._features = open_features(self.parts)
@@ -171,7 +162,9 @@ class Process:
         """
         try:
             await self._journal.start()
-            self._heads.begin()
+            for feature in self._features:
+                if feature.begin is not None:
+                    feature.begin()
             self.telemetry.keep(self._loops)
             self._loops.keep("events", self._watch.run)
             if self._executor is not None:
@@ -207,7 +200,6 @@ class Process:
         if self._heartbeat is not None:
             await self._heartbeat.leave()
         await self._journal.stop()
-        await self._heads.stop()
         await self.models.aclose()
         await self._engines.dispose()
         for feature in self._features:
@@ -442,4 +434,34 @@ def artifact_limits(settings: Settings) -> ArtifactLimits:
         max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
         max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,
         max_per_run=settings.artifacts.max_per_run,
+    )
+
+
+def api_limits(settings: Settings) -> ApiLimits:
+    """Return the limits and defaults that the HTTP layer applies to requests."""
+    return ApiLimits(
+        max_body_bytes=settings.server.max_body_kb * 1024,
+        max_json_depth=settings.limits.max_depth,
+        max_page_bytes=settings.limits.max_page_kb * 1024,
+        max_input_chars=settings.flags.max_input_chars,
+        max_graph_bytes=settings.admission.max_graph_kb * 1024,
+        max_graph_steps=settings.admission.max_graph_steps,
+        max_graph_edges=settings.admission.max_graph_edges,
+        max_graph_depth=settings.admission.max_graph_depth,
+        max_connections=settings.server.max_connections,
+        max_event_streams=settings.events.max_streams,
+        max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
+        allowed_hosts=allowed_hosts(settings),
+        cors_origins=frozenset(settings.server.cors_origins),
+        max_delay_days=settings.admission.max_delay_days,
+        webhook_urls=url_rules(settings.webhooks),
+        max_wait_seconds=int(settings.server.request_timeout_seconds),
+        anonymous=settings.auth.anonymous,
+        logs_requests=settings.logging.access,
+        default_mode=settings.flags.mode,
+        default_timezone=settings.flags.zone_name,
+        default_seed=settings.flags.seed,
+        default_budget=settings.budget.limits,
+        budget_ceiling=settings.admission.limits,
+        ceiling_requires_prices=settings.admission.requires_prices,
     )

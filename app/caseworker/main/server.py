@@ -21,30 +21,21 @@ from starlette.routing import Route
 from caseworker.faces.mcp_server.endpoint import McpEndpoint
 from caseworker.faces.mcp_server.offers import agent_tools, case_tools
 from caseworker.features.access.authentication import Authentication
-from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.features.threads.admission import ThreadAdmission
-from caseworker.features.threads.service import Chats
-from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
 from caseworker.main.configuration import url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, RUNS, open_features
 from caseworker.main.lifetime import end_undisturbed, run_to_end
-from caseworker.main.process import Process, allowed_hosts, collect_garbage_seldom
+from caseworker.main.process import Process, collect_garbage_seldom
 from caseworker.main.supervisor import WorkerSlot
 from caseworker.main.worker import health_served
-from caseworker.models.gateway import ModelGateway
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
-from caseworker.runs.http.event_stream import EventStreams
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
-from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
-from caseworker.tools.dispatch import ToolDispatch
 from caseworker.ui.pages import viewer_routes
 
 T = TypeVar("T")
@@ -60,18 +51,16 @@ def build_app(
     process: Process,
     *,
     metrics: bool = True,
-    limits: ApiLimits | None = None,
     services: Mapping[type, Any] = MappingProxyType({}),
     **options: Any,
 ) -> FastAPI:
     """Return the ASGI application, whose lifespan opens and closes the process.
 
-    ``metrics`` is whether it serves the metrics of this process at /metrics. ``limits``,
-    ``services`` and ``options`` replace those of the process.
+    ``metrics`` is whether it serves the metrics of this process at /metrics. ``services`` and
+    ``options`` replace those of the process.
     """
-    limits = limits or api_limits(process.settings)
     number = options.get("version", version("caseworker"))
-    found = {**api_services(process, limits, services), **services}
+    found = open_features(process.parts, services)[0] if services else process.services
     usual: dict[str, Any] = {
         "authentication": found[Authentication],
         "readiness": process,
@@ -92,29 +81,9 @@ def build_app(
         problems=PROBLEM_TYPES,
         schemas={"ServerSentEvent": SERVER_SENT_EVENT_SCHEMA},
         services=found,
-        limits=limits,
+        limits=found[ApiLimits],
         **{**usual, **options},
     )
-
-
-def api_services(process: Process, limits: ApiLimits, given: Mapping[type, Any]) -> dict[type, Any]:
-    """Return the services that routes call, by type; ``given`` replaces some of them."""
-    services = open_features(process.parts, given)[0] if given else process.services
-    found: dict[type, Any] = {
-        **services,
-        ApiLimits: limits,
-        EventStreams: EventStreams(limits.max_event_streams),
-        Definitions: Definitions(process.definitions, process.catalog, limits.of_graphs),
-        **given,
-    }
-    models, definitions = found[ModelGateway].table, found[Definitions]
-    has_cases = any(each["name"] == "case" for each in process.catalog.describe())
-    found[CaseAdmission] = CaseAdmission(limits, found[ToolDispatch], models, installed=has_cases)
-    graph_runs = found[GraphAdmission] = GraphAdmission(limits, definitions, models)
-    found[Chats] = Chats(process.threads, found[RunService])
-    quotas = found[PostgresQuotas]
-    found[ThreadAdmission] = ThreadAdmission(limits, definitions, graph_runs, quotas)
-    return found
 
 
 def serve(
@@ -194,9 +163,7 @@ def use_in_process(
 async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
     """Open a process and register the operator's agents before the first request."""
     async with process.opened():
-        limits = api_limits(process.settings).of_graphs
-        definitions = Definitions(process.definitions, process.catalog, limits)
-        await register_agents(agents, definitions, DEFAULT_TENANT)
+        await register_agents(agents, process.services[Definitions], DEFAULT_TENANT)
         yield
 
 
@@ -248,36 +215,6 @@ class _Server(uvicorn.Server):
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return url_of(host, port)
-
-
-def api_limits(settings: Settings) -> ApiLimits:
-    """Return the limits and defaults that the HTTP layer applies to requests."""
-    return ApiLimits(
-        max_body_bytes=settings.server.max_body_kb * 1024,
-        max_json_depth=settings.limits.max_depth,
-        max_page_bytes=settings.limits.max_page_kb * 1024,
-        max_input_chars=settings.flags.max_input_chars,
-        max_graph_bytes=settings.admission.max_graph_kb * 1024,
-        max_graph_steps=settings.admission.max_graph_steps,
-        max_graph_edges=settings.admission.max_graph_edges,
-        max_graph_depth=settings.admission.max_graph_depth,
-        max_connections=settings.server.max_connections,
-        max_event_streams=settings.events.max_streams,
-        max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
-        allowed_hosts=allowed_hosts(settings),
-        cors_origins=frozenset(settings.server.cors_origins),
-        max_delay_days=settings.admission.max_delay_days,
-        webhook_urls=url_rules(settings.webhooks),
-        max_wait_seconds=int(settings.server.request_timeout_seconds),
-        anonymous=settings.auth.anonymous,
-        logs_requests=settings.logging.access,
-        default_mode=settings.flags.mode,
-        default_timezone=settings.flags.zone_name,
-        default_seed=settings.flags.seed,
-        default_budget=settings.budget.limits,
-        budget_ceiling=settings.admission.limits,
-        ceiling_requires_prices=settings.admission.requires_prices,
-    )
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:

@@ -40,7 +40,7 @@ class World:
         self, api: Api, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None
     ) -> None:
         self.api = api
-        self.store = CountedDefinitions(api._engines, api._heads)
+        self.store = CountedDefinitions(api._engines, api.definitions._heads)
         self.checks = ShapeChecks(types)
         self.graphs = Definitions(self.store, self.checks, limits)
 

@@ -1,26 +1,233 @@
-"""Routes that read, list and delete registered graphs and agents."""
+"""Routes that register, validate, read and delete graphs and agents."""
 
+from collections.abc import Sequence
+from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Body, Path, Query, Response
 
-from caseworker.features.definitions.views import (
-    AgentDefinitionView,
-    AgentList,
-    GraphDefinitionView,
-    GraphList,
-    RegisteredDefinition,
-)
+from caseworker.core.graph.validation import Problem, Severity
+from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.field_types import PageQuery
+from caseworker.platform.http.field_types import DocumentedAs, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
-from caseworker.platform.http.problems import ProblemType
+from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.http.definition_body import MAX_VERSION, DefinitionName
+from caseworker.runs.errors import DefinitionInUseError, DefinitionNotFoundError
+from caseworker.runs.graphs import Definition, DefinitionPage, DefinitionVersion, Registered
+from caseworker.runs.http.definition_body import (
+    MAX_VERSION,
+    DefinitionName,
+    GraphToValidate,
+    NewAgentBody,
+    NewGraphBody,
+)
+from caseworker.runs.http.graph_problems import words_of
+from caseworker.runs.http.graph_shape import GraphShape
+from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
 from caseworker.runs.http.problems import QUOTA_EXCEEDED
 from caseworker.runs.run import DefinitionRef
+
+GRAPH_NOT_FOUND = ProblemType(
+    slug="graph-not-found",
+    status=404,
+    title="Graph not found",
+    detail="No graph has this name and version. GET /graphs lists all graphs.",
+)
+AGENT_NOT_FOUND = ProblemType(
+    slug="agent-not-found",
+    status=404,
+    title="Agent not found",
+    detail="No agent has this name and version. GET /agents lists all agents.",
+)
+GRAPH_IN_USE = ProblemType(
+    slug="graph-in-use",
+    status=409,
+    title="Graph is in use",
+    detail="First delete the graphs and agents that use it.",
+)
+AGENT_IN_USE = ProblemType(
+    slug="agent-in-use",
+    status=409,
+    title="Agent is in use",
+    detail="First delete the graphs and agents that use it.",
+)
+
+
+def _in_use(error: DefinitionInUseError) -> ProblemError:
+    users = ", ".join(f"{one.kind.value} {one.name}@{one.version}" for one in error.users)
+    kind = GRAPH_IN_USE if error.ref.kind is DefinitionKind.GRAPH else AGENT_IN_USE
+    return ProblemError(kind, f"First delete the definitions that use it: {users}.")
+
+
+def _not_found(error: DefinitionNotFoundError) -> ProblemError:
+    is_graph = error.ref.kind is DefinitionKind.GRAPH
+    return ProblemError(GRAPH_NOT_FOUND if is_graph else AGENT_NOT_FOUND)
+
+
+ERRORS: Errors = {DefinitionInUseError: _in_use, DefinitionNotFoundError: _not_found}
+PROBLEMS = (GRAPH_NOT_FOUND, AGENT_NOT_FOUND, GRAPH_IN_USE, AGENT_IN_USE)
+
+
+class DefinitionLinks(View):
+    """URLs for a version of a registered graph or agent."""
+
+    self: str
+    versions: str
+
+    @classmethod
+    def of(cls, head: DefinitionVersion, root: str) -> Self:
+        """Return the URLs for a version. ``root`` is their path prefix."""
+        versions = f"{root}/{head.kind.value}s/{head.name}/versions"  # names need no quoting
+        return cls(self=f"{versions}/{head.version}", versions=versions)
+
+
+class ProblemView(View):
+    """A problem found in a graph."""
+
+    place: str
+    """Location of the problem, such as ``steps.2.type``; empty for the graph as a whole."""
+    message: str
+    severity: Severity
+    """Severity: an ``error`` prevents the graph from being run or registered, a ``warning`` does
+    not."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """Return the view of a problem, with secrets in quoted names redacted."""
+        return cls(place=problem.place, message=words_of(problem), severity=problem.severity)
+
+
+class DefinitionSummary(View):
+    """One version of a registered graph or agent, without its definition."""
+
+    name: str
+    version: int
+    description: str | None
+    sha256: str
+    """SHA-256 of the definition as canonical JSON (sorted keys, no whitespace, UTF-8), in
+    hexadecimal."""
+    size_bytes: int
+    """Size of the definition as canonical JSON, in bytes."""
+    created_at: datetime
+    links: DefinitionLinks
+
+    @classmethod
+    def of(cls, head: DefinitionVersion, root: str) -> Self:
+        """Return the view of a version. ``root`` is the path prefix for its URLs."""
+        return cls(**_members(head, root))
+
+
+class RegisteredDefinition(DefinitionSummary):
+    """The registered version of a graph or agent, which may have existed already."""
+
+    warnings: list[ProblemView]
+    """Problems in the definition that do not prevent it from being run."""
+
+    @classmethod
+    def answer(cls, registered: Registered, root: str, response: Response) -> Self:
+        """Return the response body for a registration, and set the response's Location header.
+
+        If the version existed already, the status is set to 200 instead of 201.
+        """
+        warnings = [ProblemView.of(problem) for problem in registered.warnings]
+        view = cls(**_members(registered.head, root), warnings=warnings)
+        response.headers["Location"] = view.links.self
+        if not registered.created:
+            response.status_code = HTTPStatus.OK
+        return view
+
+
+class GraphDefinitionView(DefinitionSummary):
+    """One version of a registered graph."""
+
+    graph: Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
+    """The graph definition as it was registered."""
+    shape: GraphShape
+
+    @classmethod
+    def of_definition(cls, definition: Definition, root: str) -> Self:
+        """Return the view of a registered graph. ``root`` is the path prefix for its URLs."""
+        graph = definition.content
+        return cls(**_members(definition.head, root), graph=graph, shape=GraphShape.of(graph))
+
+
+class AgentDefinitionView(DefinitionSummary):
+    """One version of a registered agent."""
+
+    agent: Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
+    """The agent definition as it was registered."""
+
+    @classmethod
+    def of_definition(cls, definition: Definition, root: str) -> Self:
+        """Return the view of a registered agent. ``root`` is the path prefix for its URLs."""
+        return cls(**_members(definition.head, root), agent=definition.content)
+
+
+class GraphList(View):
+    """A page of registered graphs: one item per version, without its definition."""
+
+    graphs: list[DefinitionSummary]
+    next_cursor: str | None
+    """Cursor of the next page; null on the last page."""
+
+    @classmethod
+    def of(cls, page: DefinitionPage, root: str) -> Self:
+        """Return the view of a page of graph versions.
+
+        ``root`` is the path prefix for their URLs.
+        """
+        return cls(graphs=_heads(page, root), next_cursor=page.next_cursor)
+
+
+class AgentList(View):
+    """A page of registered agents: one item per version, without its definition."""
+
+    agents: list[DefinitionSummary]
+    next_cursor: str | None
+    """Cursor of the next page; null on the last page."""
+
+    @classmethod
+    def of(cls, page: DefinitionPage, root: str) -> Self:
+        """Return the view of a page of agent versions.
+
+        ``root`` is the path prefix for their URLs.
+        """
+        return cls(agents=_heads(page, root), next_cursor=page.next_cursor)
+
+
+class Validation(View):
+    """Result of validating a graph."""
+
+    valid: bool
+    """Whether the graph can be run; if true, there may still be warnings."""
+    problems: list[ProblemView]
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> Self:
+        """Return the validation result for the problems found in a graph."""
+        errors = any(problem.severity is Severity.ERROR for problem in problems)
+        return cls(valid=not errors, problems=[ProblemView.of(problem) for problem in problems])
+
+
+def _heads(page: DefinitionPage, root: str) -> list[DefinitionSummary]:
+    return [DefinitionSummary.of(head, root) for head in page.heads]
+
+
+def _members(head: DefinitionVersion, root: str) -> dict[str, Any]:
+    return {
+        "name": head.name,
+        "version": head.version,
+        "description": head.description,
+        "sha256": head.sha256,
+        "size_bytes": head.size_bytes,
+        "created_at": head.created_at,
+        "links": DefinitionLinks.of(head, root),
+    }
+
 
 _WHERE = {"Location": {"description": "URL of the version.", "schema": {"type": "string"}}}
 
@@ -139,3 +346,62 @@ def definition_routes(
         await request.service(Definitions).store.delete(request.caller.tenant, ref)
 
     return router
+
+
+graphs = definition_routes(
+    DefinitionKind.GRAPH,
+    GraphDefinitionView,
+    GraphList,
+    not_found=GRAPH_NOT_FOUND,
+    in_use=GRAPH_IN_USE,
+)
+
+
+@graphs.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)
+async def register_graph(
+    body: Annotated[NewGraphBody, Body(openapi_examples=NEW_GRAPHS)],
+    request: ApiRequest,
+    response: Response,
+) -> RegisteredDefinition:
+    """Register a graph as the next version of its name; versions are immutable.
+
+    The graph must be valid, and all definitions that it refers to must be registered.
+    """
+    registered = await request.service(Definitions).register(
+        request.caller.tenant, DefinitionRef(body.name), body.graph, body.description
+    )
+    return RegisteredDefinition.answer(registered, request.root, response)
+
+
+@graphs.post("/validate", responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY))
+async def validate_graph(
+    body: Annotated[GraphToValidate, Body(openapi_examples=GRAPHS_TO_VALIDATE)], request: ApiRequest
+) -> Validation:
+    """Validate a graph and return all problems; nothing is stored."""
+    problems = await request.service(Definitions).problems(request.caller.tenant, body.graph)
+    return Validation.of(problems)
+
+
+agents = definition_routes(
+    DefinitionKind.AGENT,
+    AgentDefinitionView,
+    AgentList,
+    not_found=AGENT_NOT_FOUND,
+    in_use=AGENT_IN_USE,
+)
+
+
+@agents.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)
+async def register_agent(
+    body: Annotated[NewAgentBody, Body(openapi_examples=NEW_AGENTS)],
+    request: ApiRequest,
+    response: Response,
+) -> RegisteredDefinition:
+    """Register an agent as the next version of its name; versions are immutable.
+
+    The agent must be valid, and every agent that it refers to must be registered.
+    """
+    registered = await request.service(Definitions).register_agent(
+        request.caller.tenant, body.agent
+    )
+    return RegisteredDefinition.answer(registered, request.root, response)

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from caseworker.features.feature import Opened, Parts
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.features.schedules import http
 from caseworker.features.schedules.postgres import FIRE, SCHEDULES_QUEUE, PostgresSchedules
 from caseworker.runs.queue.background import BackgroundQueue
 
@@ -22,3 +23,8 @@ def open_schedules(parts: Parts) -> Opened:
     )
     queue = BackgroundQueue(tasks={FIRE: store.fire}, at_once=AT_ONCE, rescue=store.rescue)
     return Opened(services=[store], queues={SCHEDULES_QUEUE: queue})
+
+
+SCHEDULES: Final = Feature(
+    name="schedules", routes=http.router.routes, errors=http.ERRORS, open=open_schedules
+)

@@ -9,17 +9,32 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, model_validator
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.features.threads.body import AnswerBody, EditBody, GoOnBody, NewThreadBody
 from caseworker.features.threads.service import PlannedReply, derived_id
-from caseworker.features.threads.thread import Thread
-from caseworker.nodes.agent.definition import MAX_MESSAGES
+from caseworker.features.threads.thread import (
+    Thread,
+)
+from caseworker.nodes.agent.definition import MAX_MESSAGES, MAX_TOOLS
 from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation, invalid
+from caseworker.platform.http.field_types import (
+    STORABLE,
+    BodyModel,
+    Instant,
+    ZoneName,
+)
+from caseworker.platform.http.problems import (
+    INVALID_REQUEST,
+    ProblemError,
+    Violation,
+    invalid,
+)
+from caseworker.platform.validation import refusal
 from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.http.admission import (
@@ -32,7 +47,12 @@ from caseworker.runs.http.admission import (
     requires_prices,
     unfit_values,
 )
-from caseworker.runs.http.body import GraphRunBody
+from caseworker.runs.http.body import (
+    BudgetBody,
+    GraphRunBody,
+)
+from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
+from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, ThreadId
 from caseworker.runs.http.graph_problems import graph_violations
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.quotas import QuotaStore
@@ -42,6 +62,81 @@ from caseworker.runs.service import new_run_id
 _CHAT = "chat"
 _BROUGHT = "users_tools"
 """Name of a placeholder agent used to validate a user's tools."""
+
+
+class NewThreadBody(BodyModel):
+    """A thread to create, in which either an agent or a graph answers."""
+
+    thread_id: ThreadId | None = None
+    """ID of the thread; defaults to a generated UUIDv7."""
+    agent: AgentOrName | None = None
+    """An agent included in the request, or a reference to a registered one."""
+    graph: GraphOrName | None = None
+    """A graph included in the request, or a reference to a registered one. It starts at its
+    ``chat_start`` steps, if it has any and defines no entry."""
+    inputs: dict[str, Any] | None = None
+    """Values for the variables that the agent declares, or further inputs of the graph."""
+    tools: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    """Tools that the user brings, in the format of an agent's tools. They are offered to the
+    graph's entry agents if its chat starts permit it."""
+    title: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
+    metadata: dict[str, Any] | None = None
+    """JSON object that is returned with the thread and not interpreted by the service."""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> "NewThreadBody":
+        if (self.agent is None) == (self.graph is None):
+            raise refusal("Send either an agent or a graph.")
+        return self
+
+
+class GoOnBody(BodyModel):
+    """Options for continuing an answer."""
+
+    run_id: RunId | None = None
+    """ID of the run that creates the answer; defaults to a generated one. Sending the same ID again
+    creates no second run."""
+    budget: BudgetBody | None = None
+    """Limits for the run that creates the answer."""
+    deadline: Instant | None = None
+    """Time at which the run is halted if it has not ended."""
+    metadata: dict[str, Any] | None = None
+    """JSON object that is returned with the run and not interpreted by the service."""
+
+
+class AnswerBody(GoOnBody):
+    """Options for answering a message."""
+
+    agent: AgentOrName | None = None
+    """Agent that answers this message instead of the thread's own agent or graph."""
+    graph: GraphOrName | None = None
+    """Graph that answers this message instead of the thread's own agent or graph."""
+    inputs: dict[str, Any] | None = None
+    """Inputs that replace those of the thread for this answer."""
+    seed: Seed | None = None
+    """Seed that makes sampling reproducible where the provider supports it."""
+    timezone: ZoneName | None = None
+    """Time zone that defines "today"; defaults to the configured one."""
+
+    @model_validator(mode="after")
+    def _has_at_most_one(self) -> "AnswerBody":
+        if self.agent is not None and self.graph is not None:
+            raise refusal("Send either an agent or a graph, not both.")
+        return self
+
+
+class EditBody(AnswerBody):
+    """A user message that replaces another one."""
+
+    content: CaseInput
+    """Text of the user's message."""
+
+
+class MessageBody(EditBody):
+    """A user message to send."""
+
+    parent_id: MessageId | None = None
+    """ID of the answer that the message follows; defaults to the newest answer."""
 
 
 class ThreadAdmission:

@@ -1,47 +1,50 @@
 """Routes for threads: create, send, edit, retry, continue, cancel and read."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 
-from caseworker.features.threads.admission import ThreadAdmission, hash_of
-from caseworker.features.threads.body import (
+from caseworker.features.threads.admission import (
     AnswerBody,
-    CancelThreadBody,
     EditBody,
     GoOnBody,
     MessageBody,
-    MessageIdPath,
-    MessagesQuery,
     NewThreadBody,
-    ThreadIdPath,
-)
-from caseworker.features.threads.problems import (
-    ANSWER_NOT_ENDED,
-    MESSAGE_NOT_FOUND,
-    THREAD_CONFLICT,
-    THREAD_FULL,
-    THREAD_NOT_FOUND,
+    ThreadAdmission,
+    hash_of,
 )
 from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
-from caseworker.features.threads.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
-from caseworker.features.threads.views import (
-    CancelledThread,
-    MessageList,
-    ThreadList,
-    ThreadView,
-    TurnView,
+from caseworker.features.threads.thread import (
+    AnswerNotEndedError,
+    MessageNotFoundError,
+    MessageTree,
+    Role,
+    Thread,
+    ThreadConflictError,
+    ThreadFullError,
+    ThreadMessage,
+    ThreadNotFoundError,
+    ThreadPage,
 )
-from caseworker.platform.http.field_types import PageQuery
+from caseworker.platform.http.field_types import (
+    BodyModel,
+    PageQuery,
+    QueryModel,
+    Reason,
+    View,
+)
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, Violation
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.http.body import POST_HEADERS, idempotency_key, wait_seconds
 from caseworker.runs.http.event_stream import EVENT_HEADERS, EventStreams, last_event_id
 from caseworker.runs.http.events import stream_of
+from caseworker.runs.http.fields import MessageId, ThreadId
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
 from caseworker.runs.http.problems import (
@@ -54,9 +57,233 @@ from caseworker.runs.http.problems import (
     rate_headers,
 )
 from caseworker.runs.http.runs import answer_of, awaited, shown
-from caseworker.runs.http.views import CancelReceipt, Links
+from caseworker.runs.http.views import CancelReceipt, Links, RunView
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService
+
+THREAD_NOT_FOUND = ProblemType(
+    slug="thread-not-found",
+    status=404,
+    title="Thread not found",
+    detail="No thread has this ID. GET /threads lists all threads.",
+)
+MESSAGE_NOT_FOUND = ProblemType(
+    slug="message-not-found",
+    status=404,
+    title="Message not found",
+    detail=(
+        "The thread has no message with this ID. GET /threads/{thread_id}/messages?tree=true "
+        "lists all messages."
+    ),
+)
+THREAD_CONFLICT = ProblemType(
+    slug="thread-conflict",
+    status=409,
+    title="Thread ID already used for a different request",
+    detail="Use another thread_id, or repeat the original request unchanged.",
+)
+THREAD_FULL = ProblemType(
+    slug="thread-full",
+    status=409,
+    title="Thread is full",
+    detail="Start a new thread.",
+)
+ANSWER_NOT_ENDED = ProblemType(
+    slug="answer-not-ended",
+    status=409,
+    title="Answer is still in progress",
+    detail="Wait until its run ends or cancel the run, then repeat the request.",
+)
+
+
+def _answer_not_ended(error: AnswerNotEndedError) -> ProblemError:
+    violation = Violation(error.field, "This message is still being generated.")
+    return ProblemError(ANSWER_NOT_ENDED, violations=[violation])
+
+
+ERRORS: Errors = {
+    ThreadNotFoundError: THREAD_NOT_FOUND,
+    MessageNotFoundError: MESSAGE_NOT_FOUND,
+    ThreadConflictError: THREAD_CONFLICT,
+    ThreadFullError: THREAD_FULL,
+    AnswerNotEndedError: _answer_not_ended,
+}
+PROBLEMS = (ANSWER_NOT_ENDED,)
+
+
+ThreadIdPath = Annotated[ThreadId, Path(description="ID of the thread.")]
+MessageIdPath = Annotated[MessageId, Path(description="ID of the message.")]
+
+
+class CancelThreadBody(BodyModel):
+    """Options for cancelling the answers of a thread."""
+
+    reason: Reason | None = None
+    """Reason for cancelling the answers, shown in the receipts and in the traces."""
+
+
+class MessagesQuery(QueryModel):
+    """Query parameters that select messages of a thread."""
+
+    leaf: MessageId | None = None
+    """ID of a message in the branch to return. The branch continues to the newest message after it.
+    Defaults to the branch of the newest message of the thread."""
+    tree: bool = False
+    """Whether to return all messages of the thread in chronological order, without contents."""
+
+
+class ThreadView(View):
+    """A conversation, with the agent or graph that answers in it."""
+
+    thread_id: str
+    agent: dict[str, Any] | None
+    """Agent that answers, as it was sent; null if a graph answers, and in lists."""
+    graph: dict[str, Any] | None
+    """Graph that answers, as it was sent; null if an agent answers, and in lists."""
+    inputs: dict[str, Any]
+    """Inputs of the agent or graph. Empty in lists, like ``tools``."""
+    tools: list[Any]
+    title: str | None
+    metadata: dict[str, Any]
+    created_at: datetime
+
+    @classmethod
+    def of(cls, thread: Thread) -> Self:
+        """Return the view of a thread."""
+        definition = dict(thread.definition) or None
+        return cls(
+            thread_id=thread.thread_id,
+            agent=definition if thread.kind == "agent" else None,
+            graph=definition if thread.kind == "graph" else None,
+            inputs=dict(thread.inputs),
+            tools=list(thread.tools),
+            title=thread.title,
+            metadata=dict(thread.metadata),
+            created_at=thread.created_at,
+        )
+
+
+class ThreadList(View):
+    """A page of threads, newest first."""
+
+    threads: list[ThreadView]
+    next_cursor: str | None
+    """Cursor of the next page; null on the last page."""
+
+    @classmethod
+    def of(cls, page: ThreadPage) -> Self:
+        """Return the view of a page of threads."""
+        views = [ThreadView.of(thread) for thread in page.threads]
+        return cls(threads=views, next_cursor=page.next_cursor)
+
+
+class MessageView(View):
+    """A message in a thread, written by a user or by the assistant (the agent or graph)."""
+
+    message_id: str
+    parent_id: str | None
+    """ID of the previous message; null for the first message of a branch."""
+    role: Role
+    content: str | None
+    """Text of the message; for an assistant, the text written so far. Null if there is no text yet,
+    and with ``tree=true``."""
+    incomplete: str | None = None
+    """Reason why an answer is incomplete: ``length``, ``content_filter``, ``refusal``, ``empty``,
+    ``cancelled``, ``timeout`` or ``error``. Null if it is complete."""
+    incomplete_reason: str | None = None
+    """Explanation by the provider or model, such as the text of a refusal; null if there is
+    none."""
+    model: str | None = None
+    """Model that wrote the answer, as named in the provider's reply. Null if no model was called,
+    for a user, and with ``tree=true``."""
+    status: str | None
+    """Status of the run that creates the answer, ``not_started`` if the run was never accepted, or
+    ``erased``. Answers with one of the last two can be retried. Null for a user."""
+    run_id: str | None
+    """ID of the run that creates the answer; null for a user."""
+    siblings: list[str]
+    """IDs of the messages at the same position in all branches, including this one, oldest
+    first."""
+    created_at: datetime | None
+
+    @classmethod
+    def of(cls, message: ThreadMessage, siblings: Sequence[str]) -> Self:
+        """Return the view of a message.
+
+        ``siblings`` are the message IDs for the field of that name.
+        """
+        answers = message.role is Role.ASSISTANT
+        return cls(
+            message_id=message.message_id,
+            parent_id=message.parent_id,
+            role=message.role,
+            content=message.content,
+            incomplete=message.incomplete,
+            incomplete_reason=message.incomplete_reason,
+            model=message.model,
+            status=_status_of(message) if answers else None,
+            run_id=message.run_id,
+            siblings=list(siblings),
+            created_at=message.created_at,
+        )
+
+
+def _status_of(message: ThreadMessage) -> str:
+    return "erased" if message.erased else message.status or "not_started"
+
+
+class MessageList(View):
+    """The messages of one branch of a thread, or of the whole thread."""
+
+    messages: list[MessageView]
+
+    @classmethod
+    def of(cls, messages: Sequence[ThreadMessage], tree: MessageTree) -> Self:
+        """Return the view of messages of a thread. ``tree`` holds all its messages."""
+        return cls(messages=[MessageView.of(one, tree.siblings(one)) for one in messages])
+
+
+class TurnView(View):
+    """A user message and the answer to it, which may still be in progress."""
+
+    user: MessageView | None
+    """The user message; null if the request did not send a new one."""
+    assistant: MessageView
+    run: RunView
+    """Run that creates the answer."""
+
+    @classmethod
+    def of(
+        cls,
+        user: ThreadMessage | None,
+        assistant: ThreadMessage,
+        run: RunView,
+        tree: MessageTree,
+    ) -> Self:
+        """Return the view of a turn in its current state.
+
+        ``tree`` holds all messages of the thread.
+        """
+        return cls(
+            user=None if user is None else _stored(user, tree),
+            assistant=_stored(assistant, tree),
+            run=run,
+        )
+
+
+def _stored(message: ThreadMessage, tree: MessageTree) -> MessageView:
+    """Return the view of a message, with its stored creation time."""
+    stored = tree.get(message.message_id)
+    dated = replace(message, created_at=stored.created_at)
+    return MessageView.of(dated, tree.siblings(stored))
+
+
+class CancelledThread(View):
+    """Receipts for the cancelled answers of a thread."""
+
+    thread_id: str
+    runs: list[CancelReceipt]
+
 
 router = api_router("threads", prefix="/threads")
 

@@ -1,6 +1,7 @@
 """The feature ``webhooks``: messages about the end of runs."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from caseworker.core.budget.retry import JITTER, RetryPolicy
 from caseworker.features.feature import Feature, Opened, Parts
@@ -12,8 +13,11 @@ from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.http.fields import WebhookCheck
+from caseworker.runs.http.views import view_of
+from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.runs.queue.background import BackgroundQueue
+from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import WebhookSettings
 
@@ -27,24 +31,28 @@ def open_webhooks(parts: Parts) -> Opened:
     settings = parts.settings.webhooks
     key = settings.encryption_key
     box = SecretBox(None if key is None else key.get_secret_value())
+    payloads = parts.service(PayloadReading)
     store = PostgresWebhooks(parts.engines, parts.dispatch, box)
     sender = WebhookSender(url_rules(settings), timeout_seconds=settings.timeout_seconds)
+
+    async def shown(run: Run) -> Mapping[str, Any]:
+        return (await view_of(run, "", payloads)).model_dump(mode="json")
+
+    async def require_secret(tenant: str) -> None:
+        if not await store.secrets(tenant):
+            raise invalid("webhook", _UNSIGNED)
+
     deliveries = Deliveries(
         store,
         sender,
         parts.service(RunService),
-        parts.shown,
+        shown,
         delivery_limits(settings),
         parts.observers.span_of,
     )
     queue = BackgroundQueue(
         tasks={DELIVER: deliveries.deliver}, at_once=settings.max_parallel, rescue=store.rescue
     )
-
-    async def require_secret(tenant: str) -> None:
-        if not await store.secrets(tenant):
-            raise invalid("webhook", _UNSIGNED)
-
     check = WebhookCheck(require_secret)
     return Opened(services=[store, check], queues={WEBHOOKS_QUEUE: queue}, close=sender.aclose)
 

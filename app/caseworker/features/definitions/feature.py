@@ -1,0 +1,29 @@
+"""The feature ``definitions``: registered graphs and agents."""
+
+from typing import Final
+
+from caseworker.features.definitions import http
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.postgres.definition_heads import DefinitionHeads
+from caseworker.runs.postgres.definitions import PostgresDefinitions
+
+
+def open_definitions(parts: Parts) -> Opened:
+    """Build the service that registers definitions and prepares them for execution."""
+    heads = DefinitionHeads(parts.url, parts.patience)
+    store = PostgresDefinitions(parts.engines, heads, parts.limits.quota)
+    limits = parts.service(ApiLimits).of_graphs
+    definitions = Definitions(store, parts.service(NodeCatalog), limits)
+    return Opened(services=[definitions], begin=heads.begin, close=heads.stop)
+
+
+DEFINITIONS: Final = Feature(
+    name="definitions",
+    routes=[*http.graphs.routes, *http.agents.routes],
+    errors=http.ERRORS,
+    problems=http.PROBLEMS,
+    open=open_definitions,
+)

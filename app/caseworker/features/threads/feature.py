@@ -1,0 +1,35 @@
+"""The feature ``threads``: conversations in which runs answer."""
+
+from typing import Final
+
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.threads import http
+from caseworker.features.threads.admission import ThreadAdmission
+from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.service import Chats
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.http.admission import GraphAdmission
+from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.service import RunService
+
+
+def open_threads(parts: Parts) -> Opened:
+    """Build the services that store threads and create the runs that answer."""
+    store = PostgresThreads(parts.engines, parts.limits.quota)
+    admission = ThreadAdmission(
+        parts.service(ApiLimits),
+        parts.service(Definitions),
+        parts.service(GraphAdmission),
+        parts.service(PostgresQuotas),
+    )
+    return Opened(services=[Chats(store, parts.service(RunService)), admission])
+
+
+THREADS: Final = Feature(
+    name="threads",
+    routes=http.router.routes,
+    errors=http.ERRORS,
+    problems=http.PROBLEMS,
+    open=open_threads,
+)
