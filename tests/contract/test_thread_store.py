@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from caseworker.features.threads.postgres import PostgresThreads
 from caseworker.features.threads.service import Chats, PlannedReply
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
@@ -16,7 +17,6 @@ from caseworker.features.threads.thread import (
     ThreadFullError,
     ThreadMessage,
     ThreadNotFoundError,
-    ThreadStore,
 )
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.errors import StoreUnavailableError
@@ -36,7 +36,7 @@ MINE, OTHERS = "default", "another"
 class Opened:
     """A thread store and a run store without workers."""
 
-    threads: ThreadStore
+    threads: PostgresThreads
     runs: RunStore
 
     @property

@@ -16,7 +16,6 @@ from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.features.threads.postgres import PostgresThreads
 from caseworker.features.threads.service import Chats
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
@@ -56,7 +55,7 @@ class Api(Process):
         self.keys = PostgresKeys(self._engines.work)
         self.quotas: PostgresQuotas = self.services[PostgresQuotas]
         self.definitions = cast("PostgresDefinitions", self.services[Definitions].store)
-        self.threads = cast("PostgresThreads", self.services[Chats].store)
+        self.threads = self.services[Chats].store
         self.approval_store: PostgresApprovals = self._approvals
 
     def app(

@@ -79,7 +79,14 @@ class PostgresSchedules:
     yet."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Create or update a schedule; return it, and whether it was created."""
+        """Create or update a schedule; return it, and whether it was created.
+
+        If the timing changes, the new timing applies from now on. Otherwise, runs that are already
+        due stay due.
+
+        Raises:
+            TooManySchedulesError: the tenant has reached its limit.
+        """
         async with transaction(self.engines.work) as connection:
             lock = text(
                 "SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :tenant, 0))"
@@ -102,7 +109,11 @@ class PostgresSchedules:
         return _schedule(row), found is None
 
     async def get(self, tenant: str, name: str) -> Schedule:
-        """Return the schedule with this name."""
+        """Return the schedule with this name.
+
+        Raises:
+            ScheduleNotFoundError: the schedule does not exist.
+        """
         query = select(schedules).where(_is(tenant, name))
         async with transaction(self.engines.work, tenant) as connection:
             row = (await connection.execute(query)).mappings().one_or_none()
@@ -122,7 +133,11 @@ class PostgresSchedules:
         return SchedulePage([_schedule(row) for row in page], following)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
-        """Pause or resume a schedule. Scheduled times that pass while it is paused start no run."""
+        """Pause or resume a schedule. Scheduled times that pass while it is paused start no run.
+
+        Raises:
+            ScheduleNotFoundError: the schedule does not exist.
+        """
         async with transaction(self.engines.work) as connection:
             found = await _locked(connection, tenant, name)
             if found is None:
@@ -137,7 +152,11 @@ class PostgresSchedules:
         return _schedule(row)
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a schedule. The runs that it created are unaffected."""
+        """Delete a schedule. The runs that it created are unaffected.
+
+        Raises:
+            ScheduleNotFoundError: the schedule does not exist.
+        """
         gone = delete(schedules).where(_is(tenant, name)).returning(schedules.c.name)
         async with transaction(self.engines.work, tenant) as connection:
             if (await connection.execute(gone)).one_or_none() is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from caseworker.features.schedules.timing import Timing
 from caseworker.runs.quotas import Queueing
@@ -114,46 +114,3 @@ class SchedulePage:
 
     schedules: Sequence[Schedule]
     next_cursor: str | None
-
-
-class ScheduleStore(Protocol):
-    """Stores schedules; all times are read from the database's clock."""
-
-    async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Create or update a schedule; return it, and whether it was created.
-
-        If the timing changes, the new timing applies from now on. Otherwise, runs that are already
-        due stay due.
-
-        Raises:
-            TooManySchedulesError: the tenant has reached its limit.
-        """
-        ...
-
-    async def get(self, tenant: str, name: str) -> Schedule:
-        """Return the schedule with this name.
-
-        Raises:
-            ScheduleNotFoundError: the schedule does not exist.
-        """
-        ...
-
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> SchedulePage:
-        """Return a page of schedules, ordered by name."""
-        ...
-
-    async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
-        """Pause or resume a schedule. Scheduled times that pass while it is paused start no run.
-
-        Raises:
-            ScheduleNotFoundError: the schedule does not exist.
-        """
-        ...
-
-    async def delete(self, tenant: str, name: str) -> None:
-        """Delete a schedule. The runs that it created are unaffected.
-
-        Raises:
-            ScheduleNotFoundError: the schedule does not exist.
-        """
-        ...

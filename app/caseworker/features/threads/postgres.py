@@ -127,7 +127,11 @@ class PostgresThreads:
         return None if row is None else _thread(row)
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> ThreadPage:
-        """Return a page of threads, newest first."""
+        """Return a page of threads, newest first, without definitions, inputs and tools.
+
+        Raises:
+            InvalidRunError: the cursor is invalid.
+        """
         columns = [column for column in threads.c if column.name not in _JSON_COLUMNS]
         place = tuple_(threads.c.created_at, threads.c.thread_id)
         query = select(*columns).where(threads.c.tenant_id == tenant)
@@ -203,7 +207,11 @@ class PostgresThreads:
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, models: bool
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return content, incomplete, incomplete_reason and model of messages, by message ID."""
+        """Return content, ``incomplete``, ``incomplete_reason`` and model by message ID.
+
+        The content is None if the assistant has produced no text. The model is None unless
+        ``models`` is set.
+        """
         wanted = list(message_ids)
         asked = {"tenant": tenant, "thread": thread_id, "wanted": wanted, "models": models}
         async with transaction(self._engines.work, tenant) as connection:

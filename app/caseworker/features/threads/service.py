@@ -20,6 +20,7 @@ from caseworker.features.threads.history import (
     size_of,
     spoken,
 )
+from caseworker.features.threads.postgres import PostgresThreads
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     MessageNotFoundError,
@@ -28,7 +29,6 @@ from caseworker.features.threads.thread import (
     Thread,
     ThreadMessage,
     ThreadNotFoundError,
-    ThreadStore,
     key_of,
 )
 from caseworker.models.ports import Message
@@ -69,7 +69,7 @@ class StoredReply:
 class Chats:
     """Creates and answers the messages of threads."""
 
-    def __init__(self, store: ThreadStore, runs: RunService) -> None:
+    def __init__(self, store: PostgresThreads, runs: RunService) -> None:
         self.store = store
         self._runs = runs
 

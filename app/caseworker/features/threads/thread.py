@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import TERMINAL, RunKey, RunStatus
@@ -158,78 +158,6 @@ class MessageTree:
             for other in self.messages
             if (other.parent_id, other.role) == (message.parent_id, message.role)
         ]
-
-
-class ThreadStore(Protocol):
-    """Stores threads and their messages; every method is one transaction."""
-
-    async def create(self, thread: Thread) -> tuple[Thread, bool]:
-        """Store a thread, unless the same request already did.
-
-        Returns the stored thread, and whether this call created it.
-
-        Raises:
-            ThreadConflictError: the id belongs to another thread.
-        """
-        ...
-
-    async def get(self, tenant: str, thread_id: str) -> Thread | None:
-        """Return a thread, or None if it does not exist."""
-        ...
-
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> ThreadPage:
-        """Return a page of threads, newest first, without definitions, inputs and tools.
-
-        Raises:
-            InvalidRunError: the cursor is invalid.
-        """
-        ...
-
-    async def delete(self, tenant: str, thread_id: str) -> bool:
-        """Delete a thread and its messages, but not their runs; return whether it existed."""
-        ...
-
-    async def add(
-        self, tenant: str, thread_id: str, messages: Sequence[ThreadMessage], *, most: int
-    ) -> bool:
-        """Store messages, the last of which is an answer; return False if they already exist.
-
-        Raises:
-            ThreadNotFoundError: the thread does not exist.
-            MessageNotFoundError: the parent does not exist.
-            IdempotencyMismatchError: a different request created messages with these IDs.
-            RunConflictError: the run belongs to another message, or was not started by a thread.
-            ThreadFullError: the thread would have more than ``most`` messages.
-        """
-        ...
-
-    async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
-        """Remove messages from a thread; used if their run was refused."""
-        ...
-
-    async def messages(self, tenant: str, thread_id: str) -> Sequence[ThreadMessage]:
-        """Return the messages of a thread in order, without contents."""
-        ...
-
-    async def contents(
-        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, models: bool
-    ) -> Mapping[str, Mapping[str, Any]]:
-        """Return content, ``incomplete``, ``incomplete_reason`` and model by message ID.
-
-        The content is None if the assistant has produced no text. The model is None unless
-        ``models`` is set.
-        """
-        ...
-
-    async def that_called(
-        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
-    ) -> Sequence[str]:
-        """Return the IDs of the newest answers whose run ended with an agent that called tools.
-
-        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to search; each
-        of them must come from a graph with a single final step.
-        """
-        ...
 
 
 def key_of(tenant: str, message: ThreadMessage) -> RunKey:

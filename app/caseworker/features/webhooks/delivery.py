@@ -137,50 +137,6 @@ class AttemptStore(Protocol):
         ...
 
 
-class DeliveryStore(Protocol):
-    """Lists the deliveries of a tenant, and stores the secrets that sign them."""
-
-    async def find(
-        self,
-        tenant: str,
-        *,
-        status: DeliveryStatus | None,
-        run_id: str | None,
-        limit: int,
-        cursor: str | None,
-    ) -> DeliveryPage:
-        """Return a page of deliveries, newest first."""
-        ...
-
-    async def get(self, tenant: str, delivery_id: str) -> Delivery:
-        """Return a delivery.
-
-        Raises:
-            DeliveryNotFoundError: the delivery does not exist.
-        """
-        ...
-
-    async def redeliver(self, tenant: str, delivery_id: str) -> Delivery:
-        """Make a delivered or dead delivery due now, and set its attempt count to zero.
-
-        Raises:
-            DeliveryNotFoundError: the delivery does not exist.
-            DeliveryPendingError: the delivery is still pending.
-        """
-        ...
-
-    async def rotate(self, tenant: str, secret: str, *, previous_seconds: float) -> SecretInfo:
-        """Store ``secret`` as the newest one.
-
-        The previous secret also signs for ``previous_seconds``; older ones no longer sign.
-        """
-        ...
-
-    async def secrets(self, tenant: str) -> Sequence[SecretInfo]:
-        """Return the active signing secrets, newest first."""
-        ...
-
-
 class Sender(Protocol):
     """Sends the HTTP request of one attempt."""
 
