@@ -72,7 +72,7 @@ def _written(app: FastAPI, root: str) -> bytes:
 
 def _extending() -> Path:
     """Return the path of the page in the source tree, or of its installed copy."""
-    source = Path(__file__).parents[3] / "docs" / "extending.md"
+    source = Path(__file__).parents[4] / "docs" / "extending.md"
     return source if source.exists() else Path(sys.prefix, "share", "caseworker", "extending.md")
 
 
