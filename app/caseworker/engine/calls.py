@@ -244,7 +244,18 @@ class _CallInProgress:
                 self._emit(CALL_STARTED, {})
             spent, started = None, True
             with self.attempts, calls.in_span(self.node):
-                reply = await self._sent()
+                try:
+                    async with asyncio.timeout(call.timeout_seconds) as limit:
+                        reply = await call.send(self.attempts.made)
+                except TimeoutError:
+                    if not limit.expired():
+                        raise
+                    raise _timed_out(call) from None
+                except asyncio.CancelledError:
+                    if is_being_cancelled():
+                        raise
+                    said, kind = "It waited for something that was cancelled.", "CancelledError"
+                    raise AttemptError(said, error_class=kind, retryable=False) from None
             spent = reply.spent
             return reply
         except AttemptError as failure:
@@ -262,27 +273,6 @@ class _CallInProgress:
             if started:
                 self._spent.add(spent)
                 self._charged = sum_of((self._charged, used))
-
-    async def _sent(self) -> Reply:
-        """Make one attempt within the timeout of the call.
-
-        A timeout, or the cancellation of an awaited task, becomes a failure of the attempt. A
-        cancel of the current task itself is re-raised.
-        """
-        call = self._call
-        try:
-            async with asyncio.timeout(call.timeout_seconds) as limit:
-                return await call.send(self.attempts.made)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            message, again = f"No answer within {call.timeout_seconds:g} seconds.", call.repeatable
-            raise AttemptError(message, error_class="TimeoutError", retryable=again) from None
-        except asyncio.CancelledError:
-            if is_being_cancelled():
-                raise
-            message = "It waited for something that was cancelled."
-            raise AttemptError(message, error_class="CancelledError", retryable=False) from None
 
     async def _reserved_with_slot(self, counted: Charge) -> Reservation:
         """Reserve the cost of an attempt and acquire its rate slot.
@@ -405,6 +395,11 @@ class _CallInProgress:
             about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
             step_id = self._graph.step_of(self._parent)
             events.emit(Event(type=kind, step_id=step_id, node_id=self.node, data=about))
+
+
+def _timed_out(call: Call) -> AttemptError:
+    message = f"No answer within {call.timeout_seconds:g} seconds."
+    return AttemptError(message, error_class="TimeoutError", retryable=call.repeatable)
 
 
 def _no_room(dimension: Dimension) -> Amount | None:

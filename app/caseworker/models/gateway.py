@@ -214,7 +214,8 @@ class ModelGateway:
                 on_delta=on_delta,
                 attempts_before=attempts,
             )
-            call.refuse_without_price(context.scope)
+            if call.cost is None:
+                call.refuse_without_price(context.scope)
             try:
                 answered = await calls.perform(
                     call, parent=context.trace_parent, scope=context.scope

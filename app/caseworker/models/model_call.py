@@ -86,8 +86,8 @@ class ModelCall(Call):
     _refusal: Stop | None = field(init=False, default=None)
     _full: TokenUsage = field(init=False, default=_NOT_SENT)
     """Maximum usage of an attempt that is not fitted to a budget."""
-    _cost: Cost | None = field(init=False, default=_NO_COST)
-    """Cost of ``_full``; None if the price is unknown."""
+    cost: Cost | None = field(init=False, default=_NO_COST)
+    """Maximum cost of an attempt; None if the price is unknown."""
     _tokens_out: int = field(init=False, default=0)
     """Output limit of the current or the next attempt."""
     _delivery: SendState = field(init=False, default_factory=lambda: SendState(sent=False))
@@ -98,11 +98,11 @@ class ModelCall(Call):
         if self.external:
             self._full = estimate_tokens(self.request, messages_bytes=self.messages_bytes)
             self._tokens_out = self._full.tokens_out
-            self._cost = self._cost_of(self._full)
+            self.cost = self._cost_of(self._full)
 
     def refuse_without_price(self, scope: Scope) -> None:
-        """Make the call fail without an attempt if cost is limited and the price is unknown."""
-        if self._cost is not None or not scope.requires_prices():
+        """Make the call fail without an attempt if the scope limits its cost."""
+        if not scope.requires_prices():
             return
         unknown = PriceUnknownError(self.chosen.provider.name, self.chosen.model)
         cause = StopCause(
@@ -118,7 +118,7 @@ class ModelCall(Call):
         """Lower the output limit so that the request fits the budget; return its maximum usage."""
         if not self.external:
             return FREE
-        most, cost = self._full.tokens_out, self._cost
+        most, cost = self._full.tokens_out, self.cost
         tokens, dollars = room(Dimension.TOKENS), room(Dimension.COST_USD)
         if tokens is not None:
             most = min(most, math.floor(tokens) - self._full.tokens_in)
@@ -256,7 +256,7 @@ class ModelCall(Call):
 
     def _spent(self, tokens_out: int, *, estimated: bool = False) -> Spent:
         """Return the usage of the whole prompt with ``tokens_out`` output tokens."""
-        full, cost, dollars = self._full, self._cost, None
+        full, cost, dollars = self._full, self.cost, None
         if cost is not None:
             dollars = cost.total
             if tokens_out < full.tokens_out:

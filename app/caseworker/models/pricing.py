@@ -97,7 +97,7 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
     """
     if messages_bytes is None:
         messages_bytes = sum(map(message_bytes, request.messages))
-    texts = [_json(tool.to_json()) for tool in request.tools]
+    texts = [_json(tool.to_json()) for tool in request.tools] if request.tools else []
     schema = request.json_schema
     if isinstance(schema, StatedSchema):
         texts.append(schema.text)
