@@ -188,6 +188,7 @@ class ModelGateway:
         left = [*self._candidates(chain, asked, path, journal)]
         while True:
             candidate, *left = left
+            simpler = left[0].form if left and left[0].number == candidate.number else None
             chosen, request = candidate.model, candidate.request(asked)
             prompt = log_of_all if request.messages is asked.messages else None
             parameters = _parameters(request, external=chosen.provider.external)
@@ -223,10 +224,9 @@ class ModelGateway:
             except CallFailedError as failed:
                 once, attempts = NOTHING, attempts + failed.attempts
                 failed_nodes += (failed.node_id,)
-                simpler = bool(left) and left[0].number == candidate.number
-                if simpler and failed.error_class in _SIMPLER_FORM:
+                if simpler is not None and failed.error_class in _SIMPLER_FORM:
                     if failed.error_class == ModelFault.FORM_UNSUPPORTED:
-                        self._learned[candidate.endpoint] = left[0].form
+                        self._learned[candidate.endpoint] = simpler
                     continue
                 left = [each for each in left if each.number > candidate.number]
                 if not left or failed.error_class not in _EXHAUSTED:
@@ -246,9 +246,12 @@ class ModelGateway:
                 if before is None or before.request_hash == call.request_hash:
                     prompt.note_stored(call.key.text, len(request.messages), parameters)
             completion = call.completion(answered)
-            simpler = bool(left) and left[0].number == candidate.number
-            if simpler and candidate.form is ReplyForm.SCHEMA and _is_all_prose(completion):
-                self._learned[candidate.endpoint] = left[0].form
+            if (
+                simpler is not None
+                and candidate.form is ReplyForm.SCHEMA
+                and _is_all_prose(completion)
+            ):
+                self._learned[candidate.endpoint] = simpler
             return replace(completion, failed=failed_nodes) if failed_nodes else completion
 
     def _candidates(
