@@ -111,7 +111,7 @@ class SpentSum:
 
 
 class RateSlot(Protocol):
-    """The queue position of one attempt at a rate-limited model; once acquired, its rate slot."""
+    """One attempt's permission to call a rate-limited model, or its place in the queue for it."""
 
     async def take(self, tokens: int) -> bool:
         """Acquire the slot for an attempt of at most ``tokens``; return False if it must wait."""
@@ -268,7 +268,7 @@ class CallFailedError(Exception):
 
 
 def answer_of(recorded: Recorded) -> Answered:
-    """Return the result of a call from its journal record.
+    """Build the result of a call from its journal record.
 
     Raises:
         CallFailedError: the recorded call failed.
@@ -281,7 +281,7 @@ def answer_of(recorded: Recorded) -> Answered:
 def call_failed(
     value: Mapping[str, Any], node_id: str, retry_after_seconds: float | None = None
 ) -> CallFailedError:
-    """Return the error for a failed call from its journal value."""
+    """Build the error for a failed call from its journal value."""
     return CallFailedError(
         value["message"],
         error_class=value["error_class"],

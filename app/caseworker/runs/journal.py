@@ -5,9 +5,9 @@ they happen (so that the trace can be followed on any replica), and at the end o
 write contains only changes, so a long run costs no more per call than a short one. Changes whose
 write failed or was not confirmed are included in the next write.
 
-One write is in flight at a time; concurrent callers share the next one. So nothing is stored before
-its causes, even if steps run in parallel. Changes that are recorded without an ``await`` in between
-are stored together.
+One write is in flight at a time; concurrent callers share the next one. So no change is stored
+before the changes that caused it, even if steps run in parallel. Changes that are recorded without
+an ``await`` in between are stored together.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ class RunJournal:
         return self._recorded.get(call_key)
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return the charges of earlier executions inside a step."""
+        """Return what earlier executions charged for the calls and steps inside a step."""
         if self._spent is None:
             self._spent = spent_by_path(self._earlier)
         return self._spent.get(path.text, NOTHING)
