@@ -2,7 +2,8 @@
 
 The service registers its own objects through the same groups, in pyproject.toml. Only what is
 configured is imported. An entry point names the object itself, or a class or function that creates
-it. One that names an extra (``module:object [extra]``) exists only if the extra is installed. A factory with a required parameter receives a :class:`ModelEndpoint` (providers),
+it. One that names an extra (``module:object [extra]``) exists only if the extra is installed. A
+factory with a required parameter receives a :class:`ModelEndpoint` (providers),
 :class:`ToolResources` (tools), :class:`NodeParts` (node types) or a function that opens a client
 (commands).
 """
