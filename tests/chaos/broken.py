@@ -44,7 +44,7 @@ from caseworker.core.budget.usage import Charge
 from caseworker.core.budget.waiting import Reservation, WaitingLine
 from caseworker.core.trace.call_tree import CallTree
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.engine.call import CallSpec
+from caseworker.engine.call import Call
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
@@ -169,7 +169,7 @@ def _replay() -> None:
     """Repeat the calls that an earlier worker finished."""
     earlier_try_of = Calls._earlier_try_of
 
-    def unknown(calls: Calls, call: CallSpec) -> Recorded | None:
+    def unknown(calls: Calls, call: Call) -> Recorded | None:
         found = earlier_try_of(calls, call)
         recorded = found is not None and not found.taken_over
         return replace(found, outcome=CallOutcome.UNKNOWN) if found and recorded else found

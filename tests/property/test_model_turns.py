@@ -73,7 +73,7 @@ class World:
         await asyncio.sleep(self.chance.uniform(0, 2))
         held = Spent(tokens_in=HELD)
         with suppress(BudgetExceededError):
-            await gateway.perform(works, key="hold/llm", estimate=held)
+            await gateway.perform(works, key="hold/llm", cost=held)
 
     async def _call(
         self, gateway: Gateway, turns: Turns, tenant: str, key: str, *, poor: bool

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +19,8 @@ from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
     AttemptError,
+    Call,
     CallFailedError,
-    CallSpec,
     OutcomeUnknownError,
     Reply,
     Spent,
@@ -44,6 +44,7 @@ from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_approvals import MemoryApprovals
+from tests.support.scripted_call import ScriptedCall
 from tests.support.seeded_loop import SeededLoop
 from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
 
@@ -74,7 +75,7 @@ class Work:
 class Made:
     """A call that reached the outside world."""
 
-    call: CallSpec
+    call: Call
     permitted_at_step: int | None
 
 
@@ -86,7 +87,7 @@ class Outside:
         self._seed = seed
         self._made = 0
 
-    async def call(self, key: RunKey, call: CallSpec, trouble: float) -> Reply:
+    async def call(self, key: RunKey, call: Call, trouble: float) -> Reply:
         self._made += 1
         chance = random.Random(f"{self._seed}/{call.key}/{self._made}")
         self.diary.note("call", key, Made(call, PERMITTED_AT_STEP.get(None)))
@@ -99,7 +100,7 @@ class Outside:
             self.diary.note("call over", key, call)
 
     async def _answer(
-        self, chance: random.Random, key: RunKey, call: CallSpec, trouble: float
+        self, chance: random.Random, key: RunKey, call: Call, trouble: float
     ) -> Reply:
         seconds = chance.choice([0.0, 0.01, 0.2, 1.0])
         draw = chance.random()
@@ -148,9 +149,9 @@ class CallingNode:
                     lanes.create_task(self._lane(lane, key, work, context))
             return ExecutionResult({"result": {"answers": answers}})
         for number in range(work.calls):
-            call = _call(work, f"{context.run_id}/{number}")
+            path = f"{context.run_id}/{number}"
             try:
-                answers.append(await self._perform(call, key, work, context))
+                answers.append(await self._perform(path, key, work, context))
             except (CallFailedError, OutcomeUnknownError) as failed:
                 answers.append({"error": type(failed).__name__})
         return ExecutionResult({"result": {"answers": answers}})
@@ -168,35 +169,27 @@ class CallingNode:
             )
             decision = await approvals.decision(context, path, question)
             if decision.approved:
-                call = replace(_call(work, path.text), key=path)
                 with suppress(CallFailedError, OutcomeUnknownError):
-                    await self._perform(call, key, work, context)
+                    await self._perform(path.text, key, work, context)
 
-    async def _perform(self, call: CallSpec, key: RunKey, work: Work, context: FlowContext) -> Any:
-        async def attempt() -> Reply:
-            return await self._outside.call(key, call, work.trouble)
-
-        made = await context.calls.perform(
-            call, attempt, parent=context.trace_parent, scope=context.scope
+    async def _perform(self, path: str, key: RunKey, work: Work, context: FlowContext) -> Any:
+        chance = random.Random(path)
+        external = chance.random() < work.external
+        call = ScriptedCall(
+            key=StepPath(path),
+            kind="tool",
+            name="outside",
+            request_hash=path,
+            per_attempt={Dimension.API_CALLS: 1},
+            cost=ESTIMATE if external else Spent(),
+            external=external,
+            repeatable=chance.random() < work.repeatable,
+            retry=retry_policy(),
+            timeout_seconds=20.0,
+            attempt=lambda: self._outside.call(key, call, work.trouble),
         )
+        made = await context.calls.perform(call, parent=context.trace_parent, scope=context.scope)
         return made.value
-
-
-def _call(work: Work, key: str) -> CallSpec:
-    chance = random.Random(key)
-    external = chance.random() < work.external
-    return CallSpec(
-        key=StepPath(key),
-        kind="tool",
-        name="outside",
-        request_hash=key,
-        per_attempt={Dimension.API_CALLS: 1},
-        estimate=ESTIMATE if external else Spent(),
-        external=external,
-        repeatable=chance.random() < work.repeatable,
-        retry=retry_policy(),
-        timeout_seconds=20.0,
-    )
 
 
 class Process:

@@ -1,27 +1,26 @@
-"""Calls: their specification, results, failures, attempts and retries.
+"""Calls: their interface, results, failures, usage and attempts.
 
 A call or step whose first attempt succeeds is a single node of the ExecutionGraph. When a second
 attempt starts, both attempts become children of that node. The node of the first attempt is added
 only then, with its actual times.
 """
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Room, Scope, as_estimated
 from caseworker.core.budget.retry import RetryPolicy, verdict
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import checked_usage
+from caseworker.core.trace.node import ESTIMATED, checked_usage
+from caseworker.engine.ports import IF_LOST, CallOutcome, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.logs.errors import message_of_error
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ class SpentSum:
     tokens_out: int = 0
     cost_usd: Decimal | None = Decimal(0)
     """Cost in US dollars; None if the price of any attempt is unknown."""
-    estimated: dict[str, Any] = field(default_factory=dict)
+    estimated: Mapping[str, Any] = field(default_factory=dict)
     """Estimated part of the usage, under the same keys; empty if nothing was estimated."""
 
     def add(self, spent: Spent) -> None:
@@ -81,11 +80,12 @@ class SpentSum:
         unknown = self.cost_usd is None or spent.cost_usd is None
         self.cost_usd = None if unknown else self.cost_usd + spent.cost_usd  # type: ignore[operator]
         if spent.estimated:
-            of_it = self.estimated
-            for name in ("tokens_in", "tokens_out"):
-                of_it[name] = of_it.get(name, 0) + getattr(spent, name)
-            cost = float(spent.cost_usd or 0)
-            of_it["cost_usd"] = None if unknown else of_it.get("cost_usd", 0.0) + cost
+            before, cost = self.estimated, float(spent.cost_usd or 0)
+            self.estimated = {
+                "tokens_in": before.get("tokens_in", 0) + spent.tokens_in,
+                "tokens_out": before.get("tokens_out", 0) + spent.tokens_out,
+                "cost_usd": None if unknown else before.get("cost_usd", 0.0) + cost,
+            }
 
     def usage(self) -> dict[str, Any]:
         """Return the totals as keyword arguments for the method that ends the CallNode."""
@@ -94,6 +94,20 @@ class SpentSum:
             "tokens_in": self.tokens_in,
             "tokens_out": self.tokens_out,
         }
+
+    def if_lost(self, in_flight: Spent = FREE) -> Mapping[str, Any] | None:
+        """Return the journal value of a call in flight: the usage to charge if its worker is lost.
+
+        ``in_flight`` is the usage to charge for the current attempt. Returns None for no usage.
+        """
+        total = self
+        if in_flight != FREE:
+            total = replace(self)
+            total.add(in_flight)
+        if total == SpentSum():
+            return None
+        cost = None if total.cost_usd is None else str(total.cost_usd)
+        return {IF_LOST: {**total.usage(), "cost_usd": cost, ESTIMATED: total.estimated}}
 
 
 class RateSlot(Protocol):
@@ -120,9 +134,9 @@ class RateSlot(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallSpec:
-    """Describes one call: how it is identified, charged, limited and repeated."""
+@dataclass(kw_only=True, eq=False)
+class Call(ABC):
+    """One call: how it is identified, charged, limited and repeated, and how an attempt is made."""
 
     key: StepPath
     """Path of the call in its run; it is the same in every execution of the run."""
@@ -135,26 +149,40 @@ class CallSpec:
     """Charge for the call as a whole, regardless of the number of attempts."""
     per_attempt: Charge = field(default_factory=dict)
     """Charge for each attempt that was allowed to start."""
-    estimate: Spent = FREE
-    """Maximum usage of one attempt; it is reserved before each attempt."""
-    fit: Callable[[Room], Spent] | None = None
-    """Function that shrinks the request to the free budget, but not below its minimum size, and
-    returns the new estimate. None means that the request cannot shrink."""
-    lost: Callable[[], Spent] | None = None
-    """Function that returns the usage to charge if an attempt is interrupted now. None charges the
-    full estimate."""
     external: bool = True
     """Whether the call has an effect outside this process or costs anything."""
-    turn: Callable[[], RateSlot] | None = None
-    """Function that creates the rate slot for an attempt; None if the call is not rate-limited."""
     repeatable: bool = True
     """Whether the call may be repeated if its outcome is unknown."""
     retry: RetryPolicy
     timeout_seconds: float | None = None
     """Timeout of one attempt in seconds; None means no timeout."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    request: Mapping[str, Any] | None = None
+    shown: Mapping[str, Any] | None = None
     """Displayable form of the request, for traces; None stores no request."""
+
+    def estimate(self, room: Room) -> Spent:
+        """Fit the next attempt into the free budget, and return its maximum usage.
+
+        ``room`` returns the free amount of a dimension. A request that cannot shrink that far keeps
+        its minimum size, whose usage may exceed the free budget.
+        """
+        return FREE
+
+    def rate_slot(self) -> "RateSlot | None":
+        """Return a new position in the rate-limit queue for an attempt; None without a limit."""
+        return None
+
+    @abstractmethod
+    async def send(self, attempt: int) -> "Reply":
+        """Make one attempt; ``attempt`` is its number in this execution of the run, from 1.
+
+        Raises:
+            AttemptError: the attempt failed.
+        """
+
+    def lost(self) -> Spent:
+        """Return the usage to charge if the current attempt is interrupted now."""
+        return FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +231,16 @@ class AttemptError(Exception):
         self.spent = spent
         """Usage of the attempt. None means unknown, which is charged like a lost response."""
 
+    def to_json(self, attempts: int) -> dict[str, Any]:
+        """Return the journal value of a call that failed in its last attempt."""
+        optional = {"told": self.told, "raw_reply": self.raw_reply}
+        return {
+            "error_class": self.error_class,
+            "message": str(self),
+            "attempts": attempts,
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
 
 class CallFailedError(Exception):
     """A call failed, and no further attempt is allowed."""
@@ -229,65 +267,52 @@ class CallFailedError(Exception):
         header."""
 
 
+def answer_of(recorded: Recorded) -> Answered:
+    """Build the result of a call from its journal record.
+
+    Raises:
+        CallFailedError: the recorded call failed.
+    """
+    if recorded.outcome is CallOutcome.RESULT:
+        return Answered(recorded.value, recorded.node_id)
+    raise call_failed(recorded.value, recorded.node_id)
+
+
+def call_failed(
+    value: Mapping[str, Any], node_id: str, retry_after_seconds: float | None = None
+) -> CallFailedError:
+    """Build the error for a failed call from its journal value."""
+    return CallFailedError(
+        value["message"],
+        error_class=value["error_class"],
+        attempts=value["attempts"],
+        retry_after_seconds=retry_after_seconds,
+        node_id=node_id,
+        told=value.get("told"),
+    )
+
+
 class OutcomeUnknownError(Exception):
     """An earlier execution made this call. It may have taken effect, so it must not be repeated."""
 
 
-Attempt = Callable[[], Awaitable[Reply]]
-
-
 @dataclass(frozen=True, slots=True)
-class Retries:
-    """Makes the attempts at calls and steps of a run, with back-off between them."""
+class Backoff:
+    """Computes the delays between the attempts at the calls and steps of a run."""
 
     jitter: Callable[[], float]
     """Function that draws a random number from [-1, 1]."""
     deadline_in: Callable[[], float | None] = lambda: None
     """Function that returns the seconds until the run's deadline; None if it has no deadline."""
 
-    async def run(
-        self,
-        attempt: Callable[[int], Awaitable[Result]],
-        policy: RetryPolicy,
-        scope: Scope,
-        *,
-        failed: Callable[[Exception, int], bool],
-        before: tuple[int, Exception | None] | None = None,
-    ) -> Result:
-        """Make attempts until one succeeds or the policy allows no more.
-
-        A back-off that would last beyond a time limit or deadline ends the attempts. ``attempt`` is
-        called with the number of the attempt, from 1. ``failed`` is called after each failure, with
-        the error and the number of attempts so far; it returns whether to retry. ``before`` is the
-        number of attempts that earlier executions made, and the last failure. The failure is None
-        if the next attempt had already started: then no back-off is due.
-
-        Raises:
-            Exception: the last failure.
-        """
-        made, failure = (0, None) if before is None else before
-        del before
-        try:
-            while True:
-                if failure is None:
-                    made += 1
-                    try:
-                        return await attempt(made)
-                    except Exception as error:
-                        failure = error
-                delay = (
-                    self._verdict(policy, scope, failure, made) if failed(failure, made) else None
-                )
-                if delay is None:
-                    raise failure
-                failure = None
-                await asyncio.sleep(delay)
-        finally:
-            del failure  # its traceback holds this frame, which must not keep it alive
-
-    def _verdict(
+    def delay(
         self, policy: RetryPolicy, scope: Scope, failure: Exception, made: int
     ) -> float | None:
+        """Return the seconds to wait after the failed attempt number ``made``.
+
+        Returns None if no further attempt is allowed, also because the delay would last beyond a
+        time limit or the deadline.
+        """
         ends = (scope.remaining_seconds(), self.deadline_in())
         return verdict(
             policy,

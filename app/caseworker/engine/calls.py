@@ -19,8 +19,8 @@ if that is allowed; both count as one logical call.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -34,19 +34,19 @@ from caseworker.core.trace.spans import SpanOf
 from caseworker.engine.call import (
     FREE,
     Answered,
-    Attempt,
     AttemptError,
     AttemptLog,
+    Backoff,
+    Call,
     CallFailedError,
-    CallSpec,
     OutcomeUnknownError,
     RateSlot,
     Reply,
-    Retries,
     Spent,
     SpentSum,
+    answer_of,
+    call_failed,
 )
-from caseworker.engine.call_entries import failed_call, failure_entry, if_lost, replayed
 from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 from caseworker.engine.events import CALL_STARTED, Event, EventSink, call_ended
 from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
@@ -60,6 +60,8 @@ TOO_LARGE = "too_large"
 """Error class of a call whose result exceeds a size limit."""
 
 _NO_SPAN = nullcontext()
+_ESTIMATED = frozenset({Dimension.TOKENS, Dimension.COST_USD})
+"""Dimensions whose amounts a call estimates before each attempt."""
 
 
 class Calls:
@@ -87,7 +89,7 @@ class Calls:
         self.token = token
         self.events = events
         self._span_of = span_of
-        self.retries = Retries(jitter, deadline_in)
+        self.backoff = Backoff(jitter, deadline_in)
         self.detached = DetachedWork()
         self.working: dict[str, StepPath] = {}
         """The steps and calls in progress, by path text."""
@@ -95,13 +97,11 @@ class Calls:
         self._made_in: set[str] = set()
         """The path texts of steps and attempts in which a call was requested, and was made."""
 
-    async def perform(
-        self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope
-    ) -> Answered:
+    async def perform(self, call: Call, *, parent: str, scope: Scope) -> Answered:
         """Make a call, or replay its result from the journal.
 
-        ``attempt`` makes one attempt. ``parent`` is the ID of the CallNode that made the call: a
-        step, or another call whose result requests this one.
+        ``parent`` is the ID of the CallNode that made the call: a step, or another call whose
+        result requests this one.
 
         Raises:
             CallFailedError: the call failed, and its retries are exhausted or it is not retryable.
@@ -113,16 +113,26 @@ class Calls:
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
             self._made_in |= around
-            return replayed(before)  # allowed even after a stop: a replay costs nothing
-        self.token.check()
-        self.detached.check(call.key)
+            return answer_of(before)  # allowed even after a stop: a replay costs nothing
+        self._check(call)
+        made = _CallInProgress(self, call, parent, scope)
         # An interrupted attempt of this run has already paid the ``once`` charge.
         once = call.once if before is None or before.taken_over else NOTHING
-        made = _Performance(self, call, attempt, parent, scope, once)
         self.working[call.key.text] = call.key
         try:
-            reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
-            made.annotate(reply.metadata)
+            while True:
+                try:
+                    reply = await made.attempt(sum_of((once, call.per_attempt)))
+                    break
+                except AttemptError as failure:
+                    made.note_usage()
+                    delay = self._delay_after(failure, call, scope, made.attempts.made)
+                    if delay is None:
+                        raise
+                once = NOTHING
+                await asyncio.sleep(delay)
+            if reply.metadata:
+                self.graph.annotate(made.node, reply.metadata)
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
         except AttemptError as failure:
             raise made.fail(failure) from None
@@ -139,9 +149,22 @@ class Calls:
             raise
         finally:
             self.working.pop(call.key.text, None)
-            if made.unknown is None:
+            if made.attempts.made:
                 self._made_in |= around
         return Answered(reply.value, made.node)
+
+    def _check(self, call: Call) -> None:
+        """Raise the stop of the run, if any, or a cancellation if the call's step was cut off."""
+        self.token.check()
+        if self.detached.areas:
+            self.detached.check(call.key)
+
+    def _delay_after(
+        self, failure: AttemptError, call: Call, scope: Scope, made: int
+    ) -> float | None:
+        if not failure.retryable:
+            return None
+        return self.backoff.delay(call.retry, scope, failure, made)
 
     def began_in(self, path: StepPath) -> bool | None:
         """Return whether a call inside a step was made, in this or an earlier execution of the run.
@@ -161,7 +184,7 @@ class Calls:
         span = self._span_of(node_id)
         return within_span(span.trace_id, span.span_id or "0", sampled=span.sampled)
 
-    def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
+    def _earlier_try_of(self, call: Call) -> Recorded | None:
         """Return the journal record of the same call and request, if an earlier execution made it.
 
         Raises:
@@ -177,52 +200,62 @@ class Calls:
         return before
 
 
-class _Performance:
-    """One call in the gateway."""
+class _CallInProgress:
+    """One call in the gateway: its node, its attempts, its usage and its journal entry."""
 
-    def __init__(
-        self,
-        calls: Calls,
-        call: CallSpec,
-        attempt: Attempt,
-        parent: str,
-        scope: Scope,
-        once: Charge,
-    ) -> None:
+    def __init__(self, calls: Calls, call: Call, parent: str, scope: Scope) -> None:
         self._calls = calls
         self._call = call
-        self._attempt = attempt
-        self._once = once
         self._scope = scope
         self._graph = calls.graph
         self.node = calls.graph.begin_node(
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._parent = parent
-        if call.request is not None:
-            calls.journal.note_request(self.node, call.request)
-        self._attempts = AttemptLog(calls.graph, self.node)
-        self._estimate = call.estimate
+        if call.shown is not None:
+            calls.journal.note_request(self.node, call.shown)
+        self.attempts = AttemptLog(calls.graph, self.node)
+        self._estimate = FREE
         self._spent = SpentSum()
-        self._charged: dict[Dimension, Any] = {}
+        self._charged: Charge = {}
         self._waits_since_ms: int | None = None
         self._waited_ms = self._waited_for_model_ms = 0
-        self._turn: RateSlot | None = None
+        self._slot: RateSlot | None = None
 
-    async def attempt(self, _: int) -> Reply:
-        """Pass the gateway, make one attempt, and settle it."""
-        call = self._call
-        counted = sum_of((NOTHING if self._attempts.made else self._once, call.per_attempt))
-        reservation = await self._let_through(counted)
-        if self._attempts.made:
-            self._graph.increment_retries(self.node)
-        else:
-            self._emit(CALL_STARTED, {})
-        spent: Spent | None = None
+    async def attempt(self, counted: Charge) -> Reply:
+        """Reserve the cost, acquire the rate slot, pass the barrier, make one attempt, settle it.
+
+        ``counted`` is the charge in addition to the estimated usage.
+        """
+        call, calls = self._call, self._calls
+        reservation = await self._reserved_with_slot(counted)
+        spent: Spent | None = FREE
+        used = NOTHING  # an attempt that does not start costs nothing
+        started = False
         try:
-            with self._attempts, self._calls.in_span(self.node):
-                async with _within_time(call):
-                    reply = await self._attempt()
+            # Order matters: the barrier makes the charge in flight durable before the call is made,
+            # so that recovery charges the call even if this worker is lost right after it.
+            self._note_in_flight(counted)
+            await calls.journal.barrier(external=call.external)
+            calls._check(call)
+            if self.attempts.made:
+                self._graph.increment_retries(self.node)
+            else:
+                self._emit(CALL_STARTED, {})
+            spent, started = None, True
+            with self.attempts, calls.in_span(self.node):
+                try:
+                    async with asyncio.timeout(call.timeout_seconds) as limit:
+                        reply = await call.send(self.attempts.made)
+                except TimeoutError:
+                    if not limit.expired():
+                        raise
+                    raise _timed_out(call) from None
+                except asyncio.CancelledError:
+                    if is_being_cancelled():
+                        raise
+                    said, kind = "It waited for something that was cancelled.", "CancelledError"
+                    raise AttemptError(said, error_class=kind, retryable=False) from None
             spent = reply.spent
             return reply
         except AttemptError as failure:
@@ -231,35 +264,52 @@ class _Performance:
         finally:
             # Also runs on cancellation: then the usage is unknown and settled as an estimate.
             if spent is None:
-                spent = self._lost() if call.lost is None else call.lost()
-            used = sum_of((counted, spent.charge))
+                spent = call.lost()
+            if started:
+                used = sum_of((counted, spent.charge))
             reservation.settle(used)
-            if self._turn is not None:
-                self._turn.settle(spent.tokens)
-            self._spent.add(spent)
-            self._charged = sum_of((self._charged, used))
+            if self._slot is not None:
+                self._slot.settle(spent.tokens)
+            if started:
+                self._spent.add(spent)
+                self._charged = sum_of((self._charged, used))
 
-    def _lost(self) -> Spent:
-        """Return the full estimate, the possible cost of an attempt whose response was lost."""
-        estimate = self._estimate
-        return estimate if estimate == FREE else replace(estimate, estimated=True)
+    async def _reserved_with_slot(self, counted: Charge) -> Reservation:
+        """Reserve the cost of an attempt and acquire its rate slot.
+
+        The reservation is released while the call waits for the slot, so that it blocks no other
+        call. Both must then be acquired again.
+        """
+        slot = self._slot = self._call.rate_slot()
+        if slot is None:
+            return await self._reserved(counted)
+        try:
+            while True:
+                reservation, taken = await self._reserved(counted), False
+                try:
+                    taken = await slot.take(self._estimate.tokens)
+                finally:
+                    if not taken:
+                        reservation.settle()
+                if taken:
+                    return reservation
+                await self._wait_for(slot)
+        except BaseException:
+            slot.leave()
+            raise
 
     async def _reserved(self, counted: Charge) -> Reservation:
         """Reserve the maximum cost of an attempt; wait for other reservations if needed."""
-        call = self._call
+
+        def charge(room: Room) -> Charge:
+            self._estimate = self._call.estimate(room)
+            return sum_of((counted, self._estimate.charge))
+
+        limited = not _ESTIMATED.isdisjoint(self._scope.tightest_limits())
+        least = charge(_no_room if limited else _unlimited_room)
+        wanted = charge if limited and self._estimate != FREE else None
         try:
-            if call.fit is None:
-                hold = sum_of((counted, call.estimate.charge))
-                return await reserved(self._scope, hold, tracked=False, waits=self._waits)
-            fit, least = call.fit, call.fit(_no_room)
-            self._estimate = least
-
-            def wanted(room: Room) -> Charge:
-                self._estimate = fit(room)
-                return sum_of((counted, self._estimate.charge))
-
-            hold = sum_of((counted, least.charge))
-            return await reserved(self._scope, hold, wanted, tracked=False, waits=self._waits)
+            return await reserved(self._scope, least, wanted, tracked=False, waits=self._waits)
         finally:
             if self._waits_since_ms is not None:
                 self._waited_ms += self._graph.now_ms() - self._waits_since_ms
@@ -270,78 +320,24 @@ class _Performance:
         """Record the start of a wait for budget, store the trace, and yield the rate slot."""
         self._waits_since_ms = self._graph.now_ms()
         self._calls.journal.touch()
-        if self._turn is not None:
-            self._turn.step_aside()
+        if self._slot is not None:
+            self._slot.step_aside()
 
-    async def _reserved_in_turn(self, counted: Charge) -> Reservation:
-        """Reserve the cost of an attempt and acquire its rate slot.
-
-        The reservation is released while the call waits for the slot, so that it blocks no other
-        call. Both must then be acquired again.
-        """
-        if self._call.turn is None:
-            return await self._reserved(counted)
-        turn = self._turn = self._call.turn()
-        try:
-            while True:
-                reservation, taken = await self._reserved(counted), False
-                try:
-                    taken = await turn.take(self._estimate.tokens)
-                finally:
-                    if not taken:
-                        reservation.settle()
-                if taken:
-                    return reservation
-                await self._wait_for(turn)
-        except BaseException:
-            turn.leave()
-            raise
-
-    async def _wait_for(self, turn: RateSlot) -> None:
+    async def _wait_for(self, slot: RateSlot) -> None:
         since_ms = self._graph.now_ms()
         self._calls.journal.touch()
         try:
-            await turn.wait()
+            await slot.wait()
         finally:
             self._waited_for_model_ms += self._graph.now_ms() - since_ms
             self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
 
-    async def _let_through(self, counted: Charge) -> Reservation:
-        """Pass all checks before an attempt and return its reservation."""
-        reservation = await self._reserved_in_turn(counted)
-        try:
-            # Order matters: the barrier makes the charge in flight durable before the call is made,
-            # so that recovery charges the call even if this worker is lost right after it.
-            self._note_in_flight(counted)
-            await self._calls.journal.barrier(external=self._call.external)
-            self._calls.token.check()
-            self._calls.detached.check(self._call.key)
-        except BaseException:
-            reservation.settle()  # the attempt never started, so it costs nothing
-            if self._turn is not None:
-                self._turn.settle(0)  # the slot was acquired but not used
-            raise
-        return reservation
-
-    def failed(self, failure: Exception, _: int) -> bool:
-        """Journal the usage so far, and return whether the failure is retryable."""
-        if not isinstance(failure, AttemptError):
-            return False
-        self._note(None, value=if_lost(self._spent))
-        return failure.retryable
-
     def fail(self, failure: AttemptError) -> CallFailedError:
         """End the call with the failure of its last attempt; return the error to raise."""
-        kind, message, attempts = failure.error_class, str(failure), self._attempts.made
-        value = failure_entry(failure, attempts)
+        value = failure.to_json(self.attempts.made)
+        kind, message = failure.error_class, str(failure)
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
-        after = failure.retry_after_seconds
-        return failed_call(value, self.node, retry_after_seconds=after)
-
-    def annotate(self, metadata: Mapping[str, Any]) -> None:
-        """Add to the metadata of the call's node."""
-        if metadata:
-            self._graph.annotate(self.node, metadata)
+        return call_failed(value, self.node, failure.retry_after_seconds)
 
     @property
     def unknown(self) -> CallOutcome | None:
@@ -349,7 +345,7 @@ class _Performance:
 
         None leaves a started call in flight: recovery then reads its outcome as unknown.
         """
-        return None if self._attempts.made else CallOutcome.NOT_MADE
+        return None if self.attempts.made else CallOutcome.NOT_MADE
 
     def end(
         self,
@@ -362,21 +358,36 @@ class _Performance:
         spent, usage = self._spent, self._spent.usage()
         if spent.estimated:
             self._graph.annotate(self.node, {ESTIMATED: spent.estimated})
-        self._note(outcome, value=value)  # raises if the value is invalid: the call then fails
-        if self._attempts.made:
-            self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
+        self._note(outcome, self._charged, value)  # if the value is invalid, the call then fails
+        if self.attempts.made:
+            self._emit(*call_ended(why, self.attempts.made, spent.tokens_in, spent.tokens_out))
         # False: the node was closed before, because its work was abandoned.
         if not mark(self.node, *why, **usage) and self._spent != SpentSum():
             self._graph.add_late_usage(self.node, **usage)
 
+    def note_usage(self) -> None:
+        """Journal the actual usage so far, while the call waits for its next attempt."""
+        self._note(None, self._charged, self._spent.if_lost())
+
     def _note_in_flight(self, counted: Charge) -> None:
         """Journal the call as in flight, with its maximum cost should its worker be lost."""
-        lost = self._lost()
-        usage = replace(self._spent, estimated=self._spent.estimated.copy())
+        lost = self._estimate
         if lost != FREE:
-            usage.add(lost)
-            counted = sum_of((counted, lost.charge))
-        self._note(None, counted, value=if_lost(usage))
+            lost = replace(lost, estimated=True)
+        charge = sum_of((self._charged, counted, lost.charge))
+        self._note(None, charge, self._spent.if_lost(lost))
+
+    def _note(self, outcome: CallOutcome | None, charge: Charge, value: Any) -> None:
+        """Journal the state of the call and its charge, including the charge in flight."""
+        call = self._call
+        entry = Entry(
+            call_key=call.key.text,
+            request_hash=call.request_hash,
+            charge=charge,
+            outcome=outcome,
+            value=value,
+        )
+        self._calls.journal.note(self.node, entry)
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         events, call = self._calls.events, self._call
@@ -385,41 +396,15 @@ class _Performance:
             step_id = self._graph.step_of(self._parent)
             events.emit(Event(type=kind, step_id=step_id, node_id=self.node, data=about))
 
-    def _note(
-        self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None
-    ) -> None:
-        """Journal the state of the call and its charge, including the charge in flight."""
-        entry = Entry(
-            call_key=self._call.key.text,
-            request_hash=self._call.request_hash,
-            charge=sum_of((self._charged, in_flight)),
-            outcome=outcome,
-            value=value,
-        )
-        self._calls.journal.note(self.node, entry)
+
+def _timed_out(call: Call) -> AttemptError:
+    message = f"No answer within {call.timeout_seconds:g} seconds."
+    return AttemptError(message, error_class="TimeoutError", retryable=call.repeatable)
 
 
-@asynccontextmanager
-async def _within_time(call: CallSpec) -> AsyncIterator[None]:
-    """Apply the timeout of an attempt.
-
-    A timeout, or the cancellation of an awaited task, becomes a failure of the attempt. A cancel of
-    the current task itself is re-raised.
-    """
-    try:
-        async with asyncio.timeout(call.timeout_seconds) as limit:
-            yield
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        message, again = f"No answer within {call.timeout_seconds:g} seconds.", call.repeatable
-        raise AttemptError(message, error_class="TimeoutError", retryable=again) from None
-    except asyncio.CancelledError:
-        if is_being_cancelled():
-            raise
-        message = "It waited for something that was cancelled."
-        raise AttemptError(message, error_class="CancelledError", retryable=False) from None
-
-
-def _no_room(dimension: Dimension) -> Amount:
+def _no_room(dimension: Dimension) -> Amount | None:
     return 0
+
+
+def _unlimited_room(dimension: Dimension) -> Amount | None:
+    return None

@@ -73,7 +73,7 @@ async def _under_policy(
             failure = error
     else:
         failure = RecordedFailureError.of(report.failed_before)
-    recovering = Recovery(step, policy, inputs, context, report, failure).outputs()
+    recovering = Recovery(step, policy, inputs, context, report).outputs(failure)
     del failure  # its traceback holds this frame, which must not keep it alive
     return await recovering
 
@@ -308,50 +308,54 @@ class Recovery:
         inputs: Outputs,
         context: FlowContext,
         report: StepReport,
-        error: Exception,
     ) -> None:
         self._step = step
         self._policy = policy
         self._inputs = inputs
         self._context = context
         self._report = report
-        self._first: Exception | None = error
         self._last: Mapping[str, Any] = report.failed_before or {}
         """The journal value of the last failure."""
         self._attempts = AttemptLog(
             context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
         )
-        if report.failed_before is None:
+
+    async def outputs(self, error: Exception) -> Outputs:
+        """Retry the step, recover according to its policy, or raise the last failure.
+
+        ``error`` is the failure of the last attempt so far.
+        """
+        waited, noted = False, self._report.failed_before
+        if noted is None:
             self._attempts.first_failed(error)
         else:
-            self._attempts.made = report.failed_before["failed_attempts"]
-
-    async def outputs(self) -> Outputs:
-        """Retry the step, recover according to its policy, or raise the last failure."""
-        first, self._first = self._first, None
+            self._attempts.made = noted["failed_attempts"]
+            # An earlier execution may have started the next attempt: then its back-off is over.
+            waited = bool(noted.get(_NEXT_BEGUN))
+        made = self._attempts.made
         try:
-            return await self._context.calls.retries.run(
-                self._attempt,
-                self._policy.retry,
-                self._context.scope,
-                failed=self._failed,
-                before=self._made_before(first),
-            )
-        except Exception as error:
-            return await self._recovered(error)
+            while waited or await self._waited_after(error, made):
+                waited, made = False, made + 1
+                try:
+                    return await self._attempt(made)
+                except Exception as failure:
+                    error = failure
+            raise error
+        except Exception as failure:
+            return await self._recovered(failure)
         finally:
-            del first  # its traceback holds this frame, which must not keep it alive
+            del error  # its traceback holds this frame, which must not keep it alive
 
-    def _made_before(self, first: Exception | None) -> tuple[int, Exception | None] | None:
-        """Return the number of attempts and the last failure, as ``Retries.run`` expects them.
-
-        The failure is None if an earlier execution had started the next attempt: then the back-off
-        is over.
-        """
-        if first is None:
-            return None
-        noted = self._report.failed_before
-        return self._attempts.made, None if noted and noted.get(_NEXT_BEGUN) else first
+    async def _waited_after(self, error: Exception, made: int) -> bool:
+        """Journal a failed attempt and wait for the back-off; return False if none may follow."""
+        if not self._failed(error, made):
+            return False
+        scope, backoff = self._context.scope, self._context.calls.backoff
+        delay = backoff.delay(self._policy.retry, scope, error, made)
+        if delay is None:
+            return False
+        await asyncio.sleep(delay)
+        return True
 
     async def _attempt(self, number: int) -> Outputs:
         """Make a retry, and journal that its back-off is over."""

@@ -61,8 +61,11 @@ class StepPath:
 
     def around(self) -> "set[str]":
         """Return the texts of all paths that enclose this one: steps, attempts and links."""
-        joints = (end for end, sign in enumerate(self.text) if sign in _JOINTS)
-        return {self.text[:end] for end in joints}
+        around, text = set(), self.text
+        for end, sign in enumerate(text):
+            if sign in _JOINTS:
+                around.add(text[:end])
+        return around
 
     def attempt(self, number: int) -> "StepPath":
         """Return the path of attempt ``number`` (from 2); the first attempt has the step's path."""

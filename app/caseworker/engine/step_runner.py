@@ -132,9 +132,8 @@ class StepRunner:
                             raise
                         failure = error
                     if failure is not None and step.policy is not None:
-                        recovering = Recovery(
-                            step, step.policy, inputs, context, report, failure
-                        ).outputs()
+                        recovery = Recovery(step, step.policy, inputs, context, report)
+                        recovering = recovery.outputs(failure)
                         failure = None  # its traceback holds this frame
                         outputs = await recovering
                 elif step.sub_budget is None:

@@ -119,9 +119,13 @@ def storable(text: str) -> str:
 def storable_json(value: Any) -> Any:
     """Apply ``storable`` to every string in a JSON value, including the keys."""
     if isinstance(value, str):
-        return storable(value)
+        return NO_CHARACTER.sub("\ufffd", value)
     if isinstance(value, Mapping):
-        return {storable(name): storable_json(item) for name, item in value.items()}
+        stored = {}
+        for name, item in value.items():
+            plain = item is None or isinstance(item, int | float)
+            stored[NO_CHARACTER.sub("\ufffd", name)] = item if plain else storable_json(item)
+        return stored
     if isinstance(value, list | tuple):
         return [storable_json(item) for item in value]
     return value

@@ -1,32 +1,35 @@
 """Calls models by name through the run's call gateway, with retries, fallbacks and charges.
 
-A *logical call* is one request by an agent or step and is counted once. It may need several
-exchanges. If a model does not support a structured-output mode, the request is repeated in a
-simpler one. If a model fails, its next fallback is called. Each exchange is a separate call with
-its own retries, estimate and price, so the trace shows which models were called at which cost.
+A *logical call* is one request by an agent or step and is counted once. It may need several calls,
+one for each *candidate*: a model in one structured-output mode. If a model does not support a mode,
+the next candidate is the same model in a simpler mode. If a model fails, it is the next fallback.
+Each call has its own retries, estimate and price, so the trace shows which models were called at
+which cost.
 
 A process remembers which structured-output mode works for an endpoint. This never overrides a
 journal: a run that is executed again starts with the mode that its own journal contains.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
 
-from caseworker.core.budget.budget import Amount, Dimension
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.payloads import REDACTED, Payloads
 from caseworker.engine.call import CallFailedError
+from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
-from caseworker.engine.ports import CallOutcome
+from caseworker.engine.ports import CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
-from caseworker.models.exchange import Exchange, Exchanges, OnDelta
 from caseworker.models.forms import ReplyForm, forms_for, in_form, is_prose
 from caseworker.models.message_log import MessageLog
+from caseworker.models.model_call import ModelCall, OnDelta, hash_of
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
 from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
@@ -47,65 +50,50 @@ _EXHAUSTED = _SIMPLER_FORM | {
 }
 """Failures of a model after which its next fallback is called."""
 
+ONE_API_CALL: Charge = {Dimension.API_CALLS: 1}
 
-@dataclass(slots=True, kw_only=True)
-class _LogicalCall:
-    """A logical call in progress."""
 
-    context: FlowContext
-    tier: Tier | None
-    """The tier whose calls are counted; None if the model belongs to no tier."""
-    name: str
-    key: StepPath
-    log: MessageLog | None
-    request: ModelRequest
-    """The original request, before it is adapted to a model and a form."""
-    on_delta: OnDelta | None
-    once: Mapping[Dimension, Amount]
-    """Charges due with the next exchange; empty after the first one."""
-    attempts: int = 0
-    failed: tuple[str, ...] = ()
-    """The call nodes of failed exchanges."""
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A model that may answer, and the structured-output mode in which to call it."""
 
-    def key_of(self, number: int, form: ReplyForm) -> StepPath:
-        """Return the call path for the model at index ``number`` in one reply form."""
-        key = self.key.call("fallback", number) if number else self.key
-        return key if form is ReplyForm.SCHEMA else key.call(form.value)
+    number: int
+    """Position of the model in its chain, from 0. Models after the first are fallbacks."""
+    model: ChatModel
+    form: ReplyForm
 
-    def exchange(self, chosen: ChatModel, number: int, form: ReplyForm) -> Exchange:
-        """Build the request for the model at index ``number`` in one reply form."""
-        asked = self.request
-        longest, temperature = asked.max_output_tokens, asked.temperature
+    @property
+    def endpoint(self) -> tuple[int, str]:
+        """Identity of the provider, and the model."""
+        return id(self.model.provider), self.model.model
+
+    def key_below(self, key: StepPath) -> StepPath:
+        """Return the path of the call within the path of the logical call."""
+        key = key.call("fallback", self.number) if self.number else key
+        return key if self.form is ReplyForm.SCHEMA else key.call(self.form.value)
+
+    def request(self, asked: ModelRequest) -> ModelRequest:
+        """Adapt the original request to the model and the mode."""
+        most = self.model.max_output_tokens
         whole = replace(
             asked,
-            max_output_tokens=min(chosen.max_output_tokens, longest or chosen.max_output_tokens),
-            temperature=chosen.temperature if temperature is None else temperature,
-            timeout_seconds=chosen.timeout_seconds,
+            max_output_tokens=min(most, asked.max_output_tokens or most),
+            temperature=self.model.temperature if asked.temperature is None else asked.temperature,
+            timeout_seconds=self.model.timeout_seconds,
         )
-        metadata = {"provider": chosen.provider.name}
-        if self.tier is not None:
-            metadata = {"tier": self.tier.value, **metadata}
-        if chosen.name is not None and chosen.name not in CALLS_OF:
-            metadata["alias"] = chosen.name
-        if asked.json_schema is not None:
-            metadata["structured_output"] = form.value
-        request = in_form(whole, form)
-        return Exchange(
-            model=chosen,
-            request=request,
-            log=self.log if request.messages is asked.messages else None,
-            name=self.name,
-            key=self.key_of(number, form),
-            metadata={**metadata, "fallback": number} if number else metadata,
-            wants_json=asked.json_schema is not None,
-        )
+        return in_form(whole, self.form)
 
-    def on_delta_from_here(self) -> OnDelta | None:
-        """Return a callback for the next exchange that continues the numbering of attempts."""
-        if (on_delta := self.on_delta) is None:
-            return None
-        before = self.attempts
-        return lambda attempt, delta: on_delta(before + attempt, delta)
+    def metadata(self, tier: Tier | None, asked: ModelRequest) -> dict[str, Any]:
+        """Return the metadata of the call's node."""
+        metadata: dict[str, Any] = {} if tier is None else {"tier": tier.value}
+        metadata["provider"] = self.model.provider.name
+        if self.model.name is not None and self.model.name not in CALLS_OF:
+            metadata["alias"] = self.model.name
+        if asked.json_schema is not None:
+            metadata["structured_output"] = self.form.value
+        if self.number:
+            metadata["fallback"] = self.number
+        return metadata
 
 
 class ModelGateway:
@@ -125,7 +113,10 @@ class ModelGateway:
         """
         self.table = models if isinstance(models, ModelTable) else ModelTable(models)
         self._turns = turns
-        self._exchanges = Exchanges(list_price, retry, payloads, turns)
+        self._list_price = list_price
+        self._retry = retry
+        self._payloads = payloads
+        self._redaction = RedactionThread()
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
 
@@ -180,88 +171,163 @@ class ModelGateway:
             ModelNotConfiguredError: the model is unknown, or the tenant may not use it.
             Stop: a limit or a cancel request prevented or ended the call.
         """
-        table = self.table.restricted(context.services.get(AllowedModels))
-        models = list(enumerate(table.chain(tier, model, fallbacks)))
-        counts_for = table.tier_of(tier, model)
-        asked = _LogicalCall(
-            context=context,
-            tier=counts_for,
-            name=name,
-            key=context.path.call(key),
-            log=messages if isinstance(messages, MessageLog) else None,
-            request=ModelRequest(
-                messages=tuple(messages),
-                json_schema=json_schema,
-                tools=tuple(tools),
-                seed=seed,
-                temperature=temperature,
-                max_output_tokens=max_output_tokens,
-            ),
-            on_delta=on_delta,
-            once={**dict.fromkeys(table.counted(tier, model), 1), **charge},
+        table = self.table.restricted(context.run.services.get(AllowedModels))
+        chain, counts_for = table.chain(tier, model, fallbacks), table.tier_of(tier, model)
+        path, log_of_all = context.path.call(key), _log_of(messages)
+        asked = ModelRequest(
+            messages=tuple(messages),
+            json_schema=json_schema,
+            tools=tuple(tools),
+            seed=seed,
+            temperature=temperature,
+            max_output_tokens=max_output_tokens,
         )
+        calls, journal = context.run.calls, context.run.calls.journal
+        once: Charge = {**dict.fromkeys(table.counted(tier, model), 1), **charge}
+        attempts, failed_nodes = 0, tuple[str, ...]()
+        left = [*self._candidates(chain, asked, path, journal)]
         while True:
-            number, chosen = models.pop(0)
+            candidate, *left = left
+            simpler = left[0].form if left and left[0].number == candidate.number else None
+            chosen, request = candidate.model, candidate.request(asked)
+            prompt = log_of_all if request.messages is asked.messages else None
+            parameters = _parameters(request, external=chosen.provider.external)
+            call = ModelCall(
+                key=candidate.key_below(path),
+                kind="llm",
+                name=name,
+                model=chosen.model,
+                request_hash=hash_of(chosen, request, prompt),
+                once=once,
+                per_attempt=ONE_API_CALL,
+                retry=self._retry,
+                timeout_seconds=chosen.timeout_seconds,
+                metadata=candidate.metadata(counts_for, asked),
+                shown=await self._shown(request, parameters, prompt),
+                chosen=chosen,
+                request=request,
+                messages_bytes=None if prompt is None else prompt.size_bytes,
+                wants_json=json_schema is not None,
+                run=context.run,
+                list_price=self._list_price,
+                payloads=self._payloads,
+                turns=self._turns,
+                on_delta=on_delta,
+                attempts_before=attempts,
+            )
+            if call.cost is None:
+                call.refuse_without_price(context.scope)
             try:
-                return await self._ask(asked, chosen, number)
-            except CallFailedError as failed:
-                if models and failed.error_class in _EXHAUSTED:
-                    log.warning(
-                        "model.fallback",
-                        tier=None if counts_for is None else counts_for.value,
-                        model=chosen.model,
-                        error_class=failed.error_class,
-                        error=str(failed),
-                        fallback=models[0][1].model,
-                    )
-                    continue
-                failed.attempts = asked.attempts
-                raise
-
-    async def _ask(self, asked: _LogicalCall, chosen: ChatModel, number: int) -> Completion:
-        """Call one model, retrying in a simpler form if it does not support the current one."""
-        forms = list(self._forms_for(asked, chosen, number))
-        while True:
-            form = forms.pop(0)
-            exchange = asked.exchange(chosen, number, form)
-            once, asked.once = asked.once, {}
-            try:
-                completion = await self._exchanges.perform(
-                    exchange, asked.context, once=once, on_delta=asked.on_delta_from_here()
+                answered = await calls.perform(
+                    call, parent=context.trace_parent, scope=context.scope
                 )
             except CallFailedError as failed:
-                asked.attempts += failed.attempts
-                asked.failed += (failed.node_id,)
-                if not forms or failed.error_class not in _SIMPLER_FORM:
+                once, attempts = NOTHING, attempts + failed.attempts
+                failed_nodes += (failed.node_id,)
+                if simpler is not None and failed.error_class in _SIMPLER_FORM:
+                    if failed.error_class == ModelFault.FORM_UNSUPPORTED:
+                        self._learned[candidate.endpoint] = simpler
+                    continue
+                left = [each for each in left if each.number > candidate.number]
+                if not left or failed.error_class not in _EXHAUSTED:
+                    failed.attempts = attempts
                     raise
-                if failed.error_class == ModelFault.FORM_UNSUPPORTED:
-                    self._learned[_endpoint(chosen)] = forms[0]
-            else:
-                whole = completion.incomplete is None and not completion.tool_calls
-                prose = whole and is_prose(completion.text)
-                if forms and form is ReplyForm.SCHEMA and prose:
-                    self._learned[_endpoint(chosen)] = forms[0]
-                return replace(completion, failed=asked.failed) if asked.failed else completion
-
-    def _forms_for(
-        self, asked: _LogicalCall, chosen: ChatModel, number: int
-    ) -> Sequence[ReplyForm]:
-        """Return the forms to try, from the one that the journal or this process has settled on."""
-        if asked.request.json_schema is None:
-            return (ReplyForm.SCHEMA,)
-        forms = forms_for(chosen.structured_output, asked.request.json_schema)
-        for at in reversed(range(len(forms))):
-            # An earlier execution of the run may have journaled this request.
-            before = asked.context.calls.journal.recorded(asked.key_of(number, forms[at]).text)
-            if before is None or before.outcome is CallOutcome.NOT_MADE:
+                log.warning(
+                    "model.fallback",
+                    tier=None if counts_for is None else counts_for.value,
+                    model=chosen.model,
+                    error_class=failed.error_class,
+                    error=str(failed),
+                    fallback=left[0].model.model,
+                )
                 continue
-            same = asked.exchange(chosen, number, forms[at]).request_hash
-            if before.taken_over or before.request_hash == same:
-                return forms[at:]
-        best = self._learned.get(_endpoint(chosen))
-        known = [form for form in forms if best is None or form.simplicity >= best.simplicity]
-        return known or forms
+            if prompt is not None:
+                before = journal.recorded(call.key.text)
+                if before is None or before.request_hash == call.request_hash:
+                    prompt.note_stored(call.key.text, len(request.messages), parameters)
+            completion = call.completion(answered)
+            if (
+                simpler is not None
+                and candidate.form is ReplyForm.SCHEMA
+                and _is_all_prose(completion)
+            ):
+                self._learned[candidate.endpoint] = simpler
+            return replace(completion, failed=failed_nodes) if failed_nodes else completion
+
+    def _candidates(
+        self,
+        models: Sequence[ChatModel],
+        asked: ModelRequest,
+        path: StepPath,
+        journal: Journal,
+    ) -> Iterator[_Candidate]:
+        """Yield each model in the modes to try, from the one that the journal or this process uses.
+
+        Without a schema, a model has a single candidate.
+        """
+        for number, model in enumerate(models):
+            if asked.json_schema is None:
+                yield _Candidate(number, model, ReplyForm.SCHEMA)
+                continue
+            forms = forms_for(model.structured_output, asked.json_schema)
+            of_model = [_Candidate(number, model, form) for form in forms]
+            best = self._learned.get(of_model[0].endpoint)
+            known = [
+                each for each in of_model if best is None or each.form.simplicity >= best.simplicity
+            ]
+            yield from _from_recorded(of_model, asked, path, journal) or known or of_model
+
+    async def _shown(
+        self, request: ModelRequest, parameters: Mapping[str, Any], log: MessageLog | None
+    ) -> Mapping[str, Any] | None:
+        """Return the request as the trace stores it; for a conversation, only the new messages."""
+        stored = None if log is None else log.stored
+        added = request.messages[stored.messages if stored else 0 :]
+        messages = [
+            (message.reference if stored else None) or message.to_json() for message in added
+        ]
+        same = stored is not None and stored.parameters == parameters
+        redact = partial(self._payloads.prompt, messages, {} if same else parameters)
+        shown = await self._redaction.call(redact, sum(map(len, map(str, messages))))
+        if stored is None or shown is None:
+            return shown
+        return {**shown, "after": {"call_key": stored.call_key, "messages": stored.messages}}
 
 
-def _endpoint(chosen: ChatModel) -> tuple[int, str]:
-    return id(chosen.provider), chosen.model
+def _from_recorded(
+    candidates: Sequence[_Candidate], asked: ModelRequest, path: StepPath, journal: Journal
+) -> Sequence[_Candidate]:
+    """Return the candidates from the simplest one that an earlier execution of the run called.
+
+    Returns an empty list if it called none of them with the same request.
+    """
+    for at in reversed(range(len(candidates))):
+        candidate = candidates[at]
+        before = journal.recorded(candidate.key_below(path).text)
+        if before is None or before.outcome is CallOutcome.NOT_MADE:
+            continue
+        request = candidate.request(asked)
+        if before.taken_over or before.request_hash == hash_of(candidate.model, request, None):
+            return candidates[at:]
+    return ()
+
+
+def _parameters(request: ModelRequest, *, external: bool) -> Mapping[str, Any]:
+    """Return the request parameters that a trace shows in addition to the messages."""
+    return {
+        "max_output_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "json_schema": request.json_schema if external else None,  # other providers ignore it
+        "tools": [tool.name for tool in request.tools] if request.tools else None,
+    }
+
+
+def _log_of(messages: Sequence[Message]) -> MessageLog | None:
+    return messages if isinstance(messages, MessageLog) else None
+
+
+def _is_all_prose(completion: Completion) -> bool:
+    """Return whether a complete answer contains no JSON and requests no tool."""
+    whole = completion.incomplete is None and not completion.tool_calls
+    return whole and is_prose(completion.text)

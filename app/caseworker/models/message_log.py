@@ -50,6 +50,13 @@ class MessageLog(Sequence[Message]):
         self._messages += messages
         self.size_bytes += sum(map(message_bytes, messages))
 
+    def note_stored(self, call_key: str, messages: int, parameters: Mapping[str, Any]) -> None:
+        """Record which call stores the first ``messages`` of the log, unless more are stored."""
+        stored = self.stored
+        if stored is None or stored.messages <= messages:
+            first = call_key if stored is None else stored.call_key
+            self.stored = StoredPrompt(first, messages, parameters)
+
     def hashed(self, head: str, count: int) -> "hashlib._Hash":
         """Return a SHA-256 hash object over ``head`` and the first ``count`` messages as JSON."""
         if head != self._hashed_head or count < self._hashed:

@@ -75,6 +75,10 @@ class Message:
             return {"role": self.role, "reply_of": self.result_of}
         return {"role": self.role, **self.extras(), "result_of": self.result_of}
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the message as a JSON object, with its role and content first."""
+        return {"role": self.role, "content": self.content, **self.extras()}
+
     def extras(self) -> dict[str, Any]:
         """Return all fields except role and content as JSON; empty for a plain text message."""
         extras: dict[str, Any] = {}

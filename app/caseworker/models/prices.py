@@ -5,13 +5,11 @@ module is imported, before the process serves requests. A configuration without 
 not import it.
 """
 
-from decimal import Decimal
-
 from genai_prices import Usage, calc_price
 from genai_prices.data_snapshot import get_snapshot
 
 from caseworker.models.ports import TokenUsage
-from caseworker.models.pricing import PriceUnknownError
+from caseworker.models.pricing import Cost, PriceUnknownError
 
 get_snapshot()
 
@@ -19,8 +17,8 @@ _PRICED_AS: dict[str, str | None] = {"recorded": None}
 """A recording costs what its model costs; the price is looked up by the model's name alone."""
 
 
-def list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
-    """Return today's list price of an attempt in US dollars, including the cached-input discount.
+def list_price(provider: str, model: str, usage: TokenUsage) -> Cost:
+    """Return today's list price of an attempt, including the cached-input discount.
 
     A self-hosted server that serves a model under a public name is charged at the public price,
     unless the configuration sets another one.
@@ -34,6 +32,7 @@ def list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
         output_tokens=usage.tokens_out,
     )
     try:
-        return calc_price(tokens, model, provider_id=_PRICED_AS.get(provider, provider)).total_price
+        found = calc_price(tokens, model, provider_id=_PRICED_AS.get(provider, provider))
     except LookupError:
         raise PriceUnknownError(provider, model) from None
+    return Cost(found.total_price, found.output_price)

@@ -1,18 +1,30 @@
 """Model prices, and token estimates made before a call."""
 
 import json
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from caseworker.models.forms import StatedSchema
 from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
 
-ListPrice = Callable[[str, str, TokenUsage], Decimal]
-"""Function that returns the list price, in US dollars, of one attempt to call a provider's model.
-It raises ``PriceUnknownError`` for an unlisted model; an unknown price is never treated as zero."""
+
+class Cost(NamedTuple):
+    """The cost of one attempt, in US dollars.
+
+    The price of a token may depend on the number of input tokens, but never on the number of output
+    tokens. The cost of the output is therefore proportional to its tokens.
+    """
+
+    total: Decimal
+    output: Decimal
+    """The part of ``total`` that pays for output tokens."""
+
+
+ListPrice = Callable[[str, str, TokenUsage], Cost]
+"""Function that returns the list price of one attempt to call a provider's model. It raises
+``PriceUnknownError`` for an unlisted model; an unknown price is never treated as zero."""
 
 DEFAULT_OUTPUT_TOKENS = 1024
 """Number of output tokens assumed for a request that sets no limit."""
@@ -32,7 +44,7 @@ class PriceUnknownError(LookupError):
         super().__init__(f"the price of the model {model!r} of {provider} is not known")
 
 
-def no_list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
+def no_list_price(provider: str, model: str, usage: TokenUsage) -> Cost:
     """Raise PriceUnknownError; used as the ``ListPrice`` of a process without a price list."""
     raise PriceUnknownError(provider, model)
 
@@ -51,21 +63,19 @@ class TokenPrice:
     """Price of a million input tokens read from the provider's cache; None means no discount."""
 
     def __post_init__(self) -> None:
-        for price in (self.usd_per_million_in, self.usd_per_million_out, self._cached):
+        cached = self.usd_per_million_cached
+        for price in (self.usd_per_million_in, self.usd_per_million_out, cached or Decimal(0)):
             if not (price.is_finite() and price >= 0):
                 raise ValueError("A price must be a finite number of dollars, zero or more.")
 
-    @property
-    def _cached(self) -> Decimal:
-        cached = self.usd_per_million_cached
-        return self.usd_per_million_in if cached is None else cached
-
-    def cost_usd(self, usage: TokenUsage) -> Decimal:
-        """Return the cost of the given token usage in US dollars."""
+    def cost_of(self, usage: TokenUsage) -> Cost:
+        """Return the cost of the given token usage."""
         cached = min(usage.tokens_cached, usage.tokens_in)
-        fresh = usage.tokens_in - cached
-        cost = fresh * self.usd_per_million_in + cached * self._cached
-        return (cost + usage.tokens_out * self.usd_per_million_out) / _MILLION
+        price = self.usd_per_million_cached
+        price_cached = self.usd_per_million_in if price is None else price
+        cost = (usage.tokens_in - cached) * self.usd_per_million_in + cached * price_cached
+        output = usage.tokens_out * self.usd_per_million_out
+        return Cost((cost + output) / _MILLION, output / _MILLION)
 
 
 def message_bytes(message: Message) -> int:
@@ -87,7 +97,7 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
     """
     if messages_bytes is None:
         messages_bytes = sum(map(message_bytes, request.messages))
-    texts = [_json(tool.to_json()) for tool in request.tools]
+    texts = [_json(tool.to_json()) for tool in request.tools] if request.tools else []
     schema = request.json_schema
     if isinstance(schema, StatedSchema):
         texts.append(schema.text)
@@ -101,21 +111,10 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
     )
 
 
-def estimate_lost(estimate: TokenUsage, seconds: float) -> TokenUsage:
-    """Estimate the usage of an attempt whose answer was lost ``seconds`` after it was sent.
-
-    ``estimate`` is the estimate for the whole attempt. The whole prompt counts as input, because
-    the provider has read it. The output is limited by the elapsed time.
-    """
-    written = math.ceil(max(0.0, seconds) * MOST_TOKENS_PER_SECOND)
-    return replace(estimate, tokens_out=min(estimate.tokens_out, written))
-
-
-def estimate_unmetered(estimate: TokenUsage, reply: ModelReply) -> TokenUsage:
-    """Estimate the usage of an attempt whose answer has no token counts."""
-    arguments = (call.arguments for call in reply.tool_calls)
-    written = _tokens(sum(map(_bytes, (reply.text, reply.thinking, *arguments))))
-    return replace(estimate, tokens_out=min(estimate.tokens_out, written))
+def written_tokens(reply: ModelReply) -> int:
+    """Estimate the output tokens of a reply that has no token counts."""
+    texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
+    return _tokens(sum(map(_bytes, texts)))
 
 
 def _json(value: Any) -> str:

@@ -114,7 +114,8 @@ class ModelTable(dict[str, ChatModel]):
     def counted(self, tier: Tier, name: str | None = None) -> tuple[Dimension, ...]:
         """Return the budget dimensions that count a logical call to a model."""
         counts_for = self.tier_of(tier, name)
-        return (*(CALLS_OF[each] for each in Tier if each is counts_for), Dimension.LLM_CALLS)
+        of_tier = () if counts_for is None else (CALLS_OF[counts_for],)
+        return (*of_tier, Dimension.LLM_CALLS)
 
     def _found(self, tier: Tier, name: str) -> ChatModel:
         of_tier = self.get(tier)

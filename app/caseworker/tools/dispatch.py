@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
     AttemptError,
+    Call,
     CallFailedError,
-    CallSpec,
     OutcomeUnknownError,
     Reply,
 )
@@ -177,13 +177,10 @@ class ToolDispatch:
             refused, args = await self._approved(context, path, tool.spec, args)
             if refused is not None:
                 return refused
-        call = await self._call(tool.spec, args, path, call_id)
-        keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
-        logged_with = context.run.logged_with
-        attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
+        call = await self._call(context, tool, args, path, call_id, tool_context)
         try:
             answered = await context.calls.perform(
-                call, attempt, parent=context.trace_parent, scope=context.scope
+                call, parent=context.trace_parent, scope=context.scope
             )
         except OutcomeUnknownError:
             return failure(
@@ -229,14 +226,21 @@ class ToolDispatch:
         return self.tool(name)
 
     async def _call(
-        self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath, call_id: str | None
-    ) -> CallSpec:
+        self,
+        context: FlowContext,
+        tool: Tool,
+        args: Mapping[str, Any],
+        key: StepPath,
+        call_id: str | None,
+        tool_context: ToolContext,
+    ) -> "_ToolCall":
+        spec = tool.spec
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
         shown = await self._redaction.call(redact, len(asked))
         # Some endpoints encode thousands of characters of state in an ID.
         about = {"args": shown, "tool_call_id": call_id and call_id[:MAX_CODE_CHARS]}
-        return CallSpec(
+        return _ToolCall(
             key=key,
             kind="tool",
             name=spec.name,
@@ -247,48 +251,56 @@ class ToolDispatch:
             retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,
             metadata={name: value for name, value in about.items() if value is not None},
+            tool=tool,
+            args=args,
+            context=tool_context,
+            keeper=context.services.get(ArtifactKeeper),
+            logged_with=context.run.logged_with,
         )
 
 
-async def _attempt(
-    tool: Tool,
-    args: Mapping[str, Any],
-    context: ToolContext,
-    keeper: ArtifactKeeper | None,
-    call_key: str,
-    logged_with: Callable[[Exception], Exception | None],
-) -> Reply:
-    """Run the tool; a result with an error is raised as a failed attempt, so the trace shows it."""
-    sink = None if keeper is None else keeper.sink_of(call_key)
-    try:
-        given = context if sink is None else replace(context, artifacts=sink)
+@dataclass(kw_only=True, eq=False)
+class _ToolCall(Call):
+    """One call of a tool with valid arguments."""
+
+    tool: Tool
+    args: Mapping[str, Any]
+    context: ToolContext
+    keeper: ArtifactKeeper | None
+    logged_with: Callable[[Exception], Exception | None]
+
+    async def send(self, attempt: int) -> Reply:
+        """Run the tool once; a result with an error is a failed attempt, so the trace shows it."""
+        context, tool, call_key = self.context, self.tool, self.key.text
+        sink = None if self.keeper is None else self.keeper.sink_of(call_key)
         try:
-            result = dict(await tool.run(args, given))
-        except ToolRefusedError as refusal:
-            result = refusal.result()
-    except ArtifactTooLargeError as refusal:
-        raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
-    except Exception as error:
-        log.warning(
-            "tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=logged_with(error)
-        )
-        name = type(error).__name__
-        said = f"The tool broke: {message_of_error(error)}"
-        told = f"The tool broke ({name})."
-        raise AttemptError(said, error_class=name, retryable=False, told=told) from error
-    if "error" in result:
-        # The error may quote arguments or data, and it appears in traces and events.
-        said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
-        code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
-        raise AttemptError(
-            said,
-            error_class=code,
-            retryable=code in tool.spec.transient,
-            retry_after_seconds=_seconds(result.get("retry_after_seconds")),
-        )
-    if sink is None:
-        return Reply(result)
-    return Reply(with_references(result, sink.saved, context.run_id))
+            given = context if sink is None else replace(context, artifacts=sink)
+            try:
+                result = dict(await tool.run(self.args, given))
+            except ToolRefusedError as refusal:
+                result = refusal.result()
+        except ArtifactTooLargeError as refusal:
+            raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
+        except Exception as error:
+            shown = self.logged_with(error)
+            log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=shown)
+            name = type(error).__name__
+            said = f"The tool broke: {message_of_error(error)}"
+            told = f"The tool broke ({name})."
+            raise AttemptError(said, error_class=name, retryable=False, told=told) from error
+        if "error" in result:
+            # The error may quote arguments or data, and it appears in traces and events.
+            said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
+            code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
+            raise AttemptError(
+                said,
+                error_class=code,
+                retryable=code in tool.spec.transient,
+                retry_after_seconds=_seconds(result.get("retry_after_seconds")),
+            )
+        if sink is None:
+            return Reply(result)
+        return Reply(with_references(result, sink.saved, context.run_id))
 
 
 def _seconds(asked: object) -> float | None:

@@ -13,18 +13,14 @@ from caseworker.core.budget.ledger import Reservation, Room, Scope, Waiter
 from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import Node
-from caseworker.engine.call import (
-    AttemptError,
-    CallSpec,
-    Reply,
-    Spent,
-)
+from caseworker.engine.call import AttemptError, Reply, Spent
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from tests.support.graph_invariants import violations
 from tests.support.limits import retry_policy
+from tests.support.scripted_call import ScriptedCall
 from tests.support.seeded_loop import SeededLoop, run
 
 ESTIMATE = Spent(tokens_in=80, tokens_out=20, cost_usd=Decimal("0.50"))
@@ -193,11 +189,12 @@ class Gateway:
             "request_hash": "h",
             "once": {Dimension.LLM_CALLS_SMALL: 1},
             "per_attempt": {Dimension.API_CALLS: 1},
-            "estimate": ESTIMATE,
+            "cost": ESTIMATE,
+            "attempt": attempt,
             "retry": retry_policy(),
         }
-        call = CallSpec(**(ordinary | settings | {"key": StepPath(key)}))
-        made = await self.calls.perform(call, attempt, parent=parent or self.root, scope=self.scope)
+        call = ScriptedCall(**(ordinary | settings | {"key": StepPath(key)}))
+        made = await self.calls.perform(call, parent=parent or self.root, scope=self.scope)
         return made.value
 
     def node(self, number: int = 2) -> Node:

@@ -150,8 +150,8 @@ def test_no_wait_goes_past_the_deadline(seconds: float, made: int) -> None:
     attempts = Attempts(busy())
 
     async def story(gateway: Gateway) -> None:
-        retries = gateway.calls.retries
-        gateway.calls.retries = replace(retries, deadline_in=lambda: seconds - now())
+        backoff = gateway.calls.backoff
+        gateway.calls.backoff = replace(backoff, deadline_in=lambda: seconds - now())
         if made == 2:
             await gateway.perform(attempts)
             return

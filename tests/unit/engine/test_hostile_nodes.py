@@ -1,7 +1,7 @@
 """Nodes that end, or refuse to end, in ways that no node should."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -9,10 +9,11 @@ import pytest
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.usage import BudgetExceededError
-from caseworker.engine.call import AttemptError, CallSpec, Reply
+from caseworker.engine.call import AttemptError, Reply
 from caseworker.engine.context import FlowContext
 from caseworker.engine.report import StepBrokenError
 from tests.support.limits import retry_policy
+from tests.support.scripted_call import ScriptedCall
 from tests.unit.engine.driving import (
     CHAIN,
     OurError,
@@ -235,6 +236,18 @@ def test_the_seconds_of_an_abandoned_step_end_nothing_any_more() -> None:
     assert outcome.steps["C"].outputs == {"default": "done"}
 
 
+async def _asked(context: FlowContext, attempt: Callable[[], Awaitable[Reply]]) -> None:
+    call = ScriptedCall(
+        key=context.path.call("ask"),
+        kind="llm",
+        name="ask",
+        request_hash="",
+        retry=retry_policy(),
+        attempt=attempt,
+    )
+    await context.calls.perform(call, parent=context.trace_parent, scope=context.scope)
+
+
 def test_abandoned_work_does_not_try_its_call_again() -> None:
     """A failed attempt of abandoned work is not retried."""
     made: list[float] = []
@@ -245,14 +258,7 @@ def test_abandoned_work_does_not_try_its_call_again() -> None:
         raise AttemptError("Busy.", error_class="Busy", retryable=True)
 
     async def calls(context: FlowContext, inputs: Inputs) -> Inputs:
-        call = CallSpec(
-            key=context.path.call("ask"),
-            kind="llm",
-            name="ask",
-            request_hash="",
-            retry=retry_policy(),
-        )
-        await context.calls.perform(call, attempt, parent=context.trace_parent, scope=context.scope)
+        await _asked(context, attempt)
         return {}
 
     policy = ErrorPolicy(on_error="skip", timeout_ms=2000)
@@ -272,11 +278,7 @@ def test_what_is_materialised_for_abandoned_work_begins_no_call() -> None:
     class Linked(Scripted):
         async def materialize(self, data: Any, output_handle: str, context: FlowContext) -> None:
             await deaf(20)
-            key = context.path.call("ask")
-            call = CallSpec(key=key, kind="llm", name="ask", request_hash="", retry=retry_policy())
-            await context.calls.perform(
-                call, attempt, parent=context.trace_parent, scope=context.scope
-            )
+            await _asked(context, attempt)
 
     async def needs(context: FlowContext, inputs: Inputs) -> Inputs:
         await context.runtime.resolve_links("A", "default")

@@ -180,7 +180,7 @@ def test_a_price_that_is_not_known_is_null_and_not_zero() -> None:
     async def attempt() -> Reply:
         return Reply("four", Spent(tokens_in=70, tokens_out=5, cost_usd=None))
 
-    gateway = told(lambda gateway: gateway.perform(attempt, estimate=Spent(cost_usd=None)))
+    gateway = told(lambda gateway: gateway.perform(attempt, cost=Spent(cost_usd=None)))
 
     assert gateway.node()["cost_usd"] is None
     usage = gateway.scope.to_dict()

@@ -59,8 +59,8 @@ async def test_a_tier_is_its_model_and_those_that_stand_in_for_it() -> None:
     usage = TokenUsage(tokens_in=1_000_000, tokens_out=1_000_000, tokens_cached=500_000)
     assert first.price is not None
     assert second.price is not None
-    assert first.price.cost_usd(usage) == 30
-    assert second.price.cost_usd(usage) == Decimal("2.5")
+    assert first.price.cost_of(usage).total == 30
+    assert second.price.cost_of(usage).total == Decimal("2.5")
     assert third.price is None
 
 

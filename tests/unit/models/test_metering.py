@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
-from caseworker.models.pricing import MOST_TOKENS_PER_SECOND
+from caseworker.models.ports import Message, TokenUsage
+from caseworker.models.pricing import MOST_TOKENS_PER_SECOND, Cost
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, chain, priced, told, unpriced
 
@@ -152,3 +153,61 @@ def test_a_run_that_is_executed_again_finds_a_call_that_was_made_smaller() -> No
         assert len(asking.provider.arrivals) == 1
 
     told(story, priced("m", max_output_tokens=4096), budget=Budget(max_tokens=500))
+
+
+def test_a_call_within_a_cost_limit_looks_its_price_up_twice() -> None:
+    """Before the attempt, the estimate is priced once; fitting it to the budget needs no price."""
+    asked_for: list[TokenUsage] = []
+
+    def price(provider: str, model: str, usage: TokenUsage) -> Cost:
+        asked_for.append(usage)
+        return _dear_if_long(provider, model, usage)
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("m", COUNTED)
+        completion = await asking.ask()
+        assert completion.cost_usd == 5
+
+    budget = Budget(max_cost_dollars=Decimal(2000))
+    model = unpriced("m", max_output_tokens=4096)
+    asking = told(story, model, budget=budget, list_price=price)
+
+    assert [usage.tokens_out for usage in asked_for] == [4096, 2]
+    assert asking.provider.arrivals[0].body["max_tokens"] < 4096
+
+
+@pytest.mark.parametrize("dollars", [600, 601, 777, 2000, 2001])
+def test_the_output_that_fits_a_cost_limit_is_exact_for_prices_that_depend_on_the_input(
+    dollars: int,
+) -> None:
+    """The reserved cost is the list price of the lower output limit; one token more is too much."""
+    long = (Message(role="user", content="x" * 300),)
+    seen: list[tuple[int, Decimal]] = []
+
+    async def story(asking: Asking) -> None:
+        async def at_barrier() -> None:
+            held = asking.run.scope.held
+            seen.append((int(held[Dimension.TOKENS]), Decimal(held[Dimension.COST_USD])))
+
+        asking.provider.script("m", COUNTED)
+        asking.run.journal.at_barrier = at_barrier
+        await asking.ask(messages=long)
+
+    budget = Budget(max_cost_dollars=Decimal(dollars))
+    model = unpriced("m", max_output_tokens=4096, min_output_tokens=1)
+    asking = told(story, model, budget=budget, list_price=_dear_if_long)
+
+    most = asking.provider.arrivals[0].body["max_tokens"]
+    ((tokens, held),) = seen
+    for tokens_out, fits in ((most, True), (most + 1, False)):
+        usage = TokenUsage(tokens_in=tokens - most, tokens_out=tokens_out)
+        cost = _dear_if_long("openai", "m", usage).total
+        assert (cost <= dollars) == fits
+        assert (cost == held) == fits
+
+
+def _dear_if_long(provider: str, model: str, usage: TokenUsage) -> Cost:
+    """Return a dollar a token, and three for each input and output token after a long prompt."""
+    each = 3 if usage.tokens_in > 100 else 1
+    output = Decimal(each * usage.tokens_out)
+    return Cost(output + each * usage.tokens_in, output)

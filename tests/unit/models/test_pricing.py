@@ -10,6 +10,7 @@ from caseworker.models.gateway import ChatModel
 from caseworker.models.ports import Message, ModelRequest, TokenUsage
 from caseworker.models.pricing import (
     DEFAULT_OUTPUT_TOKENS,
+    Cost,
     PriceUnknownError,
     TokenPrice,
     estimate_tokens,
@@ -32,16 +33,19 @@ def test_tokens_are_priced_per_million_and_exactly() -> None:
     """Cached input has its own price; reasoning is charged as output."""
     usage = TokenUsage(tokens_in=1000, tokens_out=500, tokens_cached=400, tokens_reasoning=300)
 
-    assert CHEAP.cost_usd(usage) == Decimal("0.000232")
+    cost = CHEAP.cost_of(usage)
+
+    assert cost.total == Decimal("0.000232")
+    assert cost.output == CHEAP.usd_per_million_out * 500 / 1_000_000
 
 
 def test_cached_tokens_cost_the_full_price_unless_a_discount_is_stated() -> None:
     """Without a configured discount, cached tokens cost the full price."""
     price = TokenPrice(usd_per_million_in=Decimal(2), usd_per_million_out=Decimal(0))
 
-    assert price.cost_usd(TokenUsage(tokens_in=10, tokens_out=0, tokens_cached=10)) == Decimal(
-        "0.00002"
-    )
+    cost = price.cost_of(TokenUsage(tokens_in=10, tokens_out=0, tokens_cached=10))
+
+    assert cost == Cost(Decimal("0.00002"), Decimal(0))
 
 
 @pytest.mark.parametrize("wrong", ["-0.01", "NaN", "Infinity"])
@@ -65,7 +69,7 @@ def test_a_stated_price_wins_over_the_list(model: ChatModel, cost_usd: int) -> N
     async def story(asking: Asking) -> None:
         costs.append((await asking.ask()).cost_usd or Decimal(0))
 
-    told(story, model, list_price=lambda *_: Decimal(5))
+    told(story, model, list_price=lambda *_: Cost(Decimal(5), Decimal(1)))
     assert costs == [cost_usd]
 
 

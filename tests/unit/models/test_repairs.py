@@ -8,7 +8,6 @@ from structlog.testing import capture_logs
 
 from caseworker.core.trace.payloads import PayloadMode, Payloads
 from caseworker.engine.call import CallFailedError
-from caseworker.models.exchange import Exchanges
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, priced, told
 
@@ -62,8 +61,7 @@ def test_the_raw_reply_of_a_failed_call_is_kept_as_payloads_are(
     """The journal keeps the start of the raw reply, and a replay fails with the same message."""
 
     async def story(asking: Asking) -> None:
-        exchanges: Exchanges = asking.models._exchanges
-        exchanges._payloads = Payloads(mode)
+        asking.models._payloads = Payloads(mode)
         body = '{"error": "no, alice@example.org"}'
         asking.provider.script("first", Step(status=400, raw_body=body))
         with pytest.raises(CallFailedError) as failed:

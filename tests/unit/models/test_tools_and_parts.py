@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.models.exchange import Exchange, OnDelta
+from caseworker.models.model_call import OnDelta, hash_of
 from caseworker.models.ports import (
     Delta,
     Incomplete,
@@ -217,11 +217,7 @@ def test_the_hash_of_a_request_is_that_of_what_is_sent() -> None:
     model = replace(unpriced("m"), provider=Scripted(SPOKEN), temperature=0.2)
 
     def hashed(change: Callable[[ModelRequest], ModelRequest] = lambda request: request) -> str:
-        request = change(replace(plain, temperature=0.2))
-        exchange: Any = Exchange
-        return str(
-            exchange(model=model, request=request, name="n", key=None, metadata={}).request_hash
-        )
+        return hash_of(model, change(replace(plain, temperature=0.2)), None)
 
     result = Message(role="tool", content="2", tool_call_id="c1", tool_name="add")
     changed = [

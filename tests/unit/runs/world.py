@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from caseworker.core.budget.budget import Budget, Dimension
-from caseworker.engine.call import CallSpec, Reply, Spent
+from caseworker.engine.call import Reply, Spent
 from caseworker.engine.context import FlowContext
 from caseworker.engine.node import ExecutionResult
 from caseworker.engine.step_path import StepPath
@@ -22,6 +22,7 @@ from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_runs import MemoryRuns
+from tests.support.scripted_call import ScriptedCall
 from tests.support.seeded_loop import SeededLoop, run
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
@@ -148,12 +149,12 @@ async def call(
         "request_hash": name,
         "once": {Dimension.LLM_CALLS_SMALL: 1},
         "per_attempt": {Dimension.API_CALLS: 1},
-        "estimate": Spent(tokens_in=80, tokens_out=20),
+        "cost": Spent(tokens_in=80, tokens_out=20),
+        "attempt": attempt,
         "retry": retry_policy(),
     }
     made = await context.calls.perform(
-        CallSpec(**(ordinary | settings | {"key": StepPath(key or f"case/{name}")})),
-        attempt,
+        ScriptedCall(**(ordinary | settings | {"key": StepPath(key or f"case/{name}")})),
         parent=context.trace_parent,
         scope=context.scope,
     )

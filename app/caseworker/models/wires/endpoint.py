@@ -81,8 +81,27 @@ class EndpointProvider:
         """
         if request.delivery is not None:
             request.delivery.sent = False
+        failures = Failures(
+            self.name, structured=request.json_object or request.json_schema is not None
+        )
+        seconds = request.timeout_seconds
+        if seconds is None:
+            seconds = _DEFAULT_TIMEOUT_SECONDS
+        outcome: ModelReply | ModelError
         async with self._slots:
-            outcome = await self._attempt(model, request)
+            try:
+                async with asyncio.timeout(seconds):
+                    outcome = await self._attempt(model, request, failures)
+            except WireError as error:
+                outcome = failures.error(error.words, retryable=error.retryable)
+            except TimeoutError:
+                outcome = failures.error("no answer in time", retryable=True)
+            except Exception as error:
+                # Like a 502, an unreadable reply is usually a temporary problem of a gateway.
+                retryable = not isinstance(error, UnicodeEncodeError)
+                what = "reply cannot be read" if retryable else "request cannot be sent"
+                words = f"the {what} ({type(error).__name__})"
+                outcome = failures.error(words, retryable=retryable)
         if isinstance(outcome, ModelError):
             # Raised here so that the error has no context: its traceback would reveal the request.
             raise outcome
@@ -92,24 +111,7 @@ class EndpointProvider:
         """Close all connections."""
         await self._wire.aclose()
 
-    async def _attempt(self, model: str, request: ModelRequest) -> ModelReply | ModelError:
-        structured = request.json_object or request.json_schema is not None
-        failures = Failures(self.name, structured=structured)
-        seconds = request.timeout_seconds
-        try:
-            async with asyncio.timeout(_DEFAULT_TIMEOUT_SECONDS if seconds is None else seconds):
-                return await self._exchanged(model, request, failures)
-        except WireError as error:
-            return failures.error(error.words, retryable=error.retryable)
-        except TimeoutError:
-            return failures.error("no answer in time", retryable=True)
-        except Exception as error:
-            # Like a 502, an unreadable reply is usually a temporary problem of a gateway.
-            retryable = not isinstance(error, UnicodeEncodeError)
-            what = "reply cannot be read" if retryable else "request cannot be sent"
-            return failures.error(f"the {what} ({type(error).__name__})", retryable=retryable)
-
-    async def _exchanged(
+    async def _attempt(
         self, model: str, request: ModelRequest, failures: Failures
     ) -> ModelReply | ModelError:
         body = self._dialect.body(model, request, self._left_out[model])
@@ -125,8 +127,7 @@ class EndpointProvider:
         try:
             if reply.status == 200:
                 taking = self._dialect.accumulator(model, request)
-                on_delta = request.on_delta or (lambda _: None)
-                return await _answer(reply, taking, on_delta, failures)
+                return await _answer(reply, taking, request.on_delta, failures)
             parts = [part async for part in _kept(reply, failures)]
         finally:
             reply.close()
@@ -146,7 +147,7 @@ class EndpointProvider:
 async def _answer(
     reply: WireReply,
     taking: Accumulator,
-    on_delta: Callable[[Delta], None],
+    on_delta: Callable[[Delta], None] | None,
     failures: Failures,
 ) -> ModelReply | ModelError:
     """Read a reply, streamed or not.
@@ -164,7 +165,8 @@ async def _answer(
                 if not isinstance(document, dict):
                     raise TypeError
                 for delta in taking.add(document):
-                    on_delta(delta)
+                    if on_delta is not None:
+                        on_delta(delta)
                 if taking.ended and patience.when() is None:
                     patience.reschedule(asyncio.get_running_loop().time() + _LAST_SECONDS)
     except (WireError, TimeoutError, ValueError, TypeError):
@@ -173,7 +175,8 @@ async def _answer(
     if failed is not None and not taking.ended:
         return failed
     for delta in taking.end():
-        on_delta(delta)
+        if on_delta is not None:
+            on_delta(delta)
     if body.is_stream and not taking.ended:
         return failures.error("the stream broke off", retryable=True)
     answer = taking.reply()

@@ -142,9 +142,12 @@ def error_in(document: Any) -> Any:
     state = document.get("base_resp")  # MiniMax
     if isinstance(state, Mapping) and state.get("status_code"):
         return state
-    is_reply = any(document.get(name) is not None for name in ("choices", "content", "usage"))
-    is_reply |= re.match(r"message|content_block|ping", str(document.get("type"))) is not None
-    return None if is_reply else next((document for _ in _messages(document)), None)
+    for name in ("choices", "content", "usage"):
+        if document.get(name) is not None:
+            return None
+    if re.match(r"message|content_block|ping", str(document.get("type"))):
+        return None
+    return next((document for _ in _messages(document)), None)
 
 
 def _innermost(document: Any) -> Any:

@@ -214,7 +214,7 @@ class ChatReply(Accumulator):
 
     def _said(self, said: Mapping[str, Any]) -> Iterator[Delta]:
         for name in _THINKING_FIELDS:
-            if thought := texts_in(said.get(name)):
+            if (value := said.get(name)) and (thought := texts_in(value)):
                 self._field = self._field or name
                 if self._field == name:
                     yield from self.prose.thought(thought)
@@ -229,7 +229,8 @@ class ChatReply(Accumulator):
                 self.said += texts_in(part.get("refusal"))
             else:
                 yield from self.prose.said(texts_in(part))
-        self.said += texts_in(said.get("refusal"))
+        if refusal := said.get("refusal"):
+            self.said += texts_in(refusal)
         calls = said.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping):
@@ -289,6 +290,8 @@ class ChatReply(Accumulator):
 
     def _count(self, usage: Any) -> None:
         """Update the token counts; the latest values win: some endpoints send running totals."""
+        if not isinstance(usage, Mapping):
+            return
         counts = counts_in(usage)
         tokens_in = _first(counts, "prompt_tokens", "input_tokens")
         tokens_out = _first(counts, "completion_tokens", "output_tokens")
@@ -316,5 +319,9 @@ def _index(value: Any) -> int | None:
 
 def _first(counts: Mapping[str, int], *names: str) -> int | None:
     """Return the first positive count under these names, else the first one present, else None."""
-    found = [counts[name] for name in names if name in counts]
-    return next(filter(None, found), found[0] if found else None)
+    found = None
+    for name in names:
+        if count := counts.get(name):
+            return count
+        found = 0 if name in counts else found
+    return found

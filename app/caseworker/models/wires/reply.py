@@ -12,6 +12,7 @@ from caseworker.core.trace.json_values import JSON
 from caseworker.models.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
 
 _TAGS = ("<think>", "<thinking>", "<thought>")
+_TAG_STARTS = ("", "<")
 _LATE_CLOSE = re.compile(r"</(?:think|thinking|thought)>[ \t]*(?:\r?\n|\Z)")
 _BLANKS = re.compile(r"\s*")
 
@@ -111,12 +112,13 @@ class Prose:
         if self._is_text:
             return False
         bare = self._held.lstrip()
-        tag = next((tag for tag in _TAGS if bare.startswith(tag)), None)
-        if tag is not None:
+        tag = None
+        if bare.startswith(_TAGS):
+            tag = next(tag for tag in _TAGS if bare.startswith(tag))
             self._repairs["think_tags"] = None
             self._had_tags = True
             self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
-        elif not any(tag.startswith(bare) for tag in _TAGS):
+        elif bare[:1] not in _TAG_STARTS or not any(tag.startswith(bare) for tag in _TAGS):
             self._is_text = True
             self._held = bare if self._had_tags else self._held
         return tag is not None
@@ -322,17 +324,18 @@ def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomp
     """Derive from the finish reasons why an answer is incomplete; None if it is complete."""
     if refusal.strip():
         return Incomplete.REFUSAL
-    words = [_word(reason) for reason in reasons if reason]
-    return next((means for word in words for form, means in _INCOMPLETE if form.search(word)), None)
+    for reason in reasons:
+        word = reason.lower().replace("-", "_") if reason else ""
+        for form, means in _INCOMPLETE if word else ():
+            if form.search(word):
+                return means
+    return None
 
 
 def is_failed(reason: str | None) -> bool:
     """Return whether a finish reason means that the provider failed to complete the answer."""
-    return bool(reason and not incomplete_of([reason]) and _FAILED.search(_word(reason)))
-
-
-def _word(reason: str) -> str:
-    return reason.lower().replace("-", "_")
+    failed = reason and _FAILED.search(reason.lower().replace("-", "_"))
+    return bool(failed) and not incomplete_of([reason])
 
 
 def texts_in(value: Any) -> str:

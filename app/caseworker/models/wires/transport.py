@@ -261,7 +261,7 @@ def _proxy_for(scheme: str, host: str, address: str) -> str | None:
 
 def _unfolding(encodings: str) -> Unfold:
     """Return the decompressor for a Content-Encoding; multiple encodings are rejected."""
-    named = [encoding.strip().lower() for encoding in encodings.split(",")]
+    named = map(str.lower, map(str.strip, encodings.split(",")))
     applied = [encoding for encoding in named if encoding not in _UNCOMPRESSED]
     if not applied:
         return lambda part: iter((part,))

@@ -19,13 +19,13 @@ def test_the_models_of_the_defaults_have_a_price(provider: str, model: str) -> N
     """A run with a cost limit works out of the box."""
     cost = list_price(provider, model, USAGE)
 
-    assert isinstance(cost, Decimal)
-    assert cost > 0
+    assert isinstance(cost.total, Decimal)
+    assert cost.total > cost.output > 0
 
 
 def test_the_big_model_costs_more_than_the_small_one() -> None:
     """The table has a higher price for the big model than for the small one."""
-    small, big = (list_price("openai", model, USAGE) for model in ("gpt-5-nano", "gpt-5"))
+    small, big = (list_price("openai", model, USAGE).total for model in ("gpt-5-nano", "gpt-5"))
 
     assert small == Decimal("0.45")
     assert big > 10 * small
@@ -36,7 +36,10 @@ def test_cached_input_is_cheaper() -> None:
     cached = TokenUsage(tokens_in=1_000_000, tokens_out=0, tokens_cached=900_000)
     fresh = TokenUsage(tokens_in=1_000_000, tokens_out=0)
 
-    assert list_price("openai", "gpt-5", cached) < list_price("openai", "gpt-5", fresh)
+    cheap, dear = (list_price("openai", "gpt-5", usage) for usage in (cached, fresh))
+
+    assert cheap.total < dear.total
+    assert cheap.output == dear.output == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,333 @@
+"""One call to one model in one structured-output mode: its cost, its attempts and its result.
+
+Before an attempt, the cost is estimated at its maximum; the output limit is lowered if less budget
+remains. After an attempt, it is computed from the provider's token counts. It is estimated if the
+request was sent but the answer or its counts were lost. It is zero if nothing was sent.
+"""
+
+import asyncio
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+import structlog
+
+from caseworker.core.budget.budget import Dimension, money
+from caseworker.core.budget.ledger import Room, Scope
+from caseworker.core.budget.stops import Stop, StopCause, StopKind
+from caseworker.core.trace.payloads import Payloads
+from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
+from caseworker.engine.context import RunContext
+from caseworker.engine.ports import HASH_CHARS
+from caseworker.models.completion import Completion
+from caseworker.models.forms import StatedSchema, read_json, storable, storable_json
+from caseworker.models.message_log import MessageLog, message_json
+from caseworker.models.ports import (
+    Delta,
+    Incomplete,
+    ModelError,
+    ModelFault,
+    ModelReply,
+    ModelRequest,
+    RequestOrigin,
+    SendState,
+    TokenUsage,
+    ToolCall,
+)
+from caseworker.models.pricing import (
+    MOST_TOKENS_PER_SECOND,
+    Cost,
+    ListPrice,
+    PriceUnknownError,
+    estimate_tokens,
+    written_tokens,
+)
+from caseworker.models.table import ChatModel
+from caseworker.models.turns import Turns
+
+log = structlog.get_logger(__name__)
+
+OnDelta = Callable[[int, Delta], None]
+"""Callback invoked for each part of a streamed reply, with the attempt number (starting at 1) and
+the part."""
+
+_NOT_SENT = TokenUsage(tokens_in=0, tokens_out=0)
+_NO_COST = Cost(Decimal(0), Decimal(0))
+
+
+@dataclass(kw_only=True, eq=False)
+class ModelCall(Call):
+    """One request to one model in one structured-output mode.
+
+    Attempts are free if the provider is local to this process (its ``external`` is False).
+    Otherwise an attempt requests at least the model's ``min_output_tokens``. It requests fewer only
+    if the request itself sets a lower limit.
+    """
+
+    chosen: ChatModel
+    request: ModelRequest
+    messages_bytes: int | None = None
+    """Size of the messages in bytes, if known."""
+    wants_json: bool = False
+    """Whether the reply must be JSON, in any structured-output mode."""
+    run: RunContext
+    list_price: ListPrice
+    payloads: Payloads
+    turns: Turns | None = None
+    on_delta: OnDelta | None = None
+    """Receives the parts of the reply as they arrive. A replayed reply has no parts."""
+    attempts_before: int = 0
+    """Number of attempts that earlier calls made for the same answer."""
+    _refusal: Stop | None = field(init=False, default=None)
+    _full: TokenUsage = field(init=False, default=_NOT_SENT)
+    """Maximum usage of an attempt that is not fitted to a budget."""
+    cost: Cost | None = field(init=False, default=_NO_COST)
+    """Maximum cost of an attempt; None if the price is unknown."""
+    _tokens_out: int = field(init=False, default=0)
+    """Output limit of the current or the next attempt."""
+    _delivery: SendState = field(init=False, default_factory=lambda: SendState(sent=False))
+    _began: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.external = self.chosen.provider.external
+        if self.external:
+            self._full = estimate_tokens(self.request, messages_bytes=self.messages_bytes)
+            self._tokens_out = self._full.tokens_out
+            self.cost = self._cost_of(self._full)
+
+    def refuse_without_price(self, scope: Scope) -> None:
+        """Make the call fail without an attempt if the scope limits its cost."""
+        if not scope.requires_prices():
+            return
+        unknown = PriceUnknownError(self.chosen.provider.name, self.chosen.model)
+        cause = StopCause(
+            kind=StopKind.BUDGET,
+            dimension=Dimension.COST_USD,
+            scope=scope.name,
+            reason=f"The run limits its cost, and {unknown}",
+        )
+        self._refusal = Stop(cause)
+        self.external, self.once, self.per_attempt, self.timeout_seconds = False, {}, {}, None
+
+    def estimate(self, room: Room) -> Spent:
+        """Lower the output limit so that the request fits the budget; return its maximum usage."""
+        if not self.external:
+            return FREE
+        most, cost = self._full.tokens_out, self.cost
+        tokens, dollars = room(Dimension.TOKENS), room(Dimension.COST_USD)
+        if tokens is not None:
+            most = min(most, math.floor(tokens) - self._full.tokens_in)
+        if dollars is not None and cost is not None and cost.total > dollars:
+            left = money(dollars) - (cost.total - cost.output)
+            fits = math.floor(left * self._full.tokens_out / cost.output) if cost.output else 0
+            most = min(most, fits)
+        least = min(self.chosen.min_output_tokens, self._full.tokens_out)
+        self._tokens_out = max(least, most)
+        return self._spent(self._tokens_out)
+
+    def rate_slot(self) -> RateSlot | None:
+        """Return a new position in the queue of a rate-limited model, else None."""
+        if self.turns is None or self.chosen.limit is None or not self.external:
+            return None
+        return self.turns.turn(self.chosen.limit, self.run.tenant)
+
+    async def send(self, attempt: int) -> Reply:
+        """Send the request once.
+
+        Raises:
+            AttemptError: the model failed; the error class is a ``ModelFault``.
+            Stop: cost is limited but the model's price is unknown.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        chosen, shown = self.chosen, False
+
+        def show(delta: Delta) -> None:
+            nonlocal shown
+            shown = True
+            if self.on_delta is not None:
+                self.on_delta(self.attempts_before + attempt, delta)
+
+        self._delivery = SendState()
+        self._began = asyncio.get_running_loop().time()
+        fitted = self._tokens_out < self._full.tokens_out
+        request = replace(
+            self.request,
+            delivery=self._delivery,
+            max_output_tokens=self._tokens_out if fitted else self.request.max_output_tokens,
+            origin=RequestOrigin(run_id=self.run.run_id, call=self.key.text, attempt=attempt),
+            on_delta=None if self.on_delta is None else show,
+        )
+        try:
+            reply = await chosen.provider.complete(chosen.model, request)
+        except ModelError as error:
+            raise self._failed(error, attempt) from error
+        if self.on_delta is not None and not shown:  # the provider does not stream
+            for delta in (Delta("thinking", reply.thinking), Delta("content", reply.text)):
+                if delta.text:
+                    show(delta)
+        says = reply.text.strip() or (reply.tool_calls and request.tools)
+        if reply.incomplete is None and not says:  # tool calls count only if tools were offered
+            reply = replace(reply, incomplete=Incomplete.EMPTY)
+        usage, spent = self._answered(reply)
+        if reply.repairs:
+            log.info(
+                "model.reply_repaired",
+                model=chosen.model,
+                provider=chosen.provider.name,
+                call_key=self.key.text,
+                kinds=list(reply.repairs),
+            )
+        value = _journaled(reply, usage, spent)
+        return Reply(value, spent, _noted(value, chosen.model))
+
+    def lost(self) -> Spent:
+        """Return the charge for an attempt whose answer will never arrive.
+
+        Nothing is charged if the request was not sent. Else the whole prompt counts as input,
+        because the provider has read it. The output is limited by the elapsed time.
+        """
+        if not self._delivery.sent or not self.external:
+            return FREE
+        seconds = asyncio.get_running_loop().time() - self._began
+        written = math.ceil(max(0.0, seconds) * MOST_TOKENS_PER_SECOND)
+        return self._spent(min(self._tokens_out, written), estimated=True)
+
+    def completion(self, answered: Answered) -> Completion:
+        """Build the completion from a journaled answer; if JSON was requested, keep only that."""
+        value: Mapping[str, Any] = answered.value
+        cost, incomplete = value.get("cost_usd"), value.get("incomplete")
+        text = read_json(value["text"]) if self.wants_json else value["text"]
+        calls = () if incomplete == Incomplete.EMPTY else value.get("tool_calls", ())
+        read = {
+            "text": text,
+            "call_key": self.key.text if text == value["text"] else None,
+            "node_id": answered.node_id,
+            "cost_usd": None if cost is None else Decimal(cost),
+            "incomplete": None if incomplete is None else Incomplete(incomplete),
+            "provider": self.chosen.provider.name,
+            "repairs": tuple(value.get("repairs", ())),
+            "tool_calls": tuple(ToolCall(**call) for call in calls) if calls else (),
+        }
+        return Completion(**{**value, **read})
+
+    def _failed(self, error: ModelError, attempt: int) -> AttemptError:
+        """Log a failed attempt; return its error, with no cost if the provider rejected it."""
+        chosen = self.chosen
+        log.warning(
+            "model.failed",
+            model=chosen.model,
+            provider=chosen.provider.name,
+            call_key=self.key.text,
+            attempt=attempt,
+            error_class=error.fault.value,
+            error=str(error),
+            status=error.status,
+        )
+        if self.turns is not None and chosen.limit is not None:
+            self.turns.refused(chosen.limit, error)
+        written = error.fault is ModelFault.UNREADABLE_REPLY
+        refused = error.status is not None and error.status >= 400 and not written
+        return AttemptError(
+            str(error),
+            error_class=error.fault.value,
+            retryable=error.retryable,
+            retry_after_seconds=error.retry_after_seconds,
+            spent=FREE if refused else self.lost(),
+            raw_reply=self.payloads.shown(error.raw_reply and storable(error.raw_reply)),
+        )
+
+    def _answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:
+        """Return a reply's token usage and cost; both are estimates if it has no token counts."""
+        usage = reply.usage
+        if usage is None:
+            tokens_out = min(self._tokens_out, written_tokens(reply))
+            usage = TokenUsage(tokens_in=self._full.tokens_in, tokens_out=tokens_out)
+            return usage, self._spent(tokens_out, estimated=self.external)
+        cost = self._cost_of(usage) if self.external else _NO_COST
+        dollars = None if cost is None else cost.total
+        spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out, cost_usd=dollars)
+        return usage, spent
+
+    def _spent(self, tokens_out: int, *, estimated: bool = False) -> Spent:
+        """Return the usage of the whole prompt with ``tokens_out`` output tokens."""
+        full, cost, dollars = self._full, self.cost, None
+        if cost is not None:
+            dollars = cost.total
+            if tokens_out < full.tokens_out:
+                dollars -= cost.output - cost.output * tokens_out / full.tokens_out
+        return Spent(
+            tokens_in=full.tokens_in, tokens_out=tokens_out, cost_usd=dollars, estimated=estimated
+        )
+
+    def _cost_of(self, usage: TokenUsage) -> Cost | None:
+        """Look up the cost of an attempt; return None if the price is unknown."""
+        if (price := self.chosen.price) is not None:
+            return price.cost_of(usage)
+        with suppress(PriceUnknownError):
+            return self.list_price(self.chosen.provider.name, self.chosen.model, usage)
+        return None
+
+
+def hash_of(chosen: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
+    """Return a hash of the request, which prevents replaying the reply to a different request.
+
+    The hash is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state
+    for the messages that it has already hashed.
+    """
+    schema = request.json_schema
+    asked: dict[str, Any] = {
+        "provider": chosen.provider.name,
+        "model": chosen.model,
+        "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
+        "seed": request.seed,
+    }
+    if request.tools:
+        asked["tools"] = [tool.to_json() for tool in request.tools]
+    if request.temperature != chosen.temperature:
+        asked["temperature"] = request.temperature
+    head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
+    if log is None:
+        said = ", ".join(map(message_json, request.messages))
+        hasher = hashlib.sha256(f"{head}{said}".encode())
+    else:
+        hasher = log.hashed(head, len(request.messages))
+    hasher.update(f"], {json.dumps(asked, sort_keys=True)[1:]}".encode())
+    return hasher.hexdigest()[:HASH_CHARS]
+
+
+def _noted(value: Mapping[str, Any], asked: str) -> dict[str, Any]:
+    """Return the attributes that an answer adds to the call node; defaults are omitted."""
+    about = {
+        "repairs": value.get("repairs"),
+        "finish_reason": value.get("finish_reason"),
+        "response_model": value["model"] if value["model"] != asked else None,
+        "tokens_cached": value.get("tokens_cached"),
+    }
+    return {name: noted for name, noted in about.items() if noted}
+
+
+def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, Any]:
+    """Return the journal record of an answer; empty fields are omitted."""
+    about = {
+        "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
+        "finish_reason": reply.finish_reason,
+        "incomplete": reply.incomplete and reply.incomplete.value,
+        "incomplete_reason": reply.incomplete_reason,
+        **asdict(usage),
+        "tool_calls": reply.tool_calls and [call.to_json() for call in reply.tool_calls],
+        "thinking": reply.thinking,
+        "provider_state": reply.provider_state,
+        "repairs": reply.repairs,
+        "estimated": spent.estimated,
+    }
+    counted = {"text": reply.text, "model": reply.model, "tokens_in": 0, "tokens_out": 0}
+    journaled: dict[str, Any] = storable_json(
+        counted | {name: value for name, value in about.items() if value}
+    )
+    return journaled
