@@ -39,9 +39,8 @@ import caseworker.runs.execution as execution
 import caseworker.runs.postgres.journal as postgres_journal
 import caseworker.runs.postgres.runs as postgres_runs
 import caseworker.runs.postgres.workers as postgres_workers
-from caseworker.core.budget.account import Account
+from caseworker.core.budget.reservations import Account, Reservation, WaitingLine
 from caseworker.core.budget.usage import Charge
-from caseworker.core.budget.waiting import Reservation, WaitingLine
 from caseworker.core.trace.call_tree import CallTree
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.call import CallSpec

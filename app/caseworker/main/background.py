@@ -16,9 +16,9 @@ from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.heartbeat import Loops
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.payloads import PayloadReading
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
+from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.queue.background import (
     RESCUE_SECONDS,
     BackgroundQueue,

@@ -42,7 +42,6 @@ from caseworker.runs.approvals import RunApprovals
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
 from caseworker.runs.payloads import PayloadReading
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.definition_heads import DefinitionHeads
 from caseworker.runs.postgres.definitions import PostgresDefinitions
@@ -52,7 +51,7 @@ from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
 from caseworker.runs.postgres.quotas import PostgresQuotas
 from caseworker.runs.postgres.retention import PostgresRetention
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
 from caseworker.runs.queue.worker import QueueWorker, claims_at_once
 from caseworker.runs.retention import Record, Retention

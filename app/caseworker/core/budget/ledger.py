@@ -8,15 +8,24 @@ cost) are unknown in advance. They may exceed their limit once; after that, ever
 refused.
 
 If a charge does not fit only because of other reservations, :meth:`Scope.ask` queues
-(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse it. All three are
+(``reservations.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse it. All three are
 thread-safe: one lock guards all scopes of a tree.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from caseworker.core.budget.account import WARNING_SHARES, Account
 from caseworker.core.budget.budget import UNLIMITED, Amount, Budget, Dimension
+from caseworker.core.budget.reservations import (
+    HOLDER,
+    WARNING_SHARES,
+    Account,
+    Holder,
+    Reservation,
+    Room,
+    Waiter,
+    WaitingLine,
+)
 from caseworker.core.budget.usage import (
     BudgetExceededError,
     Charge,
@@ -24,7 +33,6 @@ from caseworker.core.budget.usage import (
     ResourceUsage,
     checked,
 )
-from caseworker.core.budget.waiting import HOLDER, Holder, Reservation, Room, Waiter, WaitingLine
 
 __all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 

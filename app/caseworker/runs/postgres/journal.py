@@ -22,17 +22,14 @@ from caseworker.platform.postgres.connections import Connection, Patience, rows_
 from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.notifying import RunNotifier
-from caseworker.runs.ports import FinishResult, JournalWrite, Permission
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission, RunNotifier
 from caseworker.runs.postgres.accepting import (
     InsertAnswer,
     QueueRoom,
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row, key_to_json
-from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
-from caseworker.runs.postgres.write_documents import (
+from caseworker.runs.postgres.journal_rows import (
     Ownership,
     OwnersWrite,
     as_rows,
@@ -40,6 +37,8 @@ from caseworker.runs.postgres.write_documents import (
     ends_of,
     events_of,
 )
+from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row, key_to_json
+from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from caseworker.runs.run import FinishRun, RunStatus
 
 LOCK_MS = 200
