@@ -25,6 +25,7 @@ from caseworker.core.budget.reservations import (
     Room,
     Waiter,
     WaitingLine,
+    room_in,
 )
 from caseworker.core.budget.usage import (
     BudgetExceededError,
@@ -201,8 +202,7 @@ class Scope(Account):
 
         None means unlimited. The result is never negative.
         """
-        rests = (scope.room(dimension) for scope in self.lineage())
-        least = min((rest for rest in rests if rest is not None), default=None)
+        least = room_in(self.lineage(), dimension)
         return None if least is None else max(0, least)
 
     def reserved(self, dimension: Dimension) -> Amount:

@@ -143,12 +143,13 @@ class Account:
         """
         if self._warn is None or not self.limits:
             return
+        used = self.usage.amounts
         for dimension in charge:
             limit = self.limits.get(dimension)
             if not limit:
                 continue
             for share in WARNING_SHARES:
-                reached = float(self.usage.of(dimension)) >= share * float(limit)
+                reached = float(used.get(dimension, 0)) >= share * float(limit)
                 if reached and (dimension, share) not in self._warned:
                     self._warned.add((dimension, share))
                     self._warn(self, dimension, share)
@@ -174,6 +175,8 @@ Room = Callable[[Dimension], Amount | None]
 
 Claims = dict[tuple[Account, Dimension], Amount]
 """Amounts that earlier requests in the queue wait for, by account and dimension."""
+
+NO_CLAIMS: Claims = {}
 
 
 class Holder:
@@ -464,23 +467,34 @@ def _refusal(
     ``beside=None`` counts all current holds.
     """
     for account in accounts:
-        held = account.held if beside is None else _held_in(account, beside)
+        if not account.limits:
+            continue
+        held = account.held
+        if beside is not None:
+            held = sum_of(each.charge for each in beside if account in each.accounts)
         refused = account.refusal(charge, held)
         if refused is not None:
             return refused
     return None
 
 
-def _held_in(account: Account, reservations: Iterable[Reservation]) -> Mapping[Dimension, Amount]:
-    return sum_of(each.charge for each in reservations if account in each.accounts)
+def room_in(
+    accounts: Iterable[Account], dimension: Dimension, claims: Claims = NO_CLAIMS
+) -> Amount | None:
+    """Return how much of a dimension can still be reserved in all accounts; None: unlimited."""
+    least: Amount | None = None
+    for account in accounts:
+        room = account.room(dimension, claims.get((account, dimension), 0))
+        if room is not None and (least is None or room < least):
+            least = room
+    return least
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
-    for account in accounts:
-        for dimension, asked in charge.items():
-            room = account.room(dimension, claims.get((account, dimension), 0))
-            if asked and room is not None and asked > room:
-                return False
+    for dimension, asked in charge.items():
+        room = room_in(accounts, dimension, claims) if asked else None
+        if room is not None and asked > room:
+            return False
     return True
 
 
@@ -501,12 +515,5 @@ def _sized(
     """Return the charge to hold: the one that ``wanted`` returns if it fits, else ``least``."""
     if wanted is None:
         return least
-
-    def room(dimension: Dimension) -> Amount | None:
-        rooms = (
-            account.room(dimension, claims.get((account, dimension), 0)) for account in accounts
-        )
-        return min((each for each in rooms if each is not None), default=None)
-
-    charge = checked(wanted(room))
+    charge = checked(wanted(lambda dimension: room_in(accounts, dimension, claims)))
     return charge if _fits(accounts, charge, claims) else least

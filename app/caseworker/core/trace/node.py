@@ -153,8 +153,10 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
         ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
             negative or not an integer.
     """
-    if not (_counts(tokens_in) and _counts(tokens_out)):
-        raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
+    for tokens in (tokens_in, tokens_out):
+        if tokens is not None and (type(tokens) is not int or tokens < 0):  # nor is True a count
+            counts = f"{tokens_in} in and {tokens_out} out"
+            raise ValueError(f"tokens are counted from 0 up, not {counts}")
     if cost_usd is None:
         return FREE
     if isinstance(cost_usd, Decimal):
@@ -163,11 +165,6 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
     elif type(cost_usd) in _NUMBERS and 0.0 <= cost_usd <= MAX_COST_USD:
         return Decimal(str(cost_usd)) if cost_usd else FREE
     raise ValueError(f"a cost is a finite number of dollars from 0 up, not {cost_usd}")
-
-
-def _counts(tokens: object) -> bool:
-    """Return whether ``tokens`` is None or a count; a boolean is rejected."""
-    return tokens is None or (type(tokens) is int and tokens >= 0)
 
 
 def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
