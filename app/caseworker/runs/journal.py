@@ -255,26 +255,11 @@ class RunJournal:
             if self._last_granted > begun_before:
                 return
         self._idle.clear()
-        try:
-            self._writes_begun += 1
-            permission = await self._write_next()
-            self._judge(permission)
-            self._last_granted = self._writes_begun
-            answered_at = permission.answered_at
-            self._permitted_at = max(
-                self._permitted_at, self._clock() if answered_at is None else answered_at
-            )
-        finally:
-            self._idle.set()
-
-    async def _write_next(self) -> Permission:
-        """Write all changes; once the journal is closed, only ask for permission.
-
-        After :meth:`close` the final update carries the calls, and their
-        events must not be stored without them.
-        """
+        self._writes_begun += 1
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
         try:
+            # Once the journal is closed, only ask for permission: the final update carries the
+            # calls, and their events must not be stored without them.
             write = JournalWrite(
                 key=self._run.key,
                 fence=self._run.fence,
@@ -287,6 +272,7 @@ class RunJournal:
             raise
         finally:
             self._sent = None
+            self._idle.set()
         if permission.owned:
             self._events.confirm(write.events)
             if self._requests:
@@ -294,7 +280,12 @@ class RunJournal:
                     self._requests.pop(record.node_id, None)
         else:
             self._take_back(sent)
-        return permission
+        self._judge(permission)
+        self._last_granted = self._writes_begun
+        answered_at = permission.answered_at
+        self._permitted_at = max(
+            self._permitted_at, self._clock() if answered_at is None else answered_at
+        )
 
     def _take_back(self, sent: "_Sent") -> None:
         self._revision = min(self._revision, sent.revision)
@@ -313,9 +304,23 @@ class RunJournal:
         for node_id in self._unwritten - changed.keys():
             changed[node_id] = self._graph.node(node_id)
         self._unwritten.clear()
-        return tuple(
-            _record(changed[node_id], self._entries, self._requests)
-            for node_id in sorted(changed, key=_order)
+        # In the order of creation: IDs beyond n999999 get longer.
+        in_order = sorted(sorted(changed), key=len)
+        return tuple([self._record(changed[node_id]) for node_id in in_order])
+
+    def _record(self, node: Node) -> CallRecord:
+        entry = self._entries.get(node["node_id"])
+        request = self._requests.get(node["node_id"])
+        if entry is None:
+            return CallRecord(node=node, request=request)
+        return CallRecord(
+            node=node,
+            request=request,
+            call_key=entry.call_key,
+            request_hash=entry.request_hash,
+            charge=stored_charge(entry.charge),
+            outcome=entry.outcome.value if entry.outcome else None,
+            value=entry.value,
         )
 
     def _write_soon(self) -> None:
@@ -347,28 +352,6 @@ class _Sent:
 
     revision: int
     unwritten: frozenset[str]
-
-
-def _record(
-    node: Node, entries: dict[str, Entry], requests: dict[str, Mapping[str, Any]]
-) -> CallRecord:
-    entry, request = entries.get(node["node_id"]), requests.get(node["node_id"])
-    if entry is None:
-        return CallRecord(node=node, request=request)
-    return CallRecord(
-        node=node,
-        request=request,
-        call_key=entry.call_key,
-        request_hash=entry.request_hash,
-        charge=stored_charge(entry.charge),
-        outcome=entry.outcome.value if entry.outcome else None,
-        value=entry.value,
-    )
-
-
-def _order(node_id: str) -> tuple[int, str]:
-    """Return the sort key for creation order: IDs beyond n999999 get longer."""
-    return len(node_id), node_id
 
 
 def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:

@@ -122,13 +122,13 @@ def stored_charge(charge: Charge) -> dict[str, object]:
     the calls per tier. This works because an entry counts at most one logical call. A call of a
     model without a tier is stored as zero calls of the small tier.
     """
-    kept = {name: amount for name, amount in charge.items() if name is not Dimension.LLM_CALLS}
-    if charge.get(Dimension.LLM_CALLS) and not any(tier in charge for tier in _TIERS):
-        kept[Dimension.LLM_CALLS_SMALL] = 0
-    return {
-        name.value: str(amount) if isinstance(amount, Decimal) else amount
-        for name, amount in kept.items()
-    }
+    stored: dict[str, object] = {}
+    for dimension, amount in charge.items():
+        if dimension is not Dimension.LLM_CALLS:
+            stored[dimension.value] = str(amount) if isinstance(amount, Decimal) else amount
+    if charge.get(Dimension.LLM_CALLS) and charge.keys().isdisjoint(_TIERS):
+        stored[Dimension.LLM_CALLS_SMALL.value] = 0
+    return stored
 
 
 _TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)

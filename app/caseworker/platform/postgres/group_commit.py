@@ -196,14 +196,17 @@ class GroupCommit(Generic[Write, Answer]):
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
             try:
-                connection = await self._connected()
+                connection = self._connection
+                if connection is None or connection.closed:
+                    connection = self._connection = await self._connect()
                 await asyncio.sleep(0)  # writers that are about to submit join the batch
                 batch = self._next_batch()
                 moved = not batch or await self._write(connection, batch)
             except Exception as error:
                 log.warning("database.away", error=type(error).__name__)
                 # The batch is still queued, so it is written again after reconnecting.
-                await self._hang_up()
+                if self._connection is not None:
+                    await self._connection.close()
                 await away.take()
                 continue
             away.reset()
@@ -262,8 +265,16 @@ class GroupCommit(Generic[Write, Answer]):
                 return False
             return await self._write_apart(connection, batch, error)
         self._stuck_since = None
-        moved = [self._answer(*each) for each in zip(batch, answers, strict=True)]
-        return any(moved)
+        moved = False
+        for waiting, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Later):
+                self._to_the_end(waiting)
+                continue
+            moved = True
+            self._line.pop(waiting, None)
+            if not waiting.done():
+                waiting.set_result(answer)
+        return moved
 
     async def _write_apart(
         self, connection: AnyConnection, batch: Sequence[Waiting[Answer]], error: Exception
@@ -291,15 +302,6 @@ class GroupCommit(Generic[Write, Answer]):
             else:
                 self._to_the_end(waiting)
 
-    def _answer(self, waiting: Waiting[Answer], answer: Answer | Later) -> bool:
-        if isinstance(answer, Later):
-            self._to_the_end(waiting)
-            return False
-        self._line.pop(waiting, None)
-        if not waiting.done():
-            waiting.set_result(answer)
-        return True
-
     def _refuse(self, waiting: Waiting[Answer], error: Exception) -> bool:
         """Fail on permanent errors; requeue on lock contention."""
         if is_contended(error):
@@ -318,15 +320,6 @@ class GroupCommit(Generic[Write, Answer]):
         """Move a write to the end of the queue."""
         if (place := self._line.pop(waiting, None)) is not None:
             self._line[waiting] = place
-
-    async def _hang_up(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-
-    async def _connected(self) -> AnyConnection:
-        if self._connection is None or self._connection.closed:
-            self._connection = await self._connect()
-        return self._connection
 
 
 class _Pause:

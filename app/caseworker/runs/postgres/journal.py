@@ -208,22 +208,17 @@ async def write_in_batch(
     The statements do not share a transaction. Each write is complete in itself, and may be repeated
     if the second statement fails.
     """
-    finishes = {n: write for n, write in enumerate(writes) if write.end is not None}
-    journals = {n: write for n, write in enumerate(writes) if write.end is None}
-    answers: dict[int, OwnersAnswer] = {}
-    if journals:
-        permissions = await _write_all(connection, list(journals.values()), usual)
-        answers |= zip(journals, permissions, strict=True)
-    if finishes:
-        finished = await _finish_all(connection, list(finishes.values()))
-        answers |= zip(finishes, finished, strict=True)
-    return [answers[place] for place in range(len(writes))]
+    ends = [write for write in writes if write.end is not None]
+    others = [write for write in writes if write.end is None]
+    permissions = iter(await _write_all(connection, others, usual) if others else ())
+    finished = iter(await _finish_all(connection, ends) if ends else ())
+    return [next(permissions if write.end is None else finished) for write in writes]
 
 
 async def _write_all(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], usual: UsualTimes
 ) -> Sequence[Permission | Later]:
-    asked = list(dict.fromkeys(write.owner for write in writes))
+    asked = list(dict.fromkeys([write.owner for write in writes]))
     parameters = _owners(asked), calls_of(writes), events_of(writes)
     sent_at = time.monotonic()
     owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))

@@ -71,21 +71,25 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
         TypeError: the write contains a value that is not JSON.
     """
     owner = write.key, write.fence
-    pace = _Pace()
+    of_run = key_to_json(*owner)
     calls: dict[tuple[Ownership, str], str] = {}
-    for record in write.calls:
-        calls[owner, record.node_id] = pace.counted(dump(call_to_json(*owner, record)))
-        if pace.is_due:
-            await pace.breathe()
     events: dict[tuple[Ownership, int], str] = {}
-    for event in write.events:
-        events[owner, event.seq] = pace.counted(dump(event_to_json(*owner, event)))
-        if pace.is_due:
-            await pace.breathe()
+    size_bytes, breath_at = 0, BREATH_BYTES
+    records: tuple[CallRecord | EventRecord, ...] = (*write.calls, *write.events)
+    for record in records:
+        if isinstance(record, CallRecord):
+            calls[owner, record.node["node_id"]] = text = dump(call_to_json(of_run, record))
+        else:
+            events[owner, record.seq] = text = dump(event_to_json(of_run, record))
+        size_bytes += len(text)
+        if size_bytes >= breath_at:
+            breath_at = size_bytes + BREATH_BYTES
+            await asyncio.sleep(0)
     end = None
     if isinstance(write, FinishRun):
-        end = pace.counted(dump(finish_to_json(write, pace.size_bytes)))
-    return OwnersWrite(write, calls, events, end, pace.size_bytes)
+        end = dump(finish_to_json(write, size_bytes))
+        size_bytes += len(end)
+    return OwnersWrite(write, calls, events, end, size_bytes)
 
 
 def calls_of(writes: Iterable[OwnersWrite]) -> str:
@@ -112,26 +116,6 @@ def _array(texts: Iterable[str]) -> str:
     return f"[{','.join(texts)}]"
 
 
-class _Pace:
-    """Counts serialized bytes, and yields to the event loop after each piece."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self._next_breath = BREATH_BYTES
-
-    def counted(self, text: str) -> str:
-        self.size_bytes += len(text)
-        return text
-
-    @property
-    def is_due(self) -> bool:
-        return self.size_bytes >= self._next_breath
-
-    async def breathe(self) -> None:
-        self._next_breath = self.size_bytes + BREATH_BYTES
-        await asyncio.sleep(0)
-
-
 def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
     """Return the row that ends a run.
 
@@ -150,29 +134,31 @@ def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
     }
 
 
-def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
-    """Return the row of ``calls`` for a record, with the fencing token of the writer."""
+def call_to_json(of_run: Mapping[str, Any], record: CallRecord) -> dict[str, Any]:
+    """Return the row of ``calls`` for a record.
+
+    ``of_run`` are the columns of the run and of its writer, from :func:`key_to_json`. The row
+    embeds the value as a string, which is cheaper to encode.
+    """
+    node, value = record.node, record.value
+    if type(value) is FrozenJson:
+        value = value.text
+    elif value is not None:
+        value = exact_dump(value)
     row = {
-        **key_to_json(key, fence),
-        "seq": int(record.node_id[1:]),
-        "status": record.node["status"],
+        **of_run,
+        "seq": int(node["node_id"][1:]),
+        "status": node["status"],
         "call_key": record.call_key,
         "request_hash": record.request_hash,
         "outcome": record.outcome,
-        "value": _text_of(record.value),
-        "request": brief_request(record.request),
+        "value": value,
+        "request": record.request and brief_request(record.request),
     }
     brief = brief_call(record)
     if brief is None:
-        return {**row, "charge": record.charge, "node": record.node}
+        return {**row, "charge": record.charge, "node": node}
     return {**row, "brief": brief}
-
-
-def _text_of(value: Any) -> str | None:
-    """Return a value as JSON text; the row embeds it as a string, which is cheaper to encode."""
-    if type(value) is FrozenJson:
-        return value.text
-    return None if value is None else exact_dump(value)
 
 
 def call_from_row(row: Row) -> CallRecord:
@@ -180,10 +166,10 @@ def call_from_row(row: Row) -> CallRecord:
     return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
 
 
-def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
-    """Return the row of ``events`` for an event, with the fencing token of the writer."""
+def event_to_json(of_run: Mapping[str, Any], record: EventRecord) -> dict[str, Any]:
+    """Return the row of ``events`` for an event; ``of_run`` as in :func:`call_to_json`."""
     row = {
-        **key_to_json(key, fence),
+        **of_run,
         "seq": record.seq,
         "ts": record.ts.isoformat(),
         "step_id": record.step_id,
@@ -248,7 +234,8 @@ def brief_call(record: CallRecord) -> list[Any] | None:
     elif about.get(CALL_KEY) != record.call_key:
         return None
     else:
-        about = {name: value for name, value in about.items() if name != CALL_KEY}
+        about = dict(about)
+        del about[CALL_KEY]
     parent, started, ended = node["parent_id"], node["start_ts_ms"], node["end_ts_ms"]
     brief = [
         kind,
@@ -268,14 +255,14 @@ def brief_call(record: CallRecord) -> list[Any] | None:
     return brief
 
 
-def brief_request(request: Mapping[str, Any] | None) -> Any:
+def brief_request(request: Mapping[str, Any]) -> Any:
     """Return the compact form of a request in a conversation; other requests are unchanged.
 
     It is a list of the key of the call that started the conversation, the number of messages before
     this request, and the new messages. A message is ``[reply_of]`` or ``[tool_call_id, tool_name,
     result_of]``.
     """
-    if request is None or request.keys() != _CONTINUED or not isinstance(request["messages"], list):
+    if request.keys() != _CONTINUED or not isinstance(request["messages"], list):
         return request
     after, brief = request["after"], []
     for message in request["messages"]:

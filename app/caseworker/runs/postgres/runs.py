@@ -57,6 +57,7 @@ from caseworker.runs.postgres.retention import erase_in
 from caseworker.runs.postgres.rows import (
     accepted_run,
     cancel_request_from_row,
+    key_to_json,
     new_run_to_json,
     run_from_row,
 )
@@ -438,8 +439,9 @@ async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Map
 
 async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> datetime:
     """Persist the end of a run that no worker owns and this transaction has locked; return when."""
-    calls = dump([call_to_json(finish.key, finish.fence, record) for record in finish.calls])
-    events = dump([event_to_json(finish.key, finish.fence, record) for record in finish.events])
+    of_run = key_to_json(finish.key, finish.fence)
+    calls = dump([call_to_json(of_run, record) for record in finish.calls])
+    events = dump([event_to_json(of_run, record) for record in finish.events])
     documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events)
     finished_at: datetime = (
         (await connection.exec_driver_sql(FINISH_UNOWNED, documents)).one().finished_at
@@ -476,9 +478,10 @@ async def _write(
     events: Sequence[EventRecord],
 ) -> None:
     """Write calls and events of a run whose row this transaction has locked."""
+    of_run = key_to_json(key, fence)
     if calls:
-        rows = [call_to_json(key, fence, record) for record in calls]
+        rows = [call_to_json(of_run, record) for record in calls]
         await connection.exec_driver_sql(WRITE_CALLS, (dump(rows),))
     if events:
-        rows = [event_to_json(key, fence, record) for record in events]
+        rows = [event_to_json(of_run, record) for record in events]
         await connection.exec_driver_sql(WRITE_EVENTS, (dump(rows),))
