@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from caseworker.api import event_stream
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import EventRecord, RunKey, RunStatus

@@ -17,7 +17,7 @@ from caseworker.runs.errors import (
     RunConflictError,
     TooManyPendingCancelsError,
 )
-from caseworker.runs.event_log import late_result
+from caseworker.runs.journal import late_result
 from caseworker.runs.outcome import cancelled_while_queued
 from caseworker.runs.ports import (
     Accepted,

@@ -9,7 +9,7 @@ import pytest
 
 from caseworker.runs import service
 from caseworker.runs.errors import RunNotFoundError
-from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.ports import EventPage, JournalWrite, RunNotifier
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService

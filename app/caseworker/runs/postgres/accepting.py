@@ -14,8 +14,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.errors import LockNotAvailable, UniqueViolation
 
-from caseworker.platform.postgres.connections import rows_of
-from caseworker.platform.postgres.group_commit import Later
+from caseworker.platform.postgres.group_commit import Later, rows_of
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE

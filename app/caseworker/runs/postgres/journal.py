@@ -18,8 +18,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.postgres.connections import Connection, Patience, rows_of
-from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
+from caseworker.platform.postgres.connections import Connection, Patience
+from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later, rows_of
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission, RunNotifier

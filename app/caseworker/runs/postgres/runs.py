@@ -26,7 +26,7 @@ from caseworker.runs.errors import (
     RunConflictError,
     TooManyPendingCancelsError,
 )
-from caseworker.runs.event_log import late_result
+from caseworker.runs.journal import late_result
 from caseworker.runs.outcome import cancelled_while_queued, stopped_while_queued
 from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
 from caseworker.runs.postgres.accepting import (
