@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import structlog
 
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -38,7 +40,7 @@ from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.nodes.agent.references import part_in
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission
-from caseworker.runs.replay import entries_of, spent_by_path, stored_charge, tries_of
+from caseworker.runs.replay import TIERS, entries_of, spent_by_path, tries_of
 from caseworker.runs.run import CallRecord, EventRecord, Run, RunStatus
 
 log = structlog.get_logger(__name__)
@@ -163,9 +165,18 @@ class RunJournal:
             ValueTooLargeError: the value exceeds a limit.
             ValueError: the value is not JSON.
         """
-        frozen = self._frozen(entry)
-        self._stored_bytes += ROW_BYTES + (0 if frozen is None else frozen.size_bytes)
-        self._entries[node_id] = entry if frozen is entry.value else replace(entry, value=frozen)
+        value, limits = entry.value, self._limits
+        if value is not None and type(value) is not FrozenJson:  # values of steps are frozen
+            most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
+            if entry.outcome is CallOutcome.RESULT:
+                most, key = limits.max_value_bytes, "limits.max_value_kb"
+            try:
+                value = freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
+            except ValueTooLargeError as error:
+                raise ValueTooLargeError(f"The result {error}.") from None
+            entry = replace(entry, value=value)
+        self._stored_bytes += ROW_BYTES + (0 if value is None else value.size_bytes)
+        self._entries[node_id] = entry
         self._unwritten.add(node_id)
         self.touch()
 
@@ -173,19 +184,6 @@ class RunJournal:
         """Buffer the request of a call. It is stored with the next write and then dropped."""
         self._requests[node_id] = request
         self._stored_bytes += least_bytes(request)
-
-    def _frozen(self, entry: Entry) -> FrozenJson | None:
-        """Return the value in its stored form; the graph has already frozen values of steps."""
-        value, limits = entry.value, self._limits
-        if value is None or type(value) is FrozenJson:
-            return value
-        most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
-        if entry.outcome is CallOutcome.RESULT:
-            most, key = limits.max_value_bytes, "limits.max_value_kb"
-        try:
-            return freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
-        except ValueTooLargeError as error:
-            raise ValueTooLargeError(f"The result {error}.") from None
 
     def emit(self, event: Event) -> None:
         """Buffer an event. Events after the end of the run are dropped.
@@ -284,7 +282,7 @@ class RunJournal:
             self._events.confirm(write.events)
             if self._requests:
                 for record in write.calls:
-                    self._requests.pop(record.node_id, None)
+                    self._requests.pop(record.node["node_id"], None)
         else:
             self._take_back(sent)
         self._judge(permission)
@@ -359,6 +357,22 @@ class _Sent:
 
     revision: int
     unwritten: frozenset[str]
+
+
+def stored_charge(charge: Charge) -> dict[str, object]:
+    """Convert a charge to its stored form, with costs as text.
+
+    The previous release does not know ``llm_calls``, so that value is not stored but derived from
+    the calls per tier. This works because an entry counts at most one logical call. A call of a
+    model without a tier is stored as zero calls of the small tier.
+    """
+    stored: dict[str, object] = {}
+    for dimension, amount in charge.items():
+        if dimension is not Dimension.LLM_CALLS:
+            stored[dimension.value] = str(amount) if isinstance(amount, Decimal) else amount
+    if charge.get(Dimension.LLM_CALLS) and charge.keys().isdisjoint(TIERS):
+        stored[Dimension.LLM_CALLS_SMALL.value] = 0
+    return stored
 
 
 def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:

@@ -92,6 +92,18 @@ class Account:
         taken: Any = self.usage.amounts.get(dimension, 0)
         return limit - (taken + self.held.get(dimension, 0) + claimed)  # type: ignore[no-any-return]
 
+    def fits(self, charge: Charge, claims: "Claims") -> bool:
+        """Return whether a charge fits next to the usage, the reservations and the claims."""
+        used, held = self.usage.amounts, self.held
+        for dimension, asked in charge.items():
+            limit = self.limits.get(dimension)
+            if limit is None or not asked:
+                continue
+            taken = used.get(dimension, 0) + held.get(dimension, 0)
+            if taken + claims.get((self, dimension), 0) + asked > limit:
+                return False
+        return True
+
     def hold(self, charge: Charge) -> None:
         """Reserve a charge for work in flight; :meth:`give_back` releases it."""
         held = self.held
@@ -345,7 +357,9 @@ class WaitingLine:
             BudgetExceededError: a limit would be exceeded.
         """
         with self.lock:
-            _require(accounts, charge, None)
+            refused = _refusal(accounts, charge, None)
+            if refused is not None:
+                raise refused
             return self._hold(accounts, charge, HOLDER.get().path)
 
     def ask(
@@ -360,7 +374,9 @@ class WaitingLine:
         holder = HOLDER.get().path if tracked else None
         own = tuple(each for each in _own_reservations() if each.line is self)
         with self.lock:
-            _require(accounts, least, own)
+            refused = _refusal(accounts, least, own)
+            if refused is not None:
+                raise refused
             claims = self._claims() if self._waiters and not own else {}
             if _fits(accounts, least, claims):
                 return self._hold(accounts, _sized(accounts, least, wanted, claims), holder)
@@ -451,14 +467,6 @@ def _own_reservations() -> tuple[Reservation, ...]:
     return tuple(each for each in known if each.accounts) if known else known
 
 
-def _require(
-    accounts: Sequence[Account], charge: Charge, beside: Iterable[Reservation] | None
-) -> None:
-    refused = _refusal(accounts, charge, beside)
-    if refused is not None:
-        raise refused
-
-
 def _refusal(
     accounts: Sequence[Account], charge: Charge, beside: Iterable[Reservation] | None
 ) -> BudgetExceededError | None:
@@ -469,9 +477,10 @@ def _refusal(
     for account in accounts:
         if not account.limits:
             continue
-        held = account.held
-        if beside is not None:
-            held = sum_of(each.charge for each in beside if account in each.accounts)
+        if beside is None:
+            held = account.held
+        else:
+            held = sum_of([each.charge for each in beside if account in each.accounts])
         refused = account.refusal(charge, held)
         if refused is not None:
             return refused
@@ -491,11 +500,7 @@ def room_in(
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
-    for dimension, asked in charge.items():
-        room = room_in(accounts, dimension, claims) if asked else None
-        if room is not None and asked > room:
-            return False
-    return True
+    return all(account.fits(charge, claims) for account in accounts)
 
 
 def _claim(claims: Claims, waiter: Waiter) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, cast
 
 from caseworker.core.trace.call_tree import CallTree
 from caseworker.core.trace.invariants import well_formed
@@ -24,7 +24,7 @@ from caseworker.core.trace.node import (
     TerminalStatus,
     refuse_unless_text,
 )
-from caseworker.core.trace.snapshot import Changes, GraphCapture, Snapshot, whole
+from caseworker.core.trace.snapshot import Changes, GraphCapture, Snapshot
 
 NOTHING_BELOW_ENDED_ROOT: Final = "the root has ended; nothing can begin below it"
 
@@ -382,7 +382,9 @@ class ExecutionGraph:
         """Return a copy of the current state of a node."""
         with self._lock:
             self._tree.refuse_unknown(node_id)
-            return whole(self._tree.record(node_id), self._tree.metadata.get(node_id))
+            node: Any = self._tree.record(node_id).copy()
+            node["metadata"] = copy_object(self._tree.metadata.get(node_id, {}))
+            return cast(Node, node)
 
     def changed_since(self, revision: int) -> Changes:
         """Return the nodes that changed after ``revision``.
@@ -400,5 +402,8 @@ class ExecutionGraph:
             changed = {record["node_id"]: record for record in tree.changes[revision:]}
             for node_id in changed.keys() & tree.open.keys():
                 changed[node_id] = changed[node_id].copy()
-        nodes = [whole(fields, tree.metadata.get(key)) for key, fields in changed.items()]
+        nodes: list[Any] = [
+            {**fields, "metadata": copy_object(tree.metadata.get(node_id, {}))}
+            for node_id, fields in changed.items()
+        ]
         return Changes(now, nodes)

@@ -104,9 +104,11 @@ def thawed(value: Any) -> Any:
 
 def frozen_object(parts: Mapping[str, FrozenJson]) -> FrozenJson:
     """Combine frozen values into one JSON object, by name, without serialising them again."""
-    members = ",".join(f"{_WRITE(name)}:{part.text}" for name, part in parts.items())
-    size = sum(part.size_bytes + len(name) + 4 for name, part in parts.items()) + 1
-    return FrozenJson(f"{{{members}}}", size)
+    members, size = [], 1
+    for name, part in parts.items():
+        members.append(f"{_WRITE(name)}:{part.text}")
+        size += part.size_bytes + len(name) + 4
+    return FrozenJson(f"{{{','.join(members)}}}", size)
 
 
 def too_large(max_bytes: int, key: str) -> ValueTooLargeError:

@@ -90,16 +90,11 @@ class GroupCommit(Generic[Write, Answer]):
         connect: Callable[[], Awaitable[AnyConnection]],
         commit: Callable[[AnyConnection, Sequence[Write]], Awaitable[Sequence[Answer | Later]]],
         *,
-        size_of: Callable[[Write], int] = lambda _: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use ``commit`` to write a batch in one transaction; it returns answers in the same order.
-
-        ``size_of`` returns the bytes of a write.
-        """
+        """Use ``commit`` to write a batch in one transaction; it returns answers in order."""
         self._connect = connect
         self._commit = commit
-        self._size_of = size_of
         self._clock = clock
         self._line: dict[Waiting[Answer], _Place[Write]] = {}
         self._newcomers: deque[asyncio.Future[None]] = deque()
@@ -171,8 +166,8 @@ class GroupCommit(Generic[Write, Answer]):
                 newcomer.set_result(None)
                 most -= 1
 
-    async def submit(self, write: Write) -> Answer:
-        """Enqueue a write, wait until it is committed, and return its answer.
+    async def submit(self, write: Write, size_bytes: int = 0) -> Answer:
+        """Enqueue a write of about ``size_bytes``, and return its answer once it is committed.
 
         Raises:
             StoreUnavailableError: the writer is shutting down.
@@ -182,7 +177,7 @@ class GroupCommit(Generic[Write, Answer]):
         if self._closing:
             raise StoreUnavailableError
         answer: Waiting[Answer] = asyncio.get_running_loop().create_future()
-        self._line[answer] = _Place(write, self._size_of(write))
+        self._line[answer] = _Place(write, size_bytes)
         self._arrived.set()
         try:
             return await answer

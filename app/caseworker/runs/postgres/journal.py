@@ -103,7 +103,6 @@ class PostgresJournal:
         self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
             partial(self._connect, self._patience),
             partial(accept_in_batch, room=QueueRoom()),
-            size_of=lambda insert: len(insert.row),
         )
         self._owners = self._owners_line(self._patience)
         self._large = self._owners_line(replace(self._patience, **LARGE_PATIENCE))
@@ -149,7 +148,7 @@ class PostgresJournal:
             async with asyncio.timeout(timeout_seconds):
                 if insert.worker_id is not None:
                     await self._owners.until_room(patience_seconds=timeout_seconds / 2)
-                answer = await self._accepting.submit(insert)
+                answer = await self._accepting.submit(insert, len(insert.row))
         except TimeoutError:
             raise StoreUnavailableError from None
         if isinstance(answer, QueueFullError):
@@ -174,13 +173,12 @@ class PostgresJournal:
     async def _submit(self, write: JournalWrite | FinishRun) -> OwnersAnswer:
         rows = await as_rows(write)
         line = self._owners if rows.size_bytes < LARGE_BYTES else self._large
-        return await line.submit(rows)
+        return await line.submit(rows, rows.size_bytes)
 
     def _owners_line(self, patience: Patience) -> GroupCommit[OwnersWrite, OwnersAnswer]:
         return GroupCommit(
             partial(self._connect, patience),
             partial(write_in_batch, usual=UsualTimes()),
-            size_of=lambda write: write.size_bytes,
         )
 
     async def _connect(self, patience: Patience) -> psycopg.AsyncConnection[Any]:
@@ -224,7 +222,8 @@ async def _write_all(
     owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))
     answered_at = usual.answered_at(sent_at, time.monotonic())
     # Skipped runs are lost, finished, or locked by another transaction.
-    states = await _states(connection, [each for each in asked if each not in owned])
+    skipped = [each for each in asked if each not in owned]
+    states = await _states(connection, skipped) if skipped else {}
     return [_permission(write.owner, owned, states, answered_at) for write in writes]
 
 
@@ -239,7 +238,8 @@ async def _finish_all(
     finished = _by_owner(
         await rows_of(connection, FINISH, ends_of(ends), calls_of(ends), events_of(ends))
     )
-    states = await _states(connection, [each for each in first if each not in finished])
+    skipped = [each for each in first if each not in finished]
+    states = await _states(connection, skipped) if skipped else {}
     return [
         _finish_result(write.what, finished, states)
         for write in writes
@@ -251,7 +251,7 @@ async def _states(
     connection: psycopg.AsyncConnection[Any], asked: Sequence[Ownership]
 ) -> Mapping[Ownership, Row]:
     """Return the states of runs that a statement skipped."""
-    return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked))) if asked else {}
+    return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked)))
 
 
 def _permission(

@@ -47,6 +47,8 @@ BREATH_BYTES = 256 * 1024
 class OwnersWrite:
     """A write by the owner of a run, with its rows as JSON texts."""
 
+    owner: Ownership
+    """The run that is written, and the fencing token of the writer."""
     what: JournalWrite | FinishRun
     calls: Mapping[tuple[Ownership, str], str]
     """Rows of calls by owner and node ID."""
@@ -56,11 +58,6 @@ class OwnersWrite:
     """Row that ends the run; None if the write does not end it."""
     size_bytes: int
     """Total size of all rows in bytes; the texts are ASCII."""
-
-    @property
-    def owner(self) -> Ownership:
-        """The run that is written, and the fencing token of the writer."""
-        return self.what.key, self.what.fence
 
 
 async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
@@ -89,7 +86,7 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     if isinstance(write, FinishRun):
         end = dump(finish_to_json(write, size_bytes))
         size_bytes += len(end)
-    return OwnersWrite(write, calls, events, end, size_bytes)
+    return OwnersWrite(owner, write, calls, events, end, size_bytes)
 
 
 def calls_of(writes: Iterable[OwnersWrite]) -> str:

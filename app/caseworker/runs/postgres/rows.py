@@ -102,8 +102,11 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 def request_to_json(request: RunRequest) -> dict[str, Any]:
     """Return a request in its stored form; requests of kind ``case`` have no graph."""
     stored = {name: getattr(request, name) for name in _REQUEST}
-    limits = ((name, getattr(request.budget, name)) for name in _LIMITS)
-    stored["budget"] = {name: _plain(limit) for name, limit in limits if limit is not None}
+    stored["budget"] = budget = {}
+    for name in _LIMITS:
+        limit = getattr(request.budget, name)
+        if limit is not None:
+            budget[name] = str(limit) if isinstance(limit, Decimal) else limit
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
     if request.start_at is not None:
         stored["start_at"] = request.start_at.isoformat()
@@ -211,7 +214,7 @@ def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
     """Return the row for a new run, claimed for ``worker_id``; without a worker, queued."""
-    row = {
+    row: dict[str, Any] = {
         "tenant_id": new.key.tenant,
         "run_id": new.key.run_id,
         "kind": new.request.kind.value,
@@ -221,27 +224,17 @@ def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
         "metadata": new.metadata,
         "worker_id": worker_id,
         "claimed": worker_id is not None,
-        **_queueing(new),
     }
+    # Columns that affect queueing are left out if they have their defaults.
+    if new.request.deadline is not None:
+        row["deadline"] = new.request.deadline.isoformat()
+    if new.queueing.priority:
+        row["priority"] = new.queueing.priority
+    if new.queueing.concurrency_key is not None:
+        row["concurrency_key"] = new.queueing.concurrency_key
+        row["concurrency_limit"] = new.queueing.concurrency_limit
     if new.request.start_at is not None:
         row["start_at"] = new.request.start_at.isoformat()
     if new.webhook is not None:
         row["webhook"] = {"url": new.webhook.url, "events": new.webhook.events}
     return row
-
-
-def _queueing(new: NewRun) -> dict[str, Any]:
-    """Return the columns that affect queueing, without those that have their defaults."""
-    columns: dict[str, Any] = {}
-    if new.request.deadline is not None:
-        columns["deadline"] = new.request.deadline.isoformat()
-    if new.queueing.priority:
-        columns["priority"] = new.queueing.priority
-    if new.queueing.concurrency_key is not None:
-        columns["concurrency_key"] = new.queueing.concurrency_key
-        columns["concurrency_limit"] = new.queueing.concurrency_limit
-    return columns
-
-
-def _plain(limit: int | float | Decimal | None) -> int | float | str | None:
-    return str(limit) if isinstance(limit, Decimal) else limit
