@@ -41,8 +41,7 @@ import caseworker.runs.postgres.runs as postgres_runs
 import caseworker.runs.postgres.workers as postgres_workers
 from caseworker.core.budget.reservations import Account, Reservation, WaitingLine
 from caseworker.core.budget.usage import Charge
-from caseworker.core.trace.call_tree import CallTree
-from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.execution_graph import CallTree, ExecutionGraph
 from caseworker.engine.call import CallSpec
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event

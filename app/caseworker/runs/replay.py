@@ -11,9 +11,8 @@ from typing import Any
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import Charge, sum_of
-from caseworker.core.trace.call_tree import WORKER_LOST
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL
+from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL, WORKER_LOST
 from caseworker.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.run import CallRecord, Run

@@ -100,6 +100,19 @@ def number_of(node_id: str) -> int:
 ROOT_ID: Final = "n000001"
 """ID of the root node, which represents the run itself and always comes first."""
 
+ROOT_ENDED: Final = "the run ended"
+"""Stop reason for nodes that were still open when the root ended."""
+ANOTHER_FAILED: Final = "Another step failed."
+"""Stop reason for steps that were interrupted because a parallel step failed."""
+ABANDONED: Final = "The step ignored its cancellation and was abandoned."
+WORKER_LOST: Final = "worker_lost"
+"""Stop reason for nodes that were in progress when their worker was lost."""
+WAITS: Final = "It waits for an approval."
+"""Stop reason for nodes that ended because the run was suspended; after a decision, new nodes
+follow."""
+CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
+"""Stop reasons for nodes that were interrupted by something other than a limit."""
+
 ESTIMATED: Final = "estimated"
 """Metadata key for the estimated part of a call's usage, which has the same field names."""
 

@@ -12,12 +12,27 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypedDict
 
-from caseworker.core.trace.call_tree import Aggregates
 from caseworker.core.trace.json_values import copy_object
 from caseworker.core.trace.node import JsonObject, Node, NodeFields
 
 _BATCH: Final = 100
 """Nodes encoded per batch: the GIL is held for less than a millisecond."""
+
+
+class Aggregates(TypedDict):
+    """Totals over all nodes of a snapshot."""
+
+    total_cost_usd: float
+    total_llm_calls: int
+    """Number of nodes of kind ``llm`` that ended with ``success``."""
+    total_tool_calls: int
+    """Number of nodes of kind ``tool`` that ended with ``success``."""
+    total_retries: int
+    """Sum of ``retries_used`` over all nodes that have ended, whatever their status."""
+    total_tokens_in: int
+    total_tokens_out: int
+    max_depth: int
+    """Depth of the deepest node; the root has depth 0."""
 
 
 class Snapshot(TypedDict):
