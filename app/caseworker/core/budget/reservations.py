@@ -84,7 +84,8 @@ class Account:
     def room(self, dimension: Dimension, claimed: Amount = 0) -> Amount | None:
         """Return how much of a dimension can still be reserved; None means unlimited.
 
-        ``claimed`` is an amount that other requests have claimed and that is not free either.
+        ``claimed`` is the amount that earlier requests in the queue wait for; it is not free
+        either.
         """
         limit = self.limits.get(dimension)
         if limit is None:
@@ -183,7 +184,7 @@ class Account:
 
 
 Room = Callable[[Dimension], Amount | None]
-"""Function that returns how much of a dimension can be reserved; None means unlimited."""
+"""Callback that returns the free amount of a budget dimension; None means unlimited."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
 """Amounts that earlier requests in the queue wait for, by account and dimension."""
@@ -301,7 +302,7 @@ class Waiter:
         self._wake: Callable[[], object] | None = None
 
     def on_end(self, wake: Callable[[], object]) -> None:
-        """Have ``wake`` called when the request is granted or refused.
+        """Register ``wake`` to be called when the request is granted or refused.
 
         It is called in the thread that grants or refuses the request, or at once if that has
         already happened.
@@ -326,7 +327,7 @@ class Waiter:
         """
         if isinstance(self.outcome, Reservation):
             return self.line.kept(self.outcome, self.holder)
-        raise self.outcome or RuntimeError("The wait is not over.")
+        raise self.outcome or RuntimeError("The request is still pending.")
 
     def leave(self) -> None:
         """Withdraw the request; if a reservation was already granted, release it."""

@@ -128,7 +128,7 @@ class ResourceUsage:
         self._before_seconds += before_seconds
 
     def fresh(self) -> "ResourceUsage":
-        """Return an empty usage without a parent, whose time counts from now on the same clock."""
+        """Return an empty usage without a parent; its time counts from now, on the same clock."""
         return ResourceUsage(clock=self._clock)
 
     def child(self) -> "ResourceUsage":
@@ -249,7 +249,7 @@ def checked(charge: Charge) -> dict[Dimension, Amount]:
     exact: dict[Dimension, Amount] = {}
     for dimension, amount in charge.items():
         if not ((type(amount) is int or math.isfinite(amount)) and amount >= 0):
-            raise ValueError(f"What is spent of {dimension} is zero or more, not {amount}.")
+            raise ValueError(f"{dimension} must be finite and not negative, not {amount}.")
         exact[dimension] = money(amount) if dimension in _FRACTIONS else amount
     return exact
 

@@ -35,7 +35,7 @@ from caseworker.core.trace.node import (
 )
 from caseworker.core.trace.snapshot import Aggregates, Changes, GraphCapture, Snapshot
 
-NOTHING_BELOW_ENDED_ROOT: Final = "the root has ended; nothing can begin below it"
+NOTHING_BELOW_ENDED_ROOT: Final = "the root has ended; no node can be added"
 
 Clock = Callable[[], int]
 """Function that returns the current time in UTC epoch milliseconds; any thread may call it."""
@@ -44,7 +44,7 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Ticks(NamedTuple):
-    """A clock as a function that reads it and an offset, so that callers can store raw readings."""
+    """A clock: a function that reads it, and the offset of its readings to UTC."""
 
     read_ns: Callable[[], int]
     """Function that returns nanoseconds since an arbitrary moment."""
@@ -145,7 +145,7 @@ class ExecutionGraph:
         with self._lock:
             tree = self._tree
             if tree.root_id is not None:
-                raise RuntimeError(f"the graph has its root already: {tree.root_id}")
+                raise RuntimeError(f"the graph already has a root: {tree.root_id}")
             tree.root_id = tree.begin(None, "system", name, None, details, self.now_ms())
             return tree.root_id
 
@@ -164,9 +164,9 @@ class ExecutionGraph:
         Its status is ``created``, or ``running`` if ``running`` is set.
         """
         if kind not in KINDS:
-            raise ValueError(f"a node is llm, tool or system, not {kind!r}")
+            raise ValueError(f"kind must be llm, tool or system, not {kind!r}")
         if parent_id is None:
-            raise ValueError("a node stands below another one; create_root makes the root")
+            raise ValueError("a node requires a parent; use create_root for the root")
         if type(name) is not str or model is not None:
             refuse_unless_text(name, optional=(model,))
         if type(metadata) is Metadata:
@@ -327,10 +327,10 @@ class ExecutionGraph:
             ValueError: it ends before it starts, or has an ``error_class`` without having failed.
         """
         if end_ts_ms < start_ts_ms or status not in TERMINAL:
-            raise ValueError(f"not the end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
+            raise ValueError(f"invalid end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
         refuse_unless_text(optional=(stop_reason, error_class))
         if error_class is not None and status != "fail":
-            raise ValueError(f"what did not fail, but {status}, has no error class")
+            raise ValueError(f"error_class requires the status fail, not {status}")
         with self._lock:
             node_id = self.begin_node(parent_id, kind, name, model, metadata)
             self._tree.open[node_id]["start_ts_ms"] = start_ts_ms
@@ -376,7 +376,7 @@ class ExecutionGraph:
         return self.capture().as_dict()
 
     def step_of(self, node_id: str) -> str:
-        """Return the name of the step or agent of a node: the nearest ``system`` node."""
+        """Return the name of a node's step or agent, which is its nearest ``system`` node."""
         with self._lock:
             tree = self._tree
             while True:
@@ -412,7 +412,7 @@ class ExecutionGraph:
         with self._lock:
             now = len(tree.changes)
             if not 0 <= revision <= now:
-                raise ValueError(f"the graph is at revision {now} and never was at {revision}")
+                raise ValueError(f"revision {revision} does not exist yet; the graph is at {now}")
             changed = {record["node_id"]: record for record in tree.changes[revision:]}
             for node_id in changed.keys() & tree.open.keys():
                 changed[node_id] = changed[node_id].copy()
@@ -470,8 +470,8 @@ class CallTree:
     """The tree of nodes and its running totals. Not thread-safe: the graph's lock guards it.
 
     A node is an open record, changed in place, until it ends. From then on its record is immutable:
-    late usage replaces it by another record. This makes a consistent capture of the tree cheap (see
-    ``snapshot.py``). Every change is also appended to a log, whose length is the revision. A
+    late usage replaces it with another record. This makes a consistent capture of the tree cheap
+    (see ``snapshot.py``). Every change is also appended to a log, whose length is the revision. A
     journal only has to write the entries after its last revision.
 
     Methods raise ``KeyError`` for an unknown ID and ``ValueError`` for invalid usage, before they
@@ -597,7 +597,7 @@ class CallTree:
         cost = checked_usage(cost_usd, tokens_in, tokens_out)
         self.refuse_unknown(node_id)
         if node_id in self.open:
-            raise RuntimeError(f"{node_id} is still open: its usage belongs to its end")
+            raise RuntimeError(f"{node_id} is still open; pass the usage when it ends")
         record = self.record(node_id).copy()
         before = record["cost_usd"]
         known = before is not None and cost_usd is not None

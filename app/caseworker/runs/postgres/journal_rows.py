@@ -4,9 +4,9 @@ A row is serialized when its write is submitted, not when its batch is sent. The
 therefore known when its connection is chosen, and a repeated batch only joins existing texts. A
 large write is serialized piece by piece and yields to the event loop in between.
 
-A run writes a dozen rows per turn, most of them in a few known forms. Such a row is stored as a
-list in which each value has a fixed position. Values that follow from other columns are left out. A
-row in any other form stores its values by name, as earlier releases did for all rows. Readers get
+A run writes a dozen rows per turn, most of them in a few common formats. These rows are stored as
+lists in which each value has a fixed position. Values that follow from other columns are left out.
+A row in any other form stores its values by name, as earlier releases did for all rows. Readers get
 the same data in both cases: the database view ``journal`` expands calls, and this module expands
 events.
 """
@@ -45,15 +45,15 @@ BREATH_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnersWrite:
-    """A write by the owner of a run, with its rows as JSON texts."""
+    """A journal write by the owner of a run, with its rows as JSON texts."""
 
     owner: Ownership
     """The run that is written, and the fencing token of the writer."""
     what: JournalWrite | FinishRun
     calls: Mapping[tuple[Ownership, str], str]
-    """Rows of calls by owner and node ID."""
+    """Journal rows to write, as JSON texts, by owner and CallNode ID."""
     events: Mapping[tuple[Ownership, int], str]
-    """Rows of events by owner and sequence number."""
+    """Event rows to write, as JSON texts, by owner and sequence number."""
     end: str | None
     """Row that ends the run; None if the write does not end it."""
     size_bytes: int
@@ -326,7 +326,7 @@ def whole_event(row: Row) -> tuple[str, Mapping[str, Any]]:
 
 
 def brief_once(record: EventRecord) -> str | None:
-    """Return a deduplication key without the step ID and the event type that it starts with.
+    """Return a deduplication key without its prefix, which is the step ID and the event type.
 
     A shortened key starts with ``|``; a full key never does.
     """

@@ -90,7 +90,8 @@ from caseworker.runs.run import (
 )
 
 MAX_EXPIRED_DROPPED = 100
-"""Maximum number of expired cancel requests, for runs that do not exist, that a new one deletes."""
+"""Maximum number of expired cancel requests (for runs that never came) to delete for each new
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ class StoreLimits:
     """Maximum number of cancel requests per tenant for runs that do not exist."""
     max_queued: int | None = None
     quota: Quota
-    """Default quota for tenants that have none of their own."""
+    """Quota for tenants without their own quota."""
     accept_timeout_seconds: float
 
 
@@ -417,7 +418,7 @@ async def halt_overdue(
 ) -> Sequence[tuple[Run, Mapping[str, Any]]]:
     """End up to ``limit`` queued runs whose deadline has passed.
 
-    Return each of them in its final state, with its ExecutionGraph.
+    Return each run in its final state, with its ExecutionGraph.
     """
     rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
     found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
