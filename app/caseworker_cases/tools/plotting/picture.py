@@ -1,6 +1,6 @@
 """The chart description that is sent to the drawing process.
 
-Prices, labels and candles are decided before, so that the drawing process only draws.
+The description already contains all prices, labels and candles, so the process only draws.
 """
 
 from collections.abc import Mapping
