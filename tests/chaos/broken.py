@@ -39,11 +39,9 @@ import caseworker.runs.http.runs as run_routes
 import caseworker.runs.postgres.journal as postgres_journal
 import caseworker.runs.postgres.runs as postgres_runs
 import caseworker.runs.postgres.workers as postgres_workers
-from caseworker.core.budget.account import Account
+from caseworker.core.budget.reservations import Account, Reservation, WaitingLine
 from caseworker.core.budget.usage import Charge
-from caseworker.core.budget.waiting import Reservation, WaitingLine
-from caseworker.core.trace.call_tree import CallTree
-from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.execution_graph import CallTree, ExecutionGraph
 from caseworker.engine.call import Call
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event

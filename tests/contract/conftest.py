@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from caseworker.models.ports import ModelProvider
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.postgres.workers import take_lost
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.client import FakeProvider

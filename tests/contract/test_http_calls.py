@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from caseworker.core.trace.call_tree import WAITS
 from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Asked, Question
 from caseworker.engine.ports import CallOutcome

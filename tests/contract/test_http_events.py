@@ -11,8 +11,8 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.event_log import EventLog, run_ended
 from caseworker.runs.http import event_stream
+from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import EventRecord, RunKey, RunStatus

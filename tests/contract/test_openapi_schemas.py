@@ -7,9 +7,8 @@ from typing import Any
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import StopCause
-from caseworker.core.trace.call_tree import Aggregates
 from caseworker.core.trace.node import FIELDS
-from caseworker.core.trace.snapshot import Snapshot
+from caseworker.core.trace.snapshot import Aggregates, Snapshot
 from tests.support.api import openapi_document
 
 

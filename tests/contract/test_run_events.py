@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED
-from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite, LateResult
 from caseworker.runs.run import EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.event_log import event_problems

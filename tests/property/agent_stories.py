@@ -26,8 +26,8 @@ from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.runs.plan import RunGraphs
-from caseworker.runs.put_back import whole_events, whole_run
 from caseworker.runs.run import EventRecord, RunKind, RunRequest
+from caseworker.runs.service import whole_events, whole_run
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.property.interrupted_run import InterruptedRun

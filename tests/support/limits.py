@@ -14,7 +14,7 @@ from caseworker.platform.postgres.engines import PoolSizes
 from caseworker.runs.executor import ExecutorLimits
 from caseworker.runs.graphs import GraphLimits
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from caseworker.tools.registry import ToolPolicy, ToolRegistry

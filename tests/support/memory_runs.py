@@ -17,8 +17,7 @@ from caseworker.runs.errors import (
     RunConflictError,
     TooManyPendingCancelsError,
 )
-from caseworker.runs.event_log import late_result
-from caseworker.runs.notifying import Notification, RunNotifier
+from caseworker.runs.journal import late_result
 from caseworker.runs.outcome import cancelled_while_queued
 from caseworker.runs.ports import (
     Accepted,
@@ -28,7 +27,9 @@ from caseworker.runs.ports import (
     FinishResult,
     JournalWrite,
     LateResult,
+    Notification,
     Permission,
+    RunNotifier,
 )
 from caseworker.runs.run import (
     NEXT,

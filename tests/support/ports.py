@@ -11,7 +11,7 @@ from caseworker.runs.ports import (
     RunStore,
     WorkerStore,
 )
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import store_limits
 from tests.support.memory_runs import MemoryRuns

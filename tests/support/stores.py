@@ -15,10 +15,9 @@ from caseworker.core.trace.snapshot import Snapshot
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import Engines, PoolSizes, open_engines
 from caseworker.runs.ports import RunStore
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery
 from caseworker.runs.run import (
     CallRecord,

@@ -22,7 +22,7 @@ from caseworker.core.budget.stops import Stop, StopKind
 from caseworker.core.graph.facts import FAILED, Order, StartStep, StepFailed, StepStatus
 from caseworker.core.graph.graph import GraphError
 from caseworker.core.graph.scheduler import Scheduler
-from caseworker.core.trace.call_tree import ANOTHER_FAILED
+from caseworker.core.trace.node import ANOTHER_FAILED
 from caseworker.engine.context import FlowContext, Outputs, RunContext
 from caseworker.engine.materializer import GraphRuntime, Materializer
 from caseworker.engine.ports import CallOutcome

@@ -13,7 +13,7 @@ from caseworker.core.budget.stops import HandOver, Stop, StopCause
 from caseworker.core.budget.usage import Charge
 from caseworker.core.graph.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from caseworker.core.graph.graph import DEFAULT_HANDLE
-from caseworker.core.trace.call_tree import ABANDONED
+from caseworker.core.trace.node import ABANDONED
 from caseworker.core.trace.step_trace import StepRecord
 from caseworker.engine.context import Outputs, RunContext
 from caseworker.engine.events import STEP_CANCELLED, Event

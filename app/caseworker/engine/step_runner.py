@@ -16,8 +16,8 @@ from caseworker.core.budget.ledger import Holder, Scope
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.budget.usage import BudgetExceededError, Charge, CheckedCharge
 from caseworker.core.graph.facts import NEXT, RUNNING, StepStatus
-from caseworker.core.trace.call_tree import ABANDONED
 from caseworker.core.trace.frozen_json import FrozenJson, frozen_object, thawed
+from caseworker.core.trace.node import ABANDONED
 from caseworker.engine.context import FlowContext, GraphView, Outputs, RunContext
 from caseworker.engine.events import (
     LATE_RESULT,

@@ -43,14 +43,13 @@ from caseworker.runs.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.payloads import PayloadReading
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
 from caseworker.runs.postgres.retention import PostgresRetention
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
 from caseworker.runs.queue.background import RESCUE_SECONDS, BackgroundWorker, JobRescue
 from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once

@@ -26,7 +26,7 @@ from caseworker.runs.errors import (
 )
 from caseworker.runs.giving_back import when_there
 from caseworker.runs.journal import lost_run
-from caseworker.runs.notifying import Notification
+from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
 from caseworker.tools.ports import ToolSpec

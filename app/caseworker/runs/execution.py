@@ -20,8 +20,7 @@ from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import RunContext
 from caseworker.engine.events import BUDGET_WARNING, Event
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.runs.event_log import run_ended
-from caseworker.runs.journal import RunJournal
+from caseworker.runs.journal import RunJournal, run_ended
 from caseworker.runs.outcome import RunOutcome, close
 from caseworker.runs.ports import JournalStore, LateResult
 from caseworker.runs.replay import graph_of, reopened, spent_before, taken_over_by

@@ -8,7 +8,8 @@ this process has sent no heartbeat for long enough.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,11 +26,18 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import GraphOutcome
-from caseworker.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
+from caseworker.engine.supervision import (
+    DetachedError,
+    Supervisor,
+    deadline_of,
+    seconds_of,
+    set_within,
+)
 from caseworker.models.table import AllowedModels
 from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
 from caseworker.nodes.chat import chat_services
 from caseworker.nodes.node_type import RunFacts
+from caseworker.platform.fair_slots import share_of
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.approvals import ApprovalStore, RunDesk
 from caseworker.runs.execution import ActiveRun, Execution
@@ -48,7 +56,6 @@ from caseworker.runs.plan import RunGraphs, facts_of, inputs_of
 from caseworker.runs.ports import JournalStore, RunStore
 from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
-from caseworker.runs.run_slots import RunSlots
 from caseworker.tools.artifacts import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
@@ -65,6 +72,76 @@ class ExecutorLimits:
     max_parallel_steps: int
     """Maximum number of concurrent steps of one run, even if its graphs allow more."""
     values: ValueLimits = USUAL_LIMITS
+
+
+class RunSlots:
+    """Counts the slots held by runs that this process executes or is about to claim."""
+
+    def __init__(self, size: int, active: Collection[RunKey]) -> None:
+        """Manage ``size`` slots; ``active`` is a live view of the runs that are being executed."""
+        self._size = size
+        self._share = share_of(size)
+        self._active = active
+        self._reserved: list[str | None] = []
+        self._freed = asyncio.Event()
+        self._served: str | None = None
+
+    @property
+    def free(self) -> int:
+        """Number of runs that can still be started now."""
+        return self._size - len(self._active) - len(self._reserved)
+
+    @property
+    def reserved(self) -> int:
+        """Number of slots that are reserved for runs about to be claimed."""
+        return len(self._reserved)
+
+    @property
+    def full_tenants(self) -> Sequence[str]:
+        """Tenants that already hold their full share of the slots."""
+        if len(self._active) + len(self._reserved) < self._share:
+            return ()
+        held = Counter(key.tenant for key in self._active)
+        held.update(tenant for tenant in self._reserved if tenant is not None)
+        return [tenant for tenant, count in held.items() if count >= self._share]
+
+    @property
+    def served_last(self) -> Sequence[str]:
+        """If there is only one slot, the tenant that had it last; otherwise empty."""
+        return () if self._size > 1 or self._served is None else (self._served,)
+
+    def served(self, tenant: str) -> None:
+        """Record that a run of this tenant was started."""
+        self._served = tenant
+
+    def reserve(self, tenant: str | None) -> bool:
+        """Reserve a slot; return False if none is free or the tenant holds its full share.
+
+        ``tenant`` is None if the run to be claimed may belong to any tenant.
+        """
+        if self.free <= 0 or tenant in self.full_tenants:
+            return False
+        self._reserved.append(tenant)
+        return True
+
+    def unreserve(self, tenant: str | None) -> None:
+        """Release a slot that :meth:`reserve` reserved."""
+        self._reserved.remove(tenant)
+        self._freed.set()
+
+    def freed(self) -> None:
+        """Wake all tasks that wait for a slot to be released."""
+        self._freed.set()
+
+    async def change(self) -> None:
+        """Wait until a slot is released."""
+        self._freed.clear()
+        await self._freed.wait()
+
+    async def change_within(self, seconds: float) -> None:
+        """Wait until a slot is released, for at most ``seconds``."""
+        self._freed.clear()
+        await set_within(self._freed, seconds)
 
 
 class RunExecutor:

@@ -11,12 +11,17 @@ an ``await`` in between are stored together.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
 
 import structlog
 
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -30,13 +35,13 @@ from caseworker.core.trace.frozen_json import (
 )
 from caseworker.core.trace.node import TERMINAL, Node
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.engine.events import STREAMED, Event
+from caseworker.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
-from caseworker.runs.event_log import EventLog
+from caseworker.nodes.agent.references import part_in
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission
-from caseworker.runs.replay import entries_of, spent_by_path, stored_charge, tries_of
-from caseworker.runs.run import CallRecord, EventRecord, Run
+from caseworker.runs.replay import TIERS, entries_of, spent_by_path, tries_of
+from caseworker.runs.run import CallRecord, EventRecord, Run, RunStatus
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +67,10 @@ reading."""
 
 ROW_BYTES = 500
 """Approximate size of a journal row in bytes, without its values."""
+
+
+_OURS: Final = RESERVED | {BUDGET_WARNING, LATE_RESULT}
+_TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 
 
 class RunTooLargeError(Stop):
@@ -156,9 +165,18 @@ class RunJournal:
             ValueTooLargeError: the value exceeds a limit.
             ValueError: the value is not JSON.
         """
-        frozen = self._frozen(entry)
-        self._stored_bytes += ROW_BYTES + (0 if frozen is None else frozen.size_bytes)
-        self._entries[node_id] = entry if frozen is entry.value else replace(entry, value=frozen)
+        value, limits = entry.value, self._limits
+        if value is not None and type(value) is not FrozenJson:  # values of steps are frozen
+            most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
+            if entry.outcome is CallOutcome.RESULT:
+                most, key = limits.max_value_bytes, "limits.max_value_kb"
+            try:
+                value = freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
+            except ValueTooLargeError as error:
+                raise ValueTooLargeError(f"The result {error}.") from None
+            entry = replace(entry, value=value)
+        self._stored_bytes += ROW_BYTES + (0 if value is None else value.size_bytes)
+        self._entries[node_id] = entry
         self._unwritten.add(node_id)
         self.touch()
 
@@ -166,19 +184,6 @@ class RunJournal:
         """Buffer the request of a call. It is stored with the next write and then dropped."""
         self._requests[node_id] = request
         self._stored_bytes += least_bytes(request)
-
-    def _frozen(self, entry: Entry) -> FrozenJson | None:
-        """Return the value in its stored form; the graph has already frozen values of steps."""
-        value, limits = entry.value, self._limits
-        if value is None or type(value) is FrozenJson:
-            return value
-        most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
-        if entry.outcome is CallOutcome.RESULT:
-            most, key = limits.max_value_bytes, "limits.max_value_kb"
-        try:
-            return freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
-        except ValueTooLargeError as error:
-            raise ValueTooLargeError(f"The result {error}.") from None
 
     def emit(self, event: Event) -> None:
         """Buffer an event. Events after the end of the run are dropped.
@@ -255,26 +260,11 @@ class RunJournal:
             if self._last_granted > begun_before:
                 return
         self._idle.clear()
-        try:
-            self._writes_begun += 1
-            permission = await self._write_next()
-            self._judge(permission)
-            self._last_granted = self._writes_begun
-            answered_at = permission.answered_at
-            self._permitted_at = max(
-                self._permitted_at, self._clock() if answered_at is None else answered_at
-            )
-        finally:
-            self._idle.set()
-
-    async def _write_next(self) -> Permission:
-        """Write all changes; once the journal is closed, only ask for permission.
-
-        After :meth:`close` the final update carries the calls, and their
-        events must not be stored without them.
-        """
+        self._writes_begun += 1
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
         try:
+            # Once the journal is closed, only ask for permission: the final update carries the
+            # calls, and their events must not be stored without them.
             write = JournalWrite(
                 key=self._run.key,
                 fence=self._run.fence,
@@ -287,14 +277,20 @@ class RunJournal:
             raise
         finally:
             self._sent = None
+            self._idle.set()
         if permission.owned:
             self._events.confirm(write.events)
             if self._requests:
                 for record in write.calls:
-                    self._requests.pop(record.node_id, None)
+                    self._requests.pop(record.node["node_id"], None)
         else:
             self._take_back(sent)
-        return permission
+        self._judge(permission)
+        self._last_granted = self._writes_begun
+        answered_at = permission.answered_at
+        self._permitted_at = max(
+            self._permitted_at, self._clock() if answered_at is None else answered_at
+        )
 
     def _take_back(self, sent: "_Sent") -> None:
         self._revision = min(self._revision, sent.revision)
@@ -313,9 +309,23 @@ class RunJournal:
         for node_id in self._unwritten - changed.keys():
             changed[node_id] = self._graph.node(node_id)
         self._unwritten.clear()
-        return tuple(
-            _record(changed[node_id], self._entries, self._requests)
-            for node_id in sorted(changed, key=_order)
+        # In the order of creation: IDs beyond n999999 get longer.
+        in_order = sorted(sorted(changed), key=len)
+        return tuple([self._record(changed[node_id]) for node_id in in_order])
+
+    def _record(self, node: Node) -> CallRecord:
+        entry = self._entries.get(node["node_id"])
+        request = self._requests.get(node["node_id"])
+        if entry is None:
+            return CallRecord(node=node, request=request)
+        return CallRecord(
+            node=node,
+            request=request,
+            call_key=entry.call_key,
+            request_hash=entry.request_hash,
+            charge=stored_charge(entry.charge),
+            outcome=entry.outcome.value if entry.outcome else None,
+            value=entry.value,
         )
 
     def _write_soon(self) -> None:
@@ -349,26 +359,20 @@ class _Sent:
     unwritten: frozenset[str]
 
 
-def _record(
-    node: Node, entries: dict[str, Entry], requests: dict[str, Mapping[str, Any]]
-) -> CallRecord:
-    entry, request = entries.get(node["node_id"]), requests.get(node["node_id"])
-    if entry is None:
-        return CallRecord(node=node, request=request)
-    return CallRecord(
-        node=node,
-        request=request,
-        call_key=entry.call_key,
-        request_hash=entry.request_hash,
-        charge=stored_charge(entry.charge),
-        outcome=entry.outcome.value if entry.outcome else None,
-        value=entry.value,
-    )
+def stored_charge(charge: Charge) -> dict[str, object]:
+    """Convert a charge to its stored form, with costs as text.
 
-
-def _order(node_id: str) -> tuple[int, str]:
-    """Return the sort key for creation order: IDs beyond n999999 get longer."""
-    return len(node_id), node_id
+    The previous release does not know ``llm_calls``, so that value is not stored but derived from
+    the calls per tier. This works because an entry counts at most one logical call. A call of a
+    model without a tier is stored as zero calls of the small tier.
+    """
+    stored: dict[str, object] = {}
+    for dimension, amount in charge.items():
+        if dimension is not Dimension.LLM_CALLS:
+            stored[dimension.value] = str(amount) if isinstance(amount, Decimal) else amount
+    if charge.get(Dimension.LLM_CALLS) and charge.keys().isdisjoint(TIERS):
+        stored[Dimension.LLM_CALLS_SMALL.value] = 0
+    return stored
 
 
 def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:
@@ -376,3 +380,175 @@ def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str
     if not earlier:
         return {graph.root_id} if graph.root_id is not None else set()
     return {record.node_id for record in earlier if record.node["status"] not in TERMINAL}
+
+
+def run_ended(
+    status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
+) -> Event:
+    """Return the event that reports the end of a run."""
+    return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
+
+
+def late_result(usage: Mapping[str, Any], last_seq: int) -> tuple[EventRecord, ...]:
+    """Return the event that reports that the cost of a run changed after its end."""
+    event = Event(type=LATE_RESULT, data={"usage": dict(usage)})
+    return EventLog(last_seq=last_seq).followed_by(event)
+
+
+class EventLog:
+    """The events of one execution that are not yet confirmed as stored.
+
+    An event gets its final sequence number and time when it is emitted. Sequence numbers run from 1
+    to n without gaps, across all executions of a run. Every write contains all events that are not
+    confirmed as stored, including those of a write still in flight. So whichever write succeeds or
+    fails, the store never holds an event without its predecessors. Stored events do not change,
+    with one exception: when an answer is journaled, its streamed parts are rewritten, with the key
+    of the call instead of the text. Events that a worker lost before storing them do not count: the
+    next owner continues from the last stored sequence number.
+    """
+
+    def __init__(
+        self,
+        *,
+        last_seq: int,
+        stored_once: Set[str] = frozenset(),
+        streamed: MutableMapping[tuple[str | None, str], Any] | None = None,
+        limits: ValueLimits = USUAL_LIMITS,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Continue after the last stored event, which has the sequence number ``last_seq``.
+
+        ``stored_once`` holds the deduplication keys of events that must not be stored again.
+        ``streamed`` maps step ID and event type to answers of which earlier owners stored only a
+        part. When such an answer ends or restarts, its entry is removed. ``now`` returns Unix time.
+        """
+        self._last_seq = last_seq
+        self._stored_once = stored_once
+        self._streamed = {} if streamed is None else streamed
+        self._limits = limits
+        self.size_bytes = 0
+        """Total data size, in bytes, of all events so far."""
+        self._now = now
+        self._fresh: list[_Fresh] = []
+        self._numbered: list[EventRecord] = []
+        self._parts: dict[tuple[str | None, str], list[_Fresh]] = {}
+        """Parts of answers that are not journaled yet, by step and type, from offset 0."""
+        self._shortened: list[EventRecord] = []
+        """Stored parts to rewrite because their texts are journaled now."""
+
+    def __bool__(self) -> bool:
+        """Return whether there are events that may not be stored yet."""
+        return bool(self._fresh or self._numbered or self._shortened)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the last event is a part of an answer that was not yet sent to the store."""
+        return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
+
+    def add(self, event: Event) -> None:
+        """Append an event to the buffer.
+
+        Raises:
+            ValueTooLargeError: its data exceeds a limit.
+            ValueError: its data is not JSON, or its type is reserved or malformed.
+        """
+        if event.type not in _OURS and not _TYPE.fullmatch(event.type):
+            raise ValueError(
+                "An event's type is a dotted word, and run.* and call.* are not for nodes."
+            )
+        if event.once is not None and event.once in self._stored_once:
+            return
+        # Events of the gateway are known to be JSON and immutable, so they need no copy.
+        own = not event.data or event.type in CALLS
+        data = event.data if own else self._frozen(event)
+        if event.answer_of is not None:
+            self._shorten(event.step_id, event.answer_of)
+        fresh = _Fresh(event, data, self._now())
+        self._fresh.append(fresh)
+        if event.type in STREAMED:
+            parts = self._parts.setdefault((event.step_id, event.type), [])
+            if not data.get("offset"):
+                parts.clear()
+                self._streamed.pop((event.step_id, event.type), None)
+            parts.append(fresh)
+
+    def _shorten(self, step_id: str | None, call_key: str) -> None:
+        """Replace streamed texts of a step's answer with a reference to the journaled call."""
+        for kind in STREAMED:
+            self._streamed.pop((step_id, kind), None)
+            for part in self._parts.pop((step_id, kind), ()):
+                part.data = part_in(call_key, part.data)
+                record = part.record
+                if record is None:
+                    continue
+                shorter = replace(record, data=part.data)
+                at = record.seq - self._numbered[0].seq if self._numbered else -1
+                if at < 0:
+                    self._shortened.append(shorter)
+                else:
+                    self._numbered[at] = shorter
+
+    def _frozen(self, event: Event) -> Any:
+        """Copy the data of an event in the form that the store returns."""
+        limits = self._limits
+        try:
+            frozen = freeze(
+                dict(event.data),
+                max_bytes=limits.max_event_bytes,
+                max_depth=limits.max_depth,
+                key="limits.max_event_kb",
+            )
+        except ValueTooLargeError as error:
+            raise ValueTooLargeError(f"The data of event {event.type} {error}.") from None
+        self.size_bytes += frozen.size_bytes
+        return frozen.value()
+
+    def unconfirmed(self) -> tuple[EventRecord, ...]:
+        """Return all events that may not be stored yet, in order, with their sequence numbers."""
+        for each in self._fresh:
+            self._last_seq += 1
+            each.record = _event_record(self._last_seq, each.event, each.data, each.at)
+            self._numbered.append(each.record)
+        self._fresh.clear()
+        return (*self._shortened, *self._numbered)
+
+    def confirm(self, stored: Sequence[EventRecord]) -> None:
+        """Drop events that are stored now, except parts of answers that have changed since."""
+        if self._shortened:
+            known = set(map(id, stored))
+            self._shortened = [each for each in self._shortened if id(each) not in known]
+        if stored and self._numbered:
+            beyond = max(0, stored[-1].seq - self._numbered[0].seq + 1)
+            ended = zip(self._numbered[:beyond], stored[-beyond:], strict=False)
+            self._shortened += (ours for ours, theirs in ended if ours is not theirs)
+            del self._numbered[:beyond]
+
+    def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
+        """Return the unconfirmed events followed by ``event``, which is not added to the buffer.
+
+        The event is not buffered, because the store may reject the end that it reports.
+        """
+        pending = self.unconfirmed()
+        return (*pending, _event_record(self._last_seq + 1, event, event.data, self._now()))
+
+
+@dataclass(slots=True)
+class _Fresh:
+    """A new event and, once it is numbered, its record."""
+
+    event: Event
+    data: Mapping[str, Any]
+    at: float
+    record: EventRecord | None = None
+
+
+def _event_record(seq: int, event: Event, data: Mapping[str, Any], at: float) -> EventRecord:
+    return EventRecord(
+        seq=seq,
+        ts=datetime.fromtimestamp(at, UTC),
+        type=event.type,
+        step_id=event.step_id,
+        node_id=event.node_id,
+        data=data,
+        once_key=event.once,
+    )

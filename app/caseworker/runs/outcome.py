@@ -11,7 +11,7 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.plan import CASE_STEP, result_of
 from caseworker.runs.ports import SpentSoFar
 from caseworker.runs.replay import graph_of, spent_before, tries_of

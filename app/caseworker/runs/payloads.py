@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.analysis import waiting_nodes
-from caseworker.core.trace.call_tree import WAITS
 from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath

@@ -1,15 +1,15 @@
 """Interfaces for storing runs, journals and heartbeats."""
 
+import asyncio
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from caseworker.core.budget.usage import Charge
-from caseworker.runs.notifying import Notification
 from caseworker.runs.quotas import RateState
 from caseworker.runs.run import (
     CallRecord,
@@ -151,6 +151,55 @@ class SpentSoFar:
     """Charges so far; calls in flight count with their estimate."""
     seconds: float
     """Execution time so far in seconds, on the database's clock."""
+
+
+Notification = asyncio.Event
+"""Event that is set when a run has changed. The listener clears it before reading the store."""
+
+
+class RunNotifier:
+    """Wakes the listeners of a run in this process. A run without listeners uses no resources.
+
+    Changes that other processes make are detected elsewhere, which then calls :meth:`notify`.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[RunKey, set[Notification]] = {}
+        self._listened = asyncio.Event()
+        self.changes = 0
+        """Counter that increases whenever a run gets its first listener or loses its last one."""
+
+    @property
+    def listened_to(self) -> Set[RunKey]:
+        """Keys of the runs that have listeners."""
+        return self._listeners.keys()
+
+    async def listened(self) -> None:
+        """Wait until any run has a listener."""
+        await self._listened.wait()
+
+    def notify(self, key: RunKey) -> None:
+        """Wake all listeners of a run."""
+        for notification in self._listeners.get(key, ()):
+            notification.set()
+
+    @contextmanager
+    def listening(self, key: RunKey) -> Iterator[Notification]:
+        """Yield an event that :meth:`notify` sets, until the block ends."""
+        notification = Notification()
+        others = self._listeners.setdefault(key, set())
+        self.changes += not others
+        others.add(notification)
+        self._listened.set()
+        try:
+            yield notification
+        finally:
+            others.discard(notification)
+            if not others:
+                self._listeners.pop(key, None)
+                self.changes += 1
+            if not self._listeners:
+                self._listened.clear()
 
 
 class RunStore(Protocol):

@@ -11,9 +11,8 @@ from typing import Any
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import Charge, sum_of
-from caseworker.core.trace.call_tree import WORKER_LOST
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL
+from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL, WORKER_LOST
 from caseworker.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.run import CallRecord, Run
@@ -105,33 +104,18 @@ def spent_by_path(earlier: Sequence[CallRecord]) -> Mapping[str, Charge]:
 
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
-    """Convert a stored charge, as written by :func:`stored_charge`, back to amounts."""
+    """Convert a stored charge, as the journal writes it, back to amounts."""
     charge: dict[Dimension, Any] = {
         Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
         for name, amount in stored.items()
     }
-    if of_tiers := [charge[tier] for tier in _TIERS if tier in charge]:
+    if of_tiers := [charge[tier] for tier in TIERS if tier in charge]:
         charge[Dimension.LLM_CALLS] = sum(of_tiers) or 1
     return charge
 
 
-def stored_charge(charge: Charge) -> dict[str, object]:
-    """Convert a charge to its stored form, with costs as text.
-
-    The previous release does not know ``llm_calls``, so that value is not stored but derived from
-    the calls per tier. This works because an entry counts at most one logical call. A call of a
-    model without a tier is stored as zero calls of the small tier.
-    """
-    kept = {name: amount for name, amount in charge.items() if name is not Dimension.LLM_CALLS}
-    if charge.get(Dimension.LLM_CALLS) and not any(tier in charge for tier in _TIERS):
-        kept[Dimension.LLM_CALLS_SMALL] = 0
-    return {
-        name.value: str(amount) if isinstance(amount, Decimal) else amount
-        for name, amount in kept.items()
-    }
-
-
-_TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
+TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
+"""The dimensions of which one counts each call of a model that has a tier."""
 
 
 def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:

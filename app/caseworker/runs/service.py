@@ -1,9 +1,14 @@
-"""Run operations for callers: accept, cancel, read and follow runs."""
+"""Run operations for callers: accept, cancel, read and follow runs.
+
+Results and events of agents refer to calls instead of repeating their texts; see
+:mod:`caseworker.nodes.agent.references`. The references are replaced before callers receive them.
+"""
 
 import asyncio
+import copy
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,12 +18,19 @@ from typing import Any
 import structlog
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.engine.ports import CallOutcome
 from caseworker.engine.supervision import set_within, shielded
+from caseworker.nodes.agent.references import (
+    conversations_of,
+    key_in_event,
+    key_in_message,
+    whole_event_data,
+    whole_message,
+)
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.executor import RunExecutor
-from caseworker.runs.notifying import Notification
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.outcome import usage_so_far
 from caseworker.runs.ports import (
@@ -26,11 +38,11 @@ from caseworker.runs.ports import (
     CancelledRuns,
     CancelStatus,
     EventPage,
+    Notification,
     Page,
     RunFilter,
     RunStore,
 )
-from caseworker.runs.put_back import whole_events, whole_run
 from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 
@@ -52,6 +64,10 @@ AT_ONCE = 500
 READ_GRACE_SECONDS = 5.0
 """Seconds that a read may take after its follower has disconnected; SQL statements are not
 interrupted."""
+
+
+EVERYTHING = 1 << 40
+"""A size limit that is never reached: results and pages were limited when they were created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,3 +332,53 @@ def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     except ValueError:  # not a valid journal; the run failed because of that
         log.exception("trace.unreadable", run_id=run.key.run_id)
         return restored(dict(node) for node in nodes if node["parent_id"] is None).snapshot()
+
+
+async def whole_run(store: RunStore, run: Run) -> Run:
+    """Return the run with the call references in its result replaced by the texts."""
+    named = {
+        key
+        for each in conversations_of(run.result)
+        for message in each["messages"]
+        if (key := key_in_message(message)) is not None
+    }
+    if not named:
+        return run
+    values = await _values(store, run.key, named)
+    result = copy.copy(run.result)
+    if "outputs" in (result or {}):
+        result = copy.deepcopy(run.result)
+    for each in conversations_of(result):
+        each["messages"] = [_message(one, values) for one in each["messages"]]
+    return replace(run, result=result)
+
+
+async def whole_events(
+    store: RunStore, key: RunKey, events: Sequence[EventRecord]
+) -> Sequence[EventRecord]:
+    """Return the events with call references replaced by the texts."""
+    named = [key_in_event(event.type, event.data) for event in events]
+    wanted = {each for each in named if each is not None}
+    if not wanted:
+        return events
+    values = await _values(store, key, wanted)
+    return [
+        event
+        if name is None or name not in values
+        else replace(event, data=whole_event_data(event.type, event.data, values[name]))
+        for event, name in zip(events, named, strict=True)
+    ]
+
+
+async def _values(store: RunStore, key: RunKey, named: Set[str]) -> Mapping[str, Any]:
+    found = await store.payloads(key, max_bytes=EVERYTHING, call_keys=sorted(named))
+    return {
+        record.call_key: record.value
+        for record in found
+        if record.call_key is not None and record.outcome == CallOutcome.RESULT
+    }
+
+
+def _message(message: Any, values: Mapping[str, Any]) -> Any:
+    key = key_in_message(message)
+    return message if key is None or key not in values else whole_message(message, values[key])

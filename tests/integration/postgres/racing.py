@@ -17,11 +17,10 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.ports import CancelStatus, JournalWrite
-from caseworker.runs.postgres.accept_and_cancel import accept_in
 from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.rows import accepted_run, request_to_json
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.postgres.runs import PostgresRuns, accept_in
 from caseworker.runs.postgres.workers import take_lost
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.interleaving import (

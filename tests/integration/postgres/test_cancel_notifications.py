@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from caseworker.runs.postgres import listener
-from caseworker.runs.postgres.accept_and_cancel import CANCEL_CHANNEL
-from caseworker.runs.postgres.listener import listen_for_workers
+from caseworker.runs.postgres.listener import CANCEL_CHANNEL, listen_for_workers
 from caseworker.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy

@@ -23,7 +23,7 @@ from caseworker.runs.postgres.journal import (
     UsualTimes,
     write_in_batch,
 )
-from caseworker.runs.postgres.write_documents import as_rows
+from caseworker.runs.postgres.journal_rows import as_rows
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.limits import patience
 from tests.support.stores import (

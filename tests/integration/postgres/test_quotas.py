@@ -15,8 +15,8 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import InvalidRunError, QueueFullError
 from caseworker.runs.ports import LateResult, RunFilter
-from caseworker.runs.postgres.accept_and_cancel import halt_overdue
 from caseworker.runs.postgres.quotas import LOCK
+from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.quotas import Quota, QuotaExceededError
 from caseworker.runs.run import NewRun, Run, RunKey, RunStatus
 from tests.support.limits import store_limits

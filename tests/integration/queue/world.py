@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from caseworker.runs.executor import RunSlots
 from caseworker.runs.heartbeat import Loops
 from caseworker.runs.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
 from caseworker.runs.run import Run, RunKey
-from caseworker.runs.run_slots import RunSlots
 from tests.support.limits import patience
 from tests.support.stores import Stores
 

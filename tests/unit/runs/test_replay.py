@@ -10,6 +10,7 @@ import pytest
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.ports import IF_LOST, CallOutcome
+from caseworker.runs.journal import stored_charge
 from caseworker.runs.replay import (
     charge_of,
     entries_of,
@@ -17,7 +18,6 @@ from caseworker.runs.replay import (
     reopened,
     spent_before,
     spent_by_path,
-    stored_charge,
     tries_of,
 )
 from caseworker.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus

@@ -8,15 +8,25 @@ cost) are unknown in advance. They may exceed their limit once; after that, ever
 refused.
 
 If a charge does not fit only because of other reservations, :meth:`Scope.ask` queues
-(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse it. All three are
+(``reservations.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse it. All three are
 thread-safe: one lock guards all scopes of a tree.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from caseworker.core.budget.account import WARNING_SHARES, Account
 from caseworker.core.budget.budget import UNLIMITED, Amount, Budget, Dimension
+from caseworker.core.budget.reservations import (
+    HOLDER,
+    WARNING_SHARES,
+    Account,
+    Holder,
+    Reservation,
+    Room,
+    Waiter,
+    WaitingLine,
+    room_in,
+)
 from caseworker.core.budget.usage import (
     BudgetExceededError,
     Charge,
@@ -24,7 +34,6 @@ from caseworker.core.budget.usage import (
     ResourceUsage,
     checked,
 )
-from caseworker.core.budget.waiting import HOLDER, Holder, Reservation, Room, Waiter, WaitingLine
 
 __all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 
@@ -193,8 +202,7 @@ class Scope(Account):
 
         None means unlimited. The result is never negative.
         """
-        rests = (scope.room(dimension) for scope in self.lineage())
-        least = min((rest for rest in rests if rest is not None), default=None)
+        least = room_in(self.lineage(), dimension)
         return None if least is None else max(0, least)
 
     def reserved(self, dimension: Dimension) -> Amount:

@@ -68,10 +68,13 @@ class ResourceUsage:
         """Lock that guards the amounts; shared by all usages in one tree of scopes."""
         self._thread = threading.get_ident()
         self._read_in_threads: dict[tuple[int, Dimension], Any] = {}
-        self.amounts: dict[Dimension, Any] = {
-            **checked({Dimension.TOKENS: tokens_used, Dimension.STEPS: steps_executed}),
-            **checked({Dimension.API_CALLS: api_calls, Dimension.COST_USD: cost_dollars}),
+        spent = {
+            Dimension.TOKENS: tokens_used,
+            Dimension.STEPS: steps_executed,
+            Dimension.API_CALLS: api_calls,
+            Dimension.COST_USD: cost_dollars,
         }
+        self.amounts: dict[Dimension, Any] = checked(spent)
         self.checked_by: object = None
         """The ``mark`` of the account that last found its limits respected; each later write resets
         it to None."""
@@ -237,21 +240,18 @@ def sum_of(charges: Iterable[Charge]) -> dict[Dimension, Any]:
     return total
 
 
-def checked(charge: Charge) -> Charge:
+def checked(charge: Charge) -> dict[Dimension, Amount]:
     """Validate a charge and convert its cost to Decimal.
 
     Raises:
         ValueError: an amount is negative or not finite.
     """
-    if all(type(amount) is int and amount >= 0 for amount in charge.values()):
-        return charge
-    return {dimension: _checked(dimension, amount) for dimension, amount in charge.items()}
-
-
-def _checked(dimension: Dimension, amount: Amount) -> Amount:
-    if not (math.isfinite(amount) and amount >= 0):
-        raise ValueError(f"{dimension} must be finite and not negative, not {amount}.")
-    return money(amount) if dimension in _FRACTIONS else amount
+    exact: dict[Dimension, Amount] = {}
+    for dimension, amount in charge.items():
+        if not ((type(amount) is int or math.isfinite(amount)) and amount >= 0):
+            raise ValueError(f"{dimension} must be finite and not negative, not {amount}.")
+        exact[dimension] = money(amount) if dimension in _FRACTIONS else amount
+    return exact
 
 
 def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
@@ -260,7 +260,7 @@ def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
         change: Any = money(round(amount - float(known), _MONEY_DIGITS))
     else:
         change = amount - known
-    return _checked(dimension, change)
+    return checked({dimension: change})[dimension]
 
 
 def shown_amount(dimension: Dimension, amount: Amount) -> str:

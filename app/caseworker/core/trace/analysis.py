@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
-from caseworker.core.trace.call_tree import CUT_OFF, ROOT_ENDED, WAITS
 from caseworker.core.trace.node import (
     ATTEMPT,
+    CUT_OFF,
+    ROOT_ENDED,
+    WAITS,
     Node,
     NodeStatus,
     estimated_of,

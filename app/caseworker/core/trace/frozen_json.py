@@ -78,8 +78,7 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
             ``max_depth``; the message is a predicate, such as "has more than 10 bytes as JSON".
         ValueError: the value is not JSON.
     """
-    walk = _Walk(max_bytes, max_depth, key)
-    walk.count(value)
+    walk = _Walk(value, max_bytes, max_depth, key)
     try:
         text = _WRITE(value)
     except (TypeError, RecursionError) as error:
@@ -95,9 +94,7 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
 
 def least_bytes(value: Any) -> int:
     """Return a lower bound for a value's size as JSON, in bytes: strings count without escapes."""
-    walk = _Walk(sys.maxsize, sys.getrecursionlimit(), "")
-    walk.count(value)
-    return walk.counted
+    return sys.maxsize - _Walk(value, sys.maxsize, sys.getrecursionlimit(), "").left
 
 
 def thawed(value: Any) -> Any:
@@ -107,9 +104,11 @@ def thawed(value: Any) -> Any:
 
 def frozen_object(parts: Mapping[str, FrozenJson]) -> FrozenJson:
     """Combine frozen values into one JSON object, by name, without serialising them again."""
-    members = ",".join(f"{_WRITE(name)}:{part.text}" for name, part in parts.items())
-    size = sum(part.size_bytes + len(name) + 4 for name, part in parts.items()) + 1
-    return FrozenJson(f"{{{members}}}", size)
+    members, size = [], 1
+    for name, part in parts.items():
+        members.append(f"{_WRITE(name)}:{part.text}")
+        size += part.size_bytes + len(name) + 4
+    return FrozenJson(f"{{{','.join(members)}}}", size)
 
 
 def too_large(max_bytes: int, key: str) -> ValueTooLargeError:
@@ -118,26 +117,22 @@ def too_large(max_bytes: int, key: str) -> ValueTooLargeError:
 
 
 class _Walk:
-    """Computes the minimum size of a value; visits a shared part once and counts each use."""
+    """Computes the minimum size of a value; visits a shared part once and counts each use.
 
-    __slots__ = ("_key", "_known", "_left", "_max_bytes", "_max_depth", "digits")
+    Raises ValueTooLargeError as soon as the value exceeds a limit.
+    """
 
-    def __init__(self, max_bytes: int, max_depth: int, key: str) -> None:
-        self._max_bytes = self._left = max_bytes
+    __slots__ = ("_key", "_known", "_max_bytes", "_max_depth", "digits", "left")
+
+    def __init__(self, value: Any, max_bytes: int, max_depth: int, key: str) -> None:
+        self._max_bytes = self.left = max_bytes
+        """``left`` is the number of bytes that may follow."""
         self._max_depth = max_depth
         self._key = key
         self._known: dict[int, tuple[int, int, int]] = {}
         """Bytes, digits and height of visited containers, by identity."""
         self.digits = 0
         """Additional digits of numbers in Postgres, which stores them without exponents."""
-
-    @property
-    def counted(self) -> int:
-        """The bytes counted so far."""
-        return self._max_bytes - self._left
-
-    def count(self, value: Any) -> None:
-        """Count a value; raise ValueTooLargeError as soon as it exceeds a limit."""
         self._items((value,), 0, 1)
 
     def _items(self, items: Iterable[Any], size: int, depth: int) -> int:
@@ -151,13 +146,18 @@ class _Walk:
                 if item.bit_length() > 24:
                     size += item.bit_length() >> 2
             elif kind is float:
-                if not (1e-5 < item < 1e16 or -1e16 < item < -1e-5):
-                    self._exponent(item)
+                if item and not 1e-5 < abs(item) < 1e16 and math.isfinite(item):
+                    # Python writes an exponent, and Postgres that many zeros.
+                    zeros = int(abs(math.log10(abs(item))))
+                    self.digits += zeros
+                    size += zeros
             elif kind not in _SMALL and isinstance(item, dict | list | tuple):
                 tallest = max(tallest, self._container(item, depth))
             elif isinstance(item, str):
                 size += len(item)
-        self._take(size)
+        self.left -= size
+        if self.left < 0:
+            raise too_large(self._max_bytes, self._key)
         return tallest
 
     def _container(self, value: Any, depth: int) -> int:
@@ -169,9 +169,9 @@ class _Walk:
             )
         if known is not None:
             self.digits += digits
-            self._take(size)
+            self._items((), size, depth)
             return height
-        left, digits = self._left, self.digits
+        left, digits = self.left, self.digits
         size = 2 * len(value)
         if isinstance(value, dict):
             for name in value:
@@ -179,17 +179,5 @@ class _Walk:
             height += self._items(value.values(), size, depth + 1)
         else:
             height += self._items(value, size, depth + 1)
-        self._known[id(value)] = left - self._left, self.digits - digits, height
+        self._known[id(value)] = left - self.left, self.digits - digits, height
         return height
-
-    def _exponent(self, number: float) -> None:
-        """Count the zeros of a number that Python writes with an exponent and Postgres without."""
-        if number and math.isfinite(number):
-            digits = int(abs(math.log10(abs(number))))
-            self.digits += digits
-            self._take(digits)
-
-    def _take(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
-            raise too_large(self._max_bytes, self._key)

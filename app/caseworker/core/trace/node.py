@@ -100,6 +100,19 @@ def number_of(node_id: str) -> int:
 ROOT_ID: Final = "n000001"
 """ID of the root node, which represents the run itself and always comes first."""
 
+ROOT_ENDED: Final = "the run ended"
+"""Stop reason for nodes that were still open when the root ended."""
+ANOTHER_FAILED: Final = "Another step failed."
+"""Stop reason for steps that were interrupted because a parallel step failed."""
+ABANDONED: Final = "The step ignored its cancellation and was abandoned."
+WORKER_LOST: Final = "worker_lost"
+"""Stop reason for nodes that were in progress when their worker was lost."""
+WAITS: Final = "It waits for an approval."
+"""Stop reason for nodes that ended because the run was suspended; after a decision, new nodes
+follow."""
+CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
+"""Stop reasons for nodes that were interrupted by something other than a limit."""
+
 ESTIMATED: Final = "estimated"
 """Metadata key for the estimated part of a call's usage, which has the same field names."""
 
@@ -152,8 +165,10 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
         ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
             negative or not an integer.
     """
-    if not (_counts(tokens_in) and _counts(tokens_out)):
-        raise ValueError(f"token counts must be integers from 0, not {tokens_in} and {tokens_out}")
+    for tokens in (tokens_in, tokens_out):
+        if tokens is not None and (type(tokens) is not int or tokens < 0):  # nor is True a count
+            counts = f"{tokens_in} and {tokens_out}"
+            raise ValueError(f"token counts must be integers from 0, not {counts}")
     if cost_usd is None:
         return FREE
     if isinstance(cost_usd, Decimal):
@@ -162,11 +177,6 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
     elif type(cost_usd) in _NUMBERS and 0.0 <= cost_usd <= MAX_COST_USD:
         return Decimal(str(cost_usd)) if cost_usd else FREE
     raise ValueError(f"a cost must be a finite number of dollars from 0, not {cost_usd}")
-
-
-def _counts(tokens: object) -> bool:
-    """Return whether ``tokens`` is None or a count; a boolean is rejected."""
-    return tokens is None or (type(tokens) is int and tokens >= 0)
 
 
 def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:

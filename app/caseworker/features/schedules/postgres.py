@@ -22,7 +22,6 @@ from caseworker.features.schedules.timing import CatchUp, Timing, due
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import InvalidRunError, QueueFullError, RunConflictError
 from caseworker.runs.observing import RunObservers
-from caseworker.runs.postgres.accept_and_cancel import StoreLimits, accept_in, cancel_in
 from caseworker.runs.postgres.dispatch import QueueDispatch, ServiceJob
 from caseworker.runs.postgres.quotas import LOCK, quota_of, storing
 from caseworker.runs.postgres.rows import (
@@ -33,6 +32,7 @@ from caseworker.runs.postgres.rows import (
     request_from_json,
     request_to_json,
 )
+from caseworker.runs.postgres.runs import StoreLimits, accept_in, cancel_in
 from caseworker.runs.postgres.tables import of_run, runs, schedules
 from caseworker.runs.quotas import QuotaExceededError
 from caseworker.runs.run import TERMINAL, CancelRequest, RunKey, RunStatus, Webhook

@@ -12,7 +12,7 @@ Postgres must therefore use session pooling, not transaction pooling.
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -98,17 +98,6 @@ class Connection(psycopg.AsyncConnection[Any]):
                 if error.sqlstate is None and time.monotonic() >= until:
                     raise SilentServerError(*error.args) from error
             raise
-
-
-async def rows_of(
-    connection: psycopg.AsyncConnection[Any],
-    statement: str,
-    *parameters: str | int,
-    **named: str | int,
-) -> Sequence[Mapping[str, Any]]:
-    """Execute a statement with positional or named parameters, and return the resulting rows."""
-    cursor = await connection.execute(statement, named or parameters)
-    return await cursor.fetchall()
 
 
 def driver_url(url: str) -> str:

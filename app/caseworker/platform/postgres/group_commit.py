@@ -18,7 +18,7 @@ attempts.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -90,16 +90,11 @@ class GroupCommit(Generic[Write, Answer]):
         connect: Callable[[], Awaitable[AnyConnection]],
         commit: Callable[[AnyConnection, Sequence[Write]], Awaitable[Sequence[Answer | Later]]],
         *,
-        size_of: Callable[[Write], int] = lambda _: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use ``commit`` to write a batch in one transaction; it returns answers in the same order.
-
-        ``size_of`` returns the bytes of a write.
-        """
+        """Use ``commit`` to write a batch in one transaction; it returns answers in order."""
         self._connect = connect
         self._commit = commit
-        self._size_of = size_of
         self._clock = clock
         self._line: dict[Waiting[Answer], _Place[Write]] = {}
         self._newcomers: deque[asyncio.Future[None]] = deque()
@@ -171,8 +166,8 @@ class GroupCommit(Generic[Write, Answer]):
                 newcomer.set_result(None)
                 most -= 1
 
-    async def submit(self, write: Write) -> Answer:
-        """Enqueue a write, wait until it is committed, and return its answer.
+    async def submit(self, write: Write, size_bytes: int = 0) -> Answer:
+        """Enqueue a write of about ``size_bytes``, and return its answer once it is committed.
 
         Raises:
             StoreUnavailableError: the writer is shutting down.
@@ -182,7 +177,7 @@ class GroupCommit(Generic[Write, Answer]):
         if self._closing:
             raise StoreUnavailableError
         answer: Waiting[Answer] = asyncio.get_running_loop().create_future()
-        self._line[answer] = _Place(write, self._size_of(write))
+        self._line[answer] = _Place(write, size_bytes)
         self._arrived.set()
         try:
             return await answer
@@ -196,14 +191,17 @@ class GroupCommit(Generic[Write, Answer]):
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
             try:
-                connection = await self._connected()
+                connection = self._connection
+                if connection is None or connection.closed:
+                    connection = self._connection = await self._connect()
                 await asyncio.sleep(0)  # writers that are about to submit join the batch
                 batch = self._next_batch()
                 moved = not batch or await self._write(connection, batch)
             except Exception as error:
                 log.warning("database.away", error=type(error).__name__)
                 # The batch is still queued, so it is written again after reconnecting.
-                await self._hang_up()
+                if self._connection is not None:
+                    await self._connection.close()
                 await away.take()
                 continue
             away.reset()
@@ -262,8 +260,16 @@ class GroupCommit(Generic[Write, Answer]):
                 return False
             return await self._write_apart(connection, batch, error)
         self._stuck_since = None
-        moved = [self._answer(*each) for each in zip(batch, answers, strict=True)]
-        return any(moved)
+        moved = False
+        for waiting, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Later):
+                self._to_the_end(waiting)
+                continue
+            moved = True
+            self._line.pop(waiting, None)
+            if not waiting.done():
+                waiting.set_result(answer)
+        return moved
 
     async def _write_apart(
         self, connection: AnyConnection, batch: Sequence[Waiting[Answer]], error: Exception
@@ -291,15 +297,6 @@ class GroupCommit(Generic[Write, Answer]):
             else:
                 self._to_the_end(waiting)
 
-    def _answer(self, waiting: Waiting[Answer], answer: Answer | Later) -> bool:
-        if isinstance(answer, Later):
-            self._to_the_end(waiting)
-            return False
-        self._line.pop(waiting, None)
-        if not waiting.done():
-            waiting.set_result(answer)
-        return True
-
     def _refuse(self, waiting: Waiting[Answer], error: Exception) -> bool:
         """Fail on permanent errors; requeue on lock contention."""
         if is_contended(error):
@@ -319,15 +316,6 @@ class GroupCommit(Generic[Write, Answer]):
         if (place := self._line.pop(waiting, None)) is not None:
             self._line[waiting] = place
 
-    async def _hang_up(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-
-    async def _connected(self) -> AnyConnection:
-        if self._connection is None or self._connection.closed:
-            self._connection = await self._connect()
-        return self._connection
-
 
 class _Pause:
     """A pause that doubles each time, up to a maximum."""
@@ -342,3 +330,14 @@ class _Pause:
     async def take(self) -> None:
         pause, self._next = self._next, min(2 * self._next, self._longest)
         await asyncio.sleep(pause)
+
+
+async def rows_of(
+    connection: psycopg.AsyncConnection[Any],
+    statement: str,
+    *parameters: str | int,
+    **named: str | int,
+) -> Sequence[Mapping[str, Any]]:
+    """Execute a statement with positional or named parameters, and return the resulting rows."""
+    cursor = await connection.execute(statement, named or parameters)
+    return await cursor.fetchall()

@@ -18,21 +18,18 @@ import psycopg
 from psycopg.rows import dict_row
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.postgres.connections import Connection, Patience, rows_of
-from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
+from caseworker.platform.postgres.connections import Connection, Patience
+from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later, rows_of
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.notifying import RunNotifier
-from caseworker.runs.ports import FinishResult, JournalWrite, Permission
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission, RunNotifier
 from caseworker.runs.postgres.accepting import (
     InsertAnswer,
     QueueRoom,
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row, key_to_json
-from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
-from caseworker.runs.postgres.write_documents import (
+from caseworker.runs.postgres.journal_rows import (
     Ownership,
     OwnersWrite,
     as_rows,
@@ -40,6 +37,8 @@ from caseworker.runs.postgres.write_documents import (
     ends_of,
     events_of,
 )
+from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row, key_to_json
+from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from caseworker.runs.run import FinishRun, RunStatus
 
 LOCK_MS = 200
@@ -104,7 +103,6 @@ class PostgresJournal:
         self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
             partial(self._connect, self._patience),
             partial(accept_in_batch, room=QueueRoom()),
-            size_of=lambda insert: len(insert.row),
         )
         self._owners = self._owners_line(self._patience)
         self._large = self._owners_line(replace(self._patience, **LARGE_PATIENCE))
@@ -150,7 +148,7 @@ class PostgresJournal:
             async with asyncio.timeout(timeout_seconds):
                 if insert.worker_id is not None:
                     await self._owners.until_room(patience_seconds=timeout_seconds / 2)
-                answer = await self._accepting.submit(insert)
+                answer = await self._accepting.submit(insert, len(insert.row))
         except TimeoutError:
             raise StoreUnavailableError from None
         if isinstance(answer, QueueFullError):
@@ -175,13 +173,12 @@ class PostgresJournal:
     async def _submit(self, write: JournalWrite | FinishRun) -> OwnersAnswer:
         rows = await as_rows(write)
         line = self._owners if rows.size_bytes < LARGE_BYTES else self._large
-        return await line.submit(rows)
+        return await line.submit(rows, rows.size_bytes)
 
     def _owners_line(self, patience: Patience) -> GroupCommit[OwnersWrite, OwnersAnswer]:
         return GroupCommit(
             partial(self._connect, patience),
             partial(write_in_batch, usual=UsualTimes()),
-            size_of=lambda write: write.size_bytes,
         )
 
     async def _connect(self, patience: Patience) -> psycopg.AsyncConnection[Any]:
@@ -209,28 +206,24 @@ async def write_in_batch(
     The statements do not share a transaction. Each write is complete in itself, and may be repeated
     if the second statement fails.
     """
-    finishes = {n: write for n, write in enumerate(writes) if write.end is not None}
-    journals = {n: write for n, write in enumerate(writes) if write.end is None}
-    answers: dict[int, OwnersAnswer] = {}
-    if journals:
-        permissions = await _write_all(connection, list(journals.values()), usual)
-        answers |= zip(journals, permissions, strict=True)
-    if finishes:
-        finished = await _finish_all(connection, list(finishes.values()))
-        answers |= zip(finishes, finished, strict=True)
-    return [answers[place] for place in range(len(writes))]
+    ends = [write for write in writes if write.end is not None]
+    others = [write for write in writes if write.end is None]
+    permissions = iter(await _write_all(connection, others, usual) if others else ())
+    finished = iter(await _finish_all(connection, ends) if ends else ())
+    return [next(permissions if write.end is None else finished) for write in writes]
 
 
 async def _write_all(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], usual: UsualTimes
 ) -> Sequence[Permission | Later]:
-    asked = list(dict.fromkeys(write.owner for write in writes))
+    asked = list(dict.fromkeys([write.owner for write in writes]))
     parameters = _owners(asked), calls_of(writes), events_of(writes)
     sent_at = time.monotonic()
     owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))
     answered_at = usual.answered_at(sent_at, time.monotonic())
     # Skipped runs are lost, finished, or locked by another transaction.
-    states = await _states(connection, [each for each in asked if each not in owned])
+    skipped = [each for each in asked if each not in owned]
+    states = await _states(connection, skipped) if skipped else {}
     return [_permission(write.owner, owned, states, answered_at) for write in writes]
 
 
@@ -245,7 +238,8 @@ async def _finish_all(
     finished = _by_owner(
         await rows_of(connection, FINISH, ends_of(ends), calls_of(ends), events_of(ends))
     )
-    states = await _states(connection, [each for each in first if each not in finished])
+    skipped = [each for each in first if each not in finished]
+    states = await _states(connection, skipped) if skipped else {}
     return [
         _finish_result(write.what, finished, states)
         for write in writes
@@ -257,7 +251,7 @@ async def _states(
     connection: psycopg.AsyncConnection[Any], asked: Sequence[Ownership]
 ) -> Mapping[Ownership, Row]:
     """Return the states of runs that a statement skipped."""
-    return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked))) if asked else {}
+    return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked)))
 
 
 def _permission(

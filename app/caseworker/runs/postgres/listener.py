@@ -10,11 +10,14 @@ import structlog
 from psycopg import Notify, sql
 
 from caseworker.platform.postgres.connections import Connection, Patience
-from caseworker.runs.postgres.accept_and_cancel import CANCEL_CHANNEL
 from caseworker.runs.postgres.approvals import DECISION_CHANNEL
 from caseworker.runs.run import CancelRequest, RunKey
 
 log = structlog.get_logger(__name__)
+
+CANCEL_CHANNEL = "caseworker_cancel"
+"""Postgres notification channel for cancel requests. Heartbeats find the requests that a worker
+missed."""
 
 QUIET_SECONDS = 5.0
 """Seconds without notifications after which the connection is checked."""

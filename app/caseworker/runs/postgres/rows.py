@@ -1,4 +1,4 @@
-"""Converts rows to domain objects and back, and encodes cursors."""
+"""Converts rows of runs to domain objects and back, and encodes cursors."""
 
 import base64
 import binascii
@@ -11,25 +11,13 @@ from typing import Any, TypeVar
 from sqlalchemy import RowMapping
 
 from caseworker.core.budget.budget import Budget
-from caseworker.core.trace.frozen_json import FrozenJson
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.postgres.json_text import exact_dump
 from caseworker.runs.errors import InvalidRunError
-from caseworker.runs.postgres.brief import (
-    brief_call,
-    brief_event,
-    brief_once,
-    brief_request,
-    whole_event,
-)
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import (
-    CallRecord,
     CancelRequest,
     DefinitionRef,
-    EventRecord,
-    FinishRun,
     NewRun,
     Run,
     RunKey,
@@ -55,8 +43,6 @@ _RUN_COLUMNS = (
     *("created_at", "request_hash", "idempotency_key", "started_at", "finished_at", "attempts"),
     *("losses", "fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
 )
-_CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
-_EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
 """Fields stored unchanged in columns of the same name."""
 
 
@@ -116,8 +102,11 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 def request_to_json(request: RunRequest) -> dict[str, Any]:
     """Return a request in its stored form; requests of kind ``case`` have no graph."""
     stored = {name: getattr(request, name) for name in _REQUEST}
-    limits = ((name, getattr(request.budget, name)) for name in _LIMITS)
-    stored["budget"] = {name: _plain(limit) for name, limit in limits if limit is not None}
+    stored["budget"] = budget = {}
+    for name in _LIMITS:
+        limit = getattr(request.budget, name)
+        if limit is not None:
+            budget[name] = str(limit) if isinstance(limit, Decimal) else limit
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
     if request.start_at is not None:
         stored["start_at"] = request.start_at.isoformat()
@@ -225,7 +214,7 @@ def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
     """Return the row for a new run, claimed for ``worker_id``; without a worker, queued."""
-    row = {
+    row: dict[str, Any] = {
         "tenant_id": new.key.tenant,
         "run_id": new.key.run_id,
         "kind": new.request.kind.value,
@@ -235,100 +224,17 @@ def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
         "metadata": new.metadata,
         "worker_id": worker_id,
         "claimed": worker_id is not None,
-        **_queueing(new),
     }
+    # Columns that affect queueing are left out if they have their defaults.
+    if new.request.deadline is not None:
+        row["deadline"] = new.request.deadline.isoformat()
+    if new.queueing.priority:
+        row["priority"] = new.queueing.priority
+    if new.queueing.concurrency_key is not None:
+        row["concurrency_key"] = new.queueing.concurrency_key
+        row["concurrency_limit"] = new.queueing.concurrency_limit
     if new.request.start_at is not None:
         row["start_at"] = new.request.start_at.isoformat()
     if new.webhook is not None:
         row["webhook"] = {"url": new.webhook.url, "events": new.webhook.events}
     return row
-
-
-def _queueing(new: NewRun) -> dict[str, Any]:
-    """Return the columns that affect queueing, without those that have their defaults."""
-    columns: dict[str, Any] = {}
-    if new.request.deadline is not None:
-        columns["deadline"] = new.request.deadline.isoformat()
-    if new.queueing.priority:
-        columns["priority"] = new.queueing.priority
-    if new.queueing.concurrency_key is not None:
-        columns["concurrency_key"] = new.queueing.concurrency_key
-        columns["concurrency_limit"] = new.queueing.concurrency_limit
-    return columns
-
-
-def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
-    """Return the row that ends a run.
-
-    ``written_bytes`` is the size of the calls and events that are stored with it.
-    """
-    return {
-        **key_to_json(finish.key, finish.fence),
-        "status": finish.status.value,
-        "finish_reason": finish.finish_reason,
-        "result": finish.result,
-        "usage": finish.usage,
-        "stop": finish.stop,
-        "active_seconds": finish.active_seconds,
-        "delivered_at": finish.delivered_at.isoformat() if finish.delivered_at else None,
-        "written_bytes": written_bytes,
-    }
-
-
-def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
-    """Return the row of ``calls`` for a record, with the fencing token of the writer."""
-    row = {
-        **key_to_json(key, fence),
-        "seq": int(record.node_id[1:]),
-        "status": record.node["status"],
-        "call_key": record.call_key,
-        "request_hash": record.request_hash,
-        "outcome": record.outcome,
-        "value": _text_of(record.value),
-        "request": brief_request(record.request),
-    }
-    brief = brief_call(record)
-    if brief is None:
-        return {**row, "charge": record.charge, "node": record.node}
-    return {**row, "brief": brief}
-
-
-def _text_of(value: Any) -> str | None:
-    """Return a value as JSON text; the row embeds it as a string, which is cheaper to encode."""
-    if type(value) is FrozenJson:
-        return value.text
-    return None if value is None else exact_dump(value)
-
-
-def call_from_row(row: Row) -> CallRecord:
-    """Return the record in a row of ``journal``, with its request if the row contains it."""
-    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
-
-
-def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
-    """Return the row of ``events`` for an event, with the fencing token of the writer."""
-    row = {
-        **key_to_json(key, fence),
-        "seq": record.seq,
-        "ts": record.ts.isoformat(),
-        "step_id": record.step_id,
-        "node_id": record.node_id,
-    }
-    brief = brief_event(record)
-    if brief is None:
-        row |= {"type": record.type, "data": record.data}
-    else:
-        row["type"], row["brief"] = brief
-    if record.once_key is not None:
-        row["once_key"] = brief_once(record)
-    return row
-
-
-def event_from_row(row: Row) -> EventRecord:
-    """Return the event in a row of ``events``."""
-    kind, data = whole_event(row)
-    return EventRecord(type=kind, data=data, **{name: row[name] for name in _EVENT_COLUMNS})
-
-
-def _plain(limit: int | float | Decimal | None) -> int | float | str | None:
-    return str(limit) if isinstance(limit, Decimal) else limit

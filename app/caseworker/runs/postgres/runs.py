@@ -1,89 +1,116 @@
-"""Storage for runs in Postgres: accept, cancel, claim and read them."""
+"""Storage for runs in Postgres: accept, cancel, claim, release and erase them.
+
+Accepting and cancelling write the row of a run that may not exist yet. Both insert the row or
+update the existing one, so an early cancel request and a late run cannot miss each other. In the
+common case, a new run without conflicts, a batched insert stores the run. Only the runs that this
+insert does not store are accepted by :func:`accept_in`.
+"""
 
 import asyncio
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Text,
-    and_,
-    cast,
-    select,
-)
+from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.core.trace.node import ATTEMPT
-from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.core.budget.stops import DeadlineExceededError
+from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
-from caseworker.runs.event_log import late_result
-from caseworker.runs.notifying import Notification
-from caseworker.runs.ports import (
-    Accepted,
-    CancelStatus,
-    EventPage,
-    LateResult,
-    Page,
-    RunFilter,
-    SpentSoFar,
+from caseworker.runs.errors import (
+    IdempotencyMismatchError,
+    QueueFullError,
+    RunConflictError,
+    TooManyPendingCancelsError,
 )
-from caseworker.runs.postgres.accept_and_cancel import (
-    StoreLimits,
-    accept_in,
-    cancel_in,
+from caseworker.runs.journal import late_result
+from caseworker.runs.outcome import cancelled_while_queued, stopped_while_queued
+from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
+from caseworker.runs.postgres.accepting import (
+    ACCEPT_ONE,
+    COUNT_QUEUED,
+    COUNT_QUEUED_OF,
+    LOCK_KEY,
+    RunInsert,
+)
+from caseworker.runs.postgres.accepting import (
+    UNLIMITED as UNLIMITED_QUEUE,
+)
+from caseworker.runs.postgres.approvals import suspend_in
+from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.journal_rows import call_to_json, event_to_json, finish_to_json
+from caseworker.runs.postgres.listener import CANCEL_CHANNEL
+from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing, usual_of
+from caseworker.runs.postgres.reading import (
+    PostgresRunReader,
+    begun_calls,
     journal_of,
     last_seq_of,
+    once_keys_of,
+    read_run,
     streamed_in,
 )
-from caseworker.runs.postgres.accepting import UNLIMITED, RunInsert
-from caseworker.runs.postgres.approvals import suspend_in
-from caseworker.runs.postgres.brief import whole_once
-from caseworker.runs.postgres.dispatch import QueueDispatch
-from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.postgres.quotas import usual_of
-from caseworker.runs.postgres.read_statements import CONVERSATION, EVENTS, PAYLOADS
 from caseworker.runs.postgres.retention import erase_in
 from caseworker.runs.postgres.rows import (
     accepted_run,
-    call_from_row,
-    call_to_json,
-    encode_cursor,
-    event_from_row,
-    event_to_json,
+    cancel_request_from_row,
+    key_to_json,
+    new_run_to_json,
     run_from_row,
 )
-from caseworker.runs.postgres.run_listing import LIST_STATEMENT_MS, page_of, stoppable
+from caseworker.runs.postgres.run_listing import stoppable
 from caseworker.runs.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
+    COUNT_PENDING,
+    DROP_EXPIRED,
+    FINISH_UNOWNED,
+    OVERDUE,
     RELEASE,
-    SPENT,
+    REQUEST_CANCEL,
     WRITE_CALLS,
     WRITE_EVENTS,
 )
-from caseworker.runs.postgres.tables import events, journal, of_run, runs
-from caseworker.runs.replay import charge_of
+from caseworker.runs.postgres.tables import of_run, runs
+from caseworker.runs.postgres.taking_over import take_over
+from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
 from caseworker.runs.run import (
-    TERMINAL,
     CallRecord,
     CancelRequest,
     EventRecord,
+    FinishRun,
     NewRun,
     Run,
     RunKey,
     RunStatus,
+    as_ended,
 )
+
+MAX_EXPIRED_DROPPED = 100
+"""Maximum number of expired cancel requests (for runs that never came) to delete for each new
+one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """Limits that the store enforces when it accepts and cancels runs."""
+
+    pending_cancel_ttl_seconds: float
+    max_pending_cancels: int
+    """Maximum number of cancel requests per tenant for runs that do not exist."""
+    max_queued: int | None = None
+    quota: Quota
+    """Quota for tenants without their own quota."""
+    accept_timeout_seconds: float
 
 
 @dataclass(slots=True)
-class PostgresRuns:
+class PostgresRuns(PostgresRunReader):
     """Stores runs in Postgres; see :mod:`caseworker.runs.ports` for the rules."""
 
-    engines: Engines
-    journal: PostgresJournal
     dispatch: QueueDispatch
     limits: StoreLimits
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
@@ -105,7 +132,7 @@ class PostgresRuns:
     async def _accept_in_batch(self, new: NewRun, worker_id: str | None) -> Accepted:
         most, usual = self.limits.max_queued, usual_of(new.key.tenant, self.limits.quota)
         insert = RunInsert(
-            new, worker_id, UNLIMITED if most is None else most, usual.max_stored_bytes
+            new, worker_id, UNLIMITED_QUEUE if most is None else most, usual.max_stored_bytes
         )
         created_at = await self.journal.insert(
             insert, timeout_seconds=self.limits.accept_timeout_seconds
@@ -163,48 +190,10 @@ class PostgresRuns:
         self.journal.notifier.notify(key)
         return cancelled
 
-    async def get(self, key: RunKey) -> Run | None:
-        """Return a run; None if it does not exist, even if a cancel request is stored for it."""
-        return await self._one(key.tenant, of_run(runs, key))
-
     async def erase(self, key: RunKey) -> None:
         """Erase an ended run with all its data."""
         async with transaction(self.engines.work) as connection:
             await erase_in(connection, key)
-
-    async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
-        """Return the run that has an idempotency key; without a key, return the run ``key``."""
-        if idempotency_key is None:
-            return await self._one(key.tenant, of_run(runs, key))
-        by_key = runs.c.idempotency_key == idempotency_key
-        return await self._one(key.tenant, (runs.c.tenant_id == key.tenant) & by_key)
-
-    async def _one(self, tenant: str, which: ColumnElement[bool]) -> Run | None:
-        wanted = select(runs).where(which, runs.c.request.is_not(None))
-        async with transaction(self.engines.work, tenant) as connection:
-            row = (await connection.execute(wanted)).mappings().one_or_none()
-        return None if row is None else run_from_row(row)
-
-    def _listing(
-        self, tenant: str, wanted: RunFilter
-    ) -> AbstractAsyncContextManager[AsyncConnection]:
-        return transaction(
-            self.engines.work,
-            _wall(tenant, wanted),
-            on_behalf_of=tenant,
-            statement_ms=LIST_STATEMENT_MS,
-        )
-
-    async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs, newest first."""
-        page = page_of(tenant, wanted)
-        async with self._listing(tenant, wanted) as connection:
-            rows = (await connection.execute(page)).mappings().all()
-        found = [run_from_row(row) for row in rows[: wanted.limit]]
-        if not rows or rows[0]["there_are"] == len(found):
-            return Page(found, None)
-        last = found[-1]
-        return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
 
     async def claim(
         self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
@@ -222,7 +211,7 @@ class PostgresRuns:
             if run.fence == 1:
                 return run
             last_seq = await last_seq_of(connection, run.key)
-            stored_once = await _stored_once(connection, run.key)
+            stored_once = await once_keys_of(connection, run.key)
             streamed = await streamed_in(connection, run.key)
         return replace(run, last_seq=last_seq, stored_once=stored_once, streamed=streamed)
 
@@ -272,92 +261,205 @@ class PostgresRuns:
             await _write(connection, key, fence, result.calls, event)
         self.journal.notifier.notify(key)
 
-    async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
-        """Return the events after the sequence number ``after``, and whether the run had ended."""
-        asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
-        async with transaction(self.engines.work, key.tenant) as connection:
-            rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
-        if not rows:
-            return None
-        found = [event_from_row(row) for row in rows if row["seq"] is not None]
-        return EventPage(found, finished=rows[0]["status"] in TERMINAL)
 
-    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event object that is set when the run has new events."""
-        return self.journal.notifier.listening(key)
+async def accept_in(
+    connection: AsyncConnection, new: NewRun, *, worker_id: str | None, limits: StoreLimits
+) -> Accepted:
+    """Store a run in this transaction, or return the run that the same request created before.
 
-    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
-        """Return the journal of a run, in the order of its CallNodes."""
-        async with transaction(self.engines.work, key.tenant) as connection:
-            return await journal_of(connection, key)
-
-    async def spent(self, key: RunKey) -> SpentSoFar:
-        """Return the usage of a run according to its journal."""
-        asked = {"tenant": key.tenant, "run_id": key.run_id}
-        async with transaction(self.engines.work, key.tenant) as connection:
-            found = (await connection.exec_driver_sql(SPENT, asked)).one()
-        return SpentSoFar(charge=charge_of(found.charge), seconds=found.seconds)
-
-    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
-        """Return the records of one call, with its request and attempts, and of the run's root."""
-        node = journal.c.node
-        attempts = and_(
-            node["parent_id"].astext == node_id,
-            node["name"].astext == ATTEMPT,
-            node["kind"].astext == "system",
-        )
-        wanted = of_run(journal, key) & (journal.c.seq.in_((1, int(node_id[1:]))) | attempts)
-        query = select(journal).where(wanted).order_by(journal.c.seq)
-        async with transaction(self.engines.work, key.tenant) as connection:
-            return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
-
-    async def payloads(
-        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
-    ) -> Sequence[CallRecord]:
-        """Return the first calls of a run, with requests and results of up to ``max_bytes``."""
-        wanted = None if call_keys is None else list(call_keys)
-        asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
-        async with transaction(self.engines.work, key.tenant) as connection:
-            rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
-        return [call_from_row(row) for row in rows]
-
-    async def conversation(
-        self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
-    ) -> Sequence[CallRecord]:
-        """Return the calls of a conversation, and the calls that they reference, in order."""
-        asked = {
-            "tenant": key.tenant,
-            "run_id": key.run_id,
-            "seq": int(until.node_id[1:]),
-            "call_key": call_key,
-            "max_bytes": max_bytes,
-        }
-        async with transaction(self.engines.work, key.tenant) as connection:
-            rows = (await connection.exec_driver_sql(CONVERSATION, asked)).mappings().all()
-        return [call_from_row(row) for row in rows]
-
-    async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
-        """Return the stored CallNodes of a run, in the order of their IDs."""
-        node = cast(journal.c.node, Text)
-        query = select(node).where(of_run(journal, key)).order_by(journal.c.seq)
-        async with transaction(self.engines.work, key.tenant) as connection:
-            texts = (await connection.scalars(query)).all()
-        return await asyncio.to_thread(_read_all, texts)  # would block the event loop
-
-
-def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
-    return [json.loads(text) for text in texts]
-
-
-def _wall(tenant: str, wanted: RunFilter) -> str | None:
-    """Return the tenant that restricts a listing, or None where that would prevent index use.
-
-    Row-level security prevents the use of the indexes on metadata, agents and threads, because
-    their operators are not leakproof. In that case only the condition in the query separates
-    tenants.
+    Raises:
+        RunConflictError: the run ID, or the idempotency key together with it, belongs to another
+            request.
+        IdempotencyMismatchError: the idempotency key was used with a different body.
+        QueueFullError: too many runs are queued.
+        QuotaExceededError: a quota of the tenant is exhausted.
+        SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`take_over`.
     """
-    indexed = wanted.metadata, wanted.agent, wanted.thread_id
-    return None if any(indexed) else tenant
+    if new.idempotency_key is not None:
+        earlier = await _earlier_by_key(connection, new)
+        if earlier is not None:
+            return await _repeated(connection, earlier, limits)
+    admission = await admission_of(connection, new, limits.quota)
+    if admission is not None:
+        new = admission.restricted
+    overdue = new.is_overdue
+    if overdue or (admission is not None and not admission.may_begin):
+        worker_id = None
+    document = dump([new_run_to_json(new, worker_id)])
+    async with storing(connection, new.key.tenant, admission.quota if admission else UNLIMITED):
+        row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
+    if row is None:
+        # A run with this ID exists; ON CONFLICT has locked its row.
+        return await _repeated(connection, await _same_request(connection, new), limits)
+    run = run_from_row(row)
+    if new.request.source is not None:
+        await take_over(connection, new.key, new.request.source)
+    if run.cancel_request is not None:
+        await _cancel_unowned(connection, run, run.cancel_request)
+        run = await read_run(connection, new.key)
+        return Accepted(run, created=True)
+    queued = worker_id is None and not overdue
+    most, rate = limits.max_queued, None
+    if queued and most is not None and not await _has_place(connection, new, most):
+        if admission is not None:
+            rate = await left_of_rate(connection, new.key.tenant, limits.quota)
+        raise QueueFullError(rate)
+    if admission is not None:
+        rate = await admission.charge(connection, queued=queued)
+    if overdue:
+        run, _ = await _halt_overdue(connection, run)
+    return Accepted(run, created=True, rate=rate)
+
+
+async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) -> Accepted:
+    """Answer a repeated request with its run; this consumes none of the tenant's rate."""
+    rate = await left_of_rate(connection, run.key.tenant, limits.quota)
+    return Accepted(run, created=False, rate=rate)
+
+
+async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> bool:
+    """Return whether the queue has capacity for a run that this transaction has already stored.
+
+    One tenant may fill the queue. To keep other tenants from being rejected, a tenant with few
+    queued runs may extend a full queue to twice its length.
+    """
+    later, tenant = new.request.start_at is not None, new.key.tenant
+    few = few_of_queue(most)
+
+    async def at_most(limit: int, statement: str, *of: str) -> bool:
+        found = await connection.exec_driver_sql(statement, (*of, later, limit + 1))
+        count: int = found.scalar_one()
+        return count <= limit
+
+    if await at_most(most, COUNT_QUEUED):
+        return True
+    has_few = await at_most(few, COUNT_QUEUED_OF, tenant)
+    return has_few and await at_most(2 * most, COUNT_QUEUED)
+
+
+async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
+    """Return the run with this idempotency key, and lock the key until the transaction commits."""
+    await connection.exec_driver_sql(LOCK_KEY, (new.key.tenant, new.idempotency_key))
+    found = await connection.execute(
+        select(runs).where(
+            runs.c.tenant_id == new.key.tenant, runs.c.idempotency_key == new.idempotency_key
+        )
+    )
+    row = found.mappings().one_or_none()
+    if row is None:
+        return None
+    if new.named and row["run_id"] != new.key.run_id:
+        raise RunConflictError
+    if row["request_hash"] != new.request_hash:
+        raise IdempotencyMismatchError
+    return run_from_row(row)
+
+
+async def _same_request(connection: AsyncConnection, new: NewRun) -> Run:
+    """Return the run with this ID if the same request created it."""
+    run = await read_run(connection, new.key)
+    other_key = new.idempotency_key not in (None, run.idempotency_key)
+    if run.request_hash != new.request_hash or other_key:
+        raise RunConflictError
+    return run
+
+
+async def cancel_in(
+    connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest, limits: StoreLimits
+) -> CancelStatus:
+    """Store a cancel request in this transaction; end the run at once if no worker owns it.
+
+    Raises:
+        TooManyPendingCancelsError: too many cancel requests are stored for runs that do not exist.
+    """
+    by, reason = cancel_request.requested_by, cancel_request.reason
+    parameters = (key.tenant, key.run_id, by, reason, limits.pending_cancel_ttl_seconds)
+    stored = await connection.exec_driver_sql(REQUEST_CANCEL, parameters)
+    row: RowMapping | None = stored.mappings().one_or_none()
+    if row is None:
+        run = await read_run(connection, key)
+        return CancelStatus(key.run_id, run, run.cancel_request, already_finished=True)
+    first = cancel_request_from_row(row)
+    if row["request"] is None or first is None:
+        await _require_room(connection, key.tenant, limits.max_pending_cancels)
+        return CancelStatus(key.run_id, None, first)
+    run = run_from_row(row)
+    begun, snapshot = await begun_calls(connection, key), None
+    if run.status in (RunStatus.QUEUED, RunStatus.WAITING):
+        snapshot = await _cancel_unowned(connection, run, first)
+        run = await read_run(connection, key)
+    else:
+        await _notify(connection, key, first)
+    return CancelStatus(key.run_id, run, run.cancel_request, calls=begun, snapshot=snapshot)
+
+
+async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> None:
+    """Delete some expired pending cancels, then enforce the tenant's limit on the rest."""
+    await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
+    pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant,))
+    if pending.scalar_one() > most:
+        raise TooManyPendingCancelsError
+
+
+async def _cancel_unowned(
+    connection: AsyncConnection, run: Run, cancel_request: CancelRequest
+) -> Mapping[str, Any]:
+    """Cancel a run that no worker owns; return its ExecutionGraph."""
+    earlier = await journal_of(connection, run.key)
+    last_seq = await last_seq_of(connection, run.key)
+    run = replace(run, streamed=await streamed_in(connection, run.key))
+    finish = cancelled_while_queued(run, cancel_request, earlier, last_seq=last_seq)
+    await _finish_queued(connection, finish)
+    return finish.snapshot
+
+
+async def halt_overdue(
+    connection: AsyncConnection, limit: int
+) -> Sequence[tuple[Run, Mapping[str, Any]]]:
+    """End up to ``limit`` queued runs whose deadline has passed.
+
+    Return each run in its final state, with its ExecutionGraph.
+    """
+    rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
+    found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
+    # Sorted, so that concurrent calls lock the tenants' quota rows in the same order.
+    return [await _halt_overdue(connection, run) for run in found]
+
+
+async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Mapping[str, Any]]:
+    """End a queued run, locked by this transaction, whose deadline has passed."""
+    deadline = run.request.deadline or run.created_at
+    earlier = await journal_of(connection, run.key)
+    last_seq = await last_seq_of(connection, run.key)
+    run = replace(run, streamed=await streamed_in(connection, run.key))
+    stop = DeadlineExceededError(deadline)
+    finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
+    finished_at = await _finish_queued(connection, finish)
+    return as_ended(run, finish, finished_at), finish.snapshot
+
+
+async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> datetime:
+    """Persist the end of a run that no worker owns and this transaction has locked; return when."""
+    of_run = key_to_json(finish.key, finish.fence)
+    calls = dump([call_to_json(of_run, record) for record in finish.calls])
+    events = dump([event_to_json(of_run, record) for record in finish.events])
+    documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events)
+    finished_at: datetime = (
+        (await connection.exec_driver_sql(FINISH_UNOWNED, documents)).one().finished_at
+    )
+    return finished_at
+
+
+async def _notify(connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest) -> None:
+    """Notify the workers; Postgres limits a notification to 8,000 bytes."""
+    payload: dict[str, Any] = {
+        "tenant": key.tenant,
+        "run_id": key.run_id,
+        "by": cancel_request.requested_by[:200],
+        "reason": (cancel_request.reason or "")[:500] or None,
+    }
+    text = json.dumps(payload, ensure_ascii=False)
+    await connection.execute(select(func.pg_notify(CANCEL_CHANNEL, text)))
 
 
 def _is_of(insert: RunInsert, run: Run) -> bool:
@@ -377,16 +479,10 @@ async def _write(
     events: Sequence[EventRecord],
 ) -> None:
     """Write calls and events of a run whose row this transaction has locked."""
+    of_run = key_to_json(key, fence)
     if calls:
-        rows = [call_to_json(key, fence, record) for record in calls]
+        rows = [call_to_json(of_run, record) for record in calls]
         await connection.exec_driver_sql(WRITE_CALLS, (dump(rows),))
     if events:
-        rows = [event_to_json(key, fence, record) for record in events]
+        rows = [event_to_json(of_run, record) for record in events]
         await connection.exec_driver_sql(WRITE_EVENTS, (dump(rows),))
-
-
-async def _stored_once(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
-    """Return the keys of the once-only events of a run."""
-    key_of = events.c.step_id, events.c.type, events.c.once_key
-    keyed = select(*key_of).where(of_run(events, key), events.c.once_key.is_not(None))
-    return frozenset(whole_once(*row) for row in await connection.execute(keyed))

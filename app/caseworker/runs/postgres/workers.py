@@ -31,11 +31,11 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import Engines, Pool, transaction
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.ports import Beat
-from caseworker.runs.postgres.accept_and_cancel import halt_overdue
 from caseworker.runs.postgres.approvals import WAKE_DUE
 from caseworker.runs.postgres.dispatch import QUEUE, QueueDispatch
 from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
+from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.run import RunKey
 from caseworker.runs.silence import LOOKS_PER_BEAT, SilenceWatch, Silent
 

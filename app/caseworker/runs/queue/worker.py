@@ -23,11 +23,11 @@ from psycopg_pool import AsyncConnectionPool
 
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.platform.postgres.connections import Connection, Patience, connect_options
+from caseworker.runs.executor import RunSlots
 from caseworker.runs.ports import RunStore
 from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE
 from caseworker.runs.postgres.listener import listen
 from caseworker.runs.run import Run
-from caseworker.runs.run_slots import RunSlots
 
 CONCURRENCY = 4
 """Number of concurrent jobs. A job only claims its run; the run then executes outside the job."""

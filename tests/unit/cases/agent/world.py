@@ -12,8 +12,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
-from caseworker.core.trace.call_tree import WORKER_LOST
 from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.node import WORKER_LOST
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.context import RunContext

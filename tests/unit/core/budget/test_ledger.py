@@ -9,8 +9,8 @@ import pytest
 
 from caseworker.core.budget.budget import Amount, Budget, Dimension
 from caseworker.core.budget.ledger import Reservation, Scope
+from caseworker.core.budget.reservations import Waiter
 from caseworker.core.budget.usage import BudgetExceededError, ResourceUsage
-from caseworker.core.budget.waiting import Waiter
 
 COUNTED = {
     "max_tokens": Dimension.TOKENS,

@@ -13,10 +13,9 @@ from caseworker.core.trace.analysis import (
     waited_for_people_ms,
     waiting_nodes,
 )
-from caseworker.core.trace.call_tree import WAITS, WORKER_LOST
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.explain import explain
-from caseworker.core.trace.node import NodeKind
+from caseworker.core.trace.node import WAITS, WORKER_LOST, NodeKind
 from caseworker.core.trace.snapshot import Snapshot
 from tests.support.manual_clock import ManualClock
 

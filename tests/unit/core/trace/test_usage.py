@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.core.trace.call_tree import Aggregates
 from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.snapshot import Aggregates
 from tests.support.graph_invariants import assert_sound
 
 IMPOSSIBLE: list[dict[str, Any]] = [

@@ -74,7 +74,7 @@ def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
 
         line: GroupCommit[str, str] = GroupCommit(connect, commit_over, **options)
         await line.start()
-        tasks = [asyncio.ensure_future(line.submit(write)) for write in writes]
+        tasks = [asyncio.ensure_future(line.submit(write, len(write))) for write in writes]
         await asyncio.wait(tasks)
         await line.stop()
         return [task.exception() or task.result() for task in tasks]
@@ -93,7 +93,7 @@ def test_a_batch_is_bounded_in_bytes() -> None:
 
     large, half = "x" * (BATCH_BYTES + 1), "y" * (BATCH_BYTES // 2)
     writes = ["a", half, "b", half, "c", large, "d"]
-    assert written(commit, writes, size_of=len) == writes
+    assert written(commit, writes) == writes
     assert all(len(batch) == 1 or sum(map(len, batch)) <= BATCH_BYTES for batch in batches)
     assert sorted(write for batch in batches for write in batch) == sorted(writes)
     assert len(batches) < len(writes)
@@ -114,7 +114,7 @@ def test_a_write_that_the_server_cannot_carry_out_fails_alone(error: Exception) 
         order.extend(batch)
         return batch
 
-    first, poison, second = written(commit, ["first", "poison", "second"], size_of=len)
+    first, poison, second = written(commit, ["first", "poison", "second"])
     assert (first, second) == ("first", "second")
     assert isinstance(poison, WriteFailedError)
     assert "6 bytes" in str(poison)

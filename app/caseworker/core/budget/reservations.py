@@ -1,4 +1,4 @@
-"""Reservations, and the queue of pending reservation requests.
+"""Accounts of budget scopes, reservations, and the queue of pending reservation requests.
 
 A request that does not fit only because of other reservations waits in a queue, which all scopes of
 a tree share, until enough reservations are settled. It holds nothing while it waits. After each
@@ -22,15 +22,174 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 
-from caseworker.core.budget.account import Account
-from caseworker.core.budget.budget import Amount, Dimension
-from caseworker.core.budget.usage import NOTHING, BudgetExceededError, Charge, checked, sum_of
+from caseworker.core.budget.budget import Amount, Budget, Dimension
+from caseworker.core.budget.usage import (
+    NOTHING,
+    BudgetExceededError,
+    Charge,
+    ResourceUsage,
+    checked,
+    sum_of,
+)
+
+WARNING_SHARES = (0.7, 0.9)
+
+
+class Account:
+    """The limits of one budget scope, its usage, and the amounts held for work in flight.
+
+    All methods must be called under the lock that all scopes of one tree share.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        budget: Budget,
+        usage: ResourceUsage,
+        warn: "Callable[[Any, Dimension, float], None] | None",
+    ) -> None:
+        self.name = name
+        self.budget = budget
+        self.usage = usage
+        self.limits = budget.limits()
+        """Upper limits by dimension, without the time limit, because time cannot be reserved."""
+        self.limits.pop(Dimension.SECONDS, None)
+        self.held: dict[Dimension, Amount] = {}
+        self.mark = object()
+        """Marker object: ``usage.checked_by`` is set to it once the usage was found to be within
+        the limits."""
+        self._warn = warn
+        self._warned: set[tuple[Dimension, float]] = set()
+
+    def refusal(
+        self, charge: Charge, held: Mapping[Dimension, Amount]
+    ) -> BudgetExceededError | None:
+        """Return the error if a charge would exceed a limit, else None.
+
+        The usage so far and the amounts in ``held`` count as well.
+        """
+        if self.usage.checked_by is not self.mark:
+            overshot = self._overshot(charge)
+            if overshot is not None:
+                return overshot
+        used, limits = self.usage.amounts, self.limits
+        for dimension, asked in charge.items():
+            limit = limits.get(dimension)
+            if limit is None or not asked:
+                continue
+            if used.get(dimension, 0) + held.get(dimension, 0) + asked > limit:
+                return self.stop(dimension, asked)
+        return None
+
+    def room(self, dimension: Dimension, claimed: Amount = 0) -> Amount | None:
+        """Return how much of a dimension can still be reserved; None means unlimited.
+
+        ``claimed`` is the amount that earlier requests in the queue wait for; it is not free
+        either.
+        """
+        limit = self.limits.get(dimension)
+        if limit is None:
+            return None
+        taken: Any = self.usage.amounts.get(dimension, 0)
+        return limit - (taken + self.held.get(dimension, 0) + claimed)  # type: ignore[no-any-return]
+
+    def fits(self, charge: Charge, claims: "Claims") -> bool:
+        """Return whether a charge fits next to the usage, the reservations and the claims."""
+        used, held = self.usage.amounts, self.held
+        for dimension, asked in charge.items():
+            limit = self.limits.get(dimension)
+            if limit is None or not asked:
+                continue
+            taken = used.get(dimension, 0) + held.get(dimension, 0)
+            if taken + claims.get((self, dimension), 0) + asked > limit:
+                return False
+        return True
+
+    def hold(self, charge: Charge) -> None:
+        """Reserve a charge for work in flight; :meth:`give_back` releases it."""
+        held = self.held
+        for dimension, amount in charge.items():
+            held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
+
+    def give_back(self, charge: Charge) -> None:
+        """Release a charge that :meth:`hold` reserved."""
+        for dimension, amount in charge.items():
+            self.held[dimension] -= amount  # type: ignore[operator]
+
+    def stop(
+        self,
+        dimension: Dimension,
+        requested: Amount | None = None,
+        *,
+        kept_for_answer: Amount = 0,
+    ) -> BudgetExceededError:
+        """Return the error for an exceeded limit of this scope, with its current amounts.
+
+        ``requested`` is the refused amount; None if nothing was requested. ``kept_for_answer`` is
+        the amount that an agent reserves for its final answer.
+        """
+        limit, reserved = self.budget.limits()[dimension], self.held.get(dimension, 0)
+        if requested is None:
+            described = self.usage.describe(dimension, limit)
+        else:
+            described = self.usage.describe(
+                dimension,
+                limit,
+                reserved=kept_for_answer or reserved,
+                requested=requested,
+                for_answer=bool(kept_for_answer),
+            )
+        return BudgetExceededError(
+            self.usage,
+            self.budget,
+            f"{described} (scope {self.name})",
+            dimension=dimension,
+            scope=self.name,
+            reserved=None if requested is None else kept_for_answer or reserved,
+            requested=requested,
+        )
+
+    def warn_of(self, charge: Charge) -> None:
+        """Warn once for each threshold that the usage of a dimension in ``charge`` has reached.
+
+        A threshold is a fraction of the limit, as in ``WARNING_SHARES``.
+        """
+        if self._warn is None or not self.limits:
+            return
+        used = self.usage.amounts
+        for dimension in charge:
+            limit = self.limits.get(dimension)
+            if not limit:
+                continue
+            for share in WARNING_SHARES:
+                reached = float(used.get(dimension, 0)) >= share * float(limit)
+                if reached and (dimension, share) not in self._warned:
+                    self._warned.add((dimension, share))
+                    self._warn(self, dimension, share)
+
+    def _overshot(self, charge: Charge) -> BudgetExceededError | None:
+        """Return the error if the usage already exceeds a limit, even in a dimension not charged.
+
+        Tokens and cost can exceed their limit, because their amounts are known only afterwards.
+        """
+        usage = self.usage
+        # Set before the check: a concurrent write from a node's thread resets it to None.
+        usage.checked_by = self.mark
+        used = usage.amounts
+        for dimension, limit in self.limits.items():
+            if used.get(dimension, 0) > limit:
+                usage.checked_by = None
+                return self.stop(dimension, charge.get(dimension, 0))
+        return None
+
 
 Room = Callable[[Dimension], Amount | None]
 """Callback that returns the free amount of a budget dimension; None means unlimited."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
 """Amounts that earlier requests in the queue wait for, by account and dimension."""
+
+NO_CLAIMS: Claims = {}
 
 
 class Holder:
@@ -199,7 +358,9 @@ class WaitingLine:
             BudgetExceededError: a limit would be exceeded.
         """
         with self.lock:
-            _require(accounts, charge, None)
+            refused = _refusal(accounts, charge, None)
+            if refused is not None:
+                raise refused
             return self._hold(accounts, charge, HOLDER.get().path)
 
     def ask(
@@ -214,7 +375,9 @@ class WaitingLine:
         holder = HOLDER.get().path if tracked else None
         own = tuple(each for each in _own_reservations() if each.line is self)
         with self.lock:
-            _require(accounts, least, own)
+            refused = _refusal(accounts, least, own)
+            if refused is not None:
+                raise refused
             claims = self._claims() if self._waiters and not own else {}
             if _fits(accounts, least, claims):
                 return self._hold(accounts, _sized(accounts, least, wanted, claims), holder)
@@ -305,14 +468,6 @@ def _own_reservations() -> tuple[Reservation, ...]:
     return tuple(each for each in known if each.accounts) if known else known
 
 
-def _require(
-    accounts: Sequence[Account], charge: Charge, beside: Iterable[Reservation] | None
-) -> None:
-    refused = _refusal(accounts, charge, beside)
-    if refused is not None:
-        raise refused
-
-
 def _refusal(
     accounts: Sequence[Account], charge: Charge, beside: Iterable[Reservation] | None
 ) -> BudgetExceededError | None:
@@ -321,24 +476,32 @@ def _refusal(
     ``beside=None`` counts all current holds.
     """
     for account in accounts:
-        held = account.held if beside is None else _held_in(account, beside)
+        if not account.limits:
+            continue
+        if beside is None:
+            held = account.held
+        else:
+            held = sum_of([each.charge for each in beside if account in each.accounts])
         refused = account.refusal(charge, held)
         if refused is not None:
             return refused
     return None
 
 
-def _held_in(account: Account, reservations: Iterable[Reservation]) -> Mapping[Dimension, Amount]:
-    return sum_of(each.charge for each in reservations if account in each.accounts)
+def room_in(
+    accounts: Iterable[Account], dimension: Dimension, claims: Claims = NO_CLAIMS
+) -> Amount | None:
+    """Return how much of a dimension can still be reserved in all accounts; None: unlimited."""
+    least: Amount | None = None
+    for account in accounts:
+        room = account.room(dimension, claims.get((account, dimension), 0))
+        if room is not None and (least is None or room < least):
+            least = room
+    return least
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
-    for account in accounts:
-        for dimension, asked in charge.items():
-            room = account.room(dimension, claims.get((account, dimension), 0))
-            if asked and room is not None and asked > room:
-                return False
-    return True
+    return all(account.fits(charge, claims) for account in accounts)
 
 
 def _claim(claims: Claims, waiter: Waiter) -> None:
@@ -358,12 +521,5 @@ def _sized(
     """Return the charge to hold: the one that ``wanted`` returns if it fits, else ``least``."""
     if wanted is None:
         return least
-
-    def room(dimension: Dimension) -> Amount | None:
-        rooms = (
-            account.room(dimension, claims.get((account, dimension), 0)) for account in accounts
-        )
-        return min((each for each in rooms if each is not None), default=None)
-
-    charge = checked(wanted(room))
+    charge = checked(wanted(lambda dimension: room_in(accounts, dimension, claims)))
     return charge if _fits(accounts, charge, claims) else least

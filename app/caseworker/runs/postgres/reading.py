@@ -1,0 +1,284 @@
+"""Reads runs from Postgres, with their events, calls, payloads and conversations."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Text, and_, cast, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.core.trace.node import ATTEMPT
+from caseworker.engine.events import CONTENT_CHUNK
+from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.runs.ports import EventPage, Notification, Page, RunFilter, SpentSoFar
+from caseworker.runs.postgres.journal import PostgresJournal
+from caseworker.runs.postgres.journal_rows import call_from_row, event_from_row, whole_once
+from caseworker.runs.postgres.rows import encode_cursor, run_from_row
+from caseworker.runs.postgres.run_listing import LIST_STATEMENT_MS, page_of
+from caseworker.runs.postgres.run_statements import SPENT
+from caseworker.runs.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
+from caseworker.runs.replay import charge_of
+from caseworker.runs.run import TERMINAL, CallRecord, Run, RunKey
+
+EVENTS = """
+SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
+    SELECT seq, ts, type, step_id, node_id, data, brief FROM events
+    WHERE events.tenant_id = runs.tenant_id AND events.run_id = runs.run_id
+        AND seq > %(after)s::integer
+    ORDER BY seq LIMIT %(limit)s
+) e ON true
+WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request IS NOT NULL
+ORDER BY e.seq
+"""
+"""Return a run's status and its events in one consistent read."""
+
+PAYLOADS = """
+SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
+    SELECT *, sum(
+        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
+    ) OVER (ORDER BY seq) AS bytes_so_far
+    FROM journal WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
+    AND (%s::text[] IS NULL OR call_key = ANY(%s::text[]))
+) call
+WHERE bytes_so_far <= %s ORDER BY seq
+"""
+"""Return the first calls of a run with their requests and results, up to a total size in bytes."""
+
+CONVERSATION = """
+WITH asked AS (
+    SELECT seq, request FROM journal
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
+        AND request IS NOT NULL
+        AND %(call_key)s IN (call_key, request -> 'after' ->> 'call_key')
+), named AS (
+    SELECT coalesce(message ->> 'reply_of', message ->> 'result_of') AS call_key
+    FROM asked, json_array_elements(request -> 'messages') AS message
+)
+SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
+    SELECT *, sum(
+        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
+    ) OVER (ORDER BY seq DESC) AS bytes_so_far
+    FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
+        AND (seq IN (SELECT seq FROM asked) OR call_key IN (SELECT call_key FROM named))
+) call
+WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
+"""
+"""Return the calls of a conversation up to a given call, and the calls that they reference.
+
+If they exceed the byte limit, only the newest calls are returned.
+"""
+
+STREAMED = """
+SELECT step_id, (data ->> 'turn_number')::int AS turn, (data ->> 'offset')::int AS offset,
+    data ->> 'content' AS content
+FROM events AS part
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND type = 'content_chunk' AND data ? 'content'
+    AND seq > coalesce((
+        SELECT max(seq) FROM events AS ended WHERE ended.tenant_id = part.tenant_id
+            AND ended.run_id = part.run_id AND ended.step_id = part.step_id
+            AND ended.type IN ('usage', '~u')
+    ), 0)
+ORDER BY seq
+"""
+"""Return the streamed parts of a run's unfinished answers, by step."""
+
+
+MAX_RECEIPT_CALLS = 100
+"""Maximum number of calls listed in the response to a cancel request."""
+
+
+@dataclass(slots=True)
+class PostgresRunReader:
+    """Reads runs from Postgres; see :mod:`caseworker.runs.ports` for the rules."""
+
+    engines: Engines
+    journal: PostgresJournal
+
+    async def get(self, key: RunKey) -> Run | None:
+        """Return a run; None if it does not exist, even if a cancel request is stored for it."""
+        return await self._one(key.tenant, of_run(runs, key))
+
+    async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
+        """Return the run that has an idempotency key; without a key, return the run ``key``."""
+        if idempotency_key is None:
+            return await self._one(key.tenant, of_run(runs, key))
+        by_key = runs.c.idempotency_key == idempotency_key
+        return await self._one(key.tenant, (runs.c.tenant_id == key.tenant) & by_key)
+
+    async def _one(self, tenant: str, which: ColumnElement[bool]) -> Run | None:
+        wanted = select(runs).where(which, runs.c.request.is_not(None))
+        async with transaction(self.engines.work, tenant) as connection:
+            row = (await connection.execute(wanted)).mappings().one_or_none()
+        return None if row is None else run_from_row(row)
+
+    def _listing(
+        self, tenant: str, wanted: RunFilter
+    ) -> AbstractAsyncContextManager[AsyncConnection]:
+        return transaction(
+            self.engines.work,
+            _wall(tenant, wanted),
+            on_behalf_of=tenant,
+            statement_ms=LIST_STATEMENT_MS,
+        )
+
+    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+        """Return a page of runs, newest first."""
+        page = page_of(tenant, wanted)
+        async with self._listing(tenant, wanted) as connection:
+            rows = (await connection.execute(page)).mappings().all()
+        found = [run_from_row(row) for row in rows[: wanted.limit]]
+        if not rows or rows[0]["there_are"] == len(found):
+            return Page(found, None)
+        last = found[-1]
+        return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
+
+    async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+        """Return the events after the sequence number ``after``, and whether the run had ended."""
+        asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
+        async with transaction(self.engines.work, key.tenant) as connection:
+            rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
+        if not rows:
+            return None
+        found = [event_from_row(row) for row in rows if row["seq"] is not None]
+        return EventPage(found, finished=rows[0]["status"] in TERMINAL)
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
+        """Return an event object that is set when the run has new events."""
+        return self.journal.notifier.listening(key)
+
+    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
+        """Return the journal of a run, in the order of its CallNodes."""
+        async with transaction(self.engines.work, key.tenant) as connection:
+            return await journal_of(connection, key)
+
+    async def spent(self, key: RunKey) -> SpentSoFar:
+        """Return the usage of a run according to its journal."""
+        asked = {"tenant": key.tenant, "run_id": key.run_id}
+        async with transaction(self.engines.work, key.tenant) as connection:
+            found = (await connection.exec_driver_sql(SPENT, asked)).one()
+        return SpentSoFar(charge=charge_of(found.charge), seconds=found.seconds)
+
+    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
+        """Return the records of one call, with its request and attempts, and of the run's root."""
+        node = journal.c.node
+        attempts = and_(
+            node["parent_id"].astext == node_id,
+            node["name"].astext == ATTEMPT,
+            node["kind"].astext == "system",
+        )
+        wanted = of_run(journal, key) & (journal.c.seq.in_((1, int(node_id[1:]))) | attempts)
+        query = select(journal).where(wanted).order_by(journal.c.seq)
+        async with transaction(self.engines.work, key.tenant) as connection:
+            return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def payloads(
+        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+    ) -> Sequence[CallRecord]:
+        """Return the first calls of a run, with requests and results of up to ``max_bytes``."""
+        wanted = None if call_keys is None else list(call_keys)
+        asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
+        async with transaction(self.engines.work, key.tenant) as connection:
+            rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
+        return [call_from_row(row) for row in rows]
+
+    async def conversation(
+        self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
+    ) -> Sequence[CallRecord]:
+        """Return the calls of a conversation, and the calls that they reference, in order."""
+        asked = {
+            "tenant": key.tenant,
+            "run_id": key.run_id,
+            "seq": int(until.node_id[1:]),
+            "call_key": call_key,
+            "max_bytes": max_bytes,
+        }
+        async with transaction(self.engines.work, key.tenant) as connection:
+            rows = (await connection.exec_driver_sql(CONVERSATION, asked)).mappings().all()
+        return [call_from_row(row) for row in rows]
+
+    async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
+        """Return the stored CallNodes of a run, in the order of their IDs."""
+        node = cast(journal.c.node, Text)
+        query = select(node).where(of_run(journal, key)).order_by(journal.c.seq)
+        async with transaction(self.engines.work, key.tenant) as connection:
+            texts = (await connection.scalars(query)).all()
+        return await asyncio.to_thread(_read_all, texts)  # would block the event loop
+
+
+def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
+    return [json.loads(text) for text in texts]
+
+
+def _wall(tenant: str, wanted: RunFilter) -> str | None:
+    """Return the tenant that restricts a listing, or None where that would prevent index use.
+
+    Row-level security prevents the use of the indexes on metadata, agents and threads, because
+    their operators are not leakproof. In that case only the condition in the query separates
+    tenants.
+    """
+    indexed = wanted.metadata, wanted.agent, wanted.thread_id
+    return None if any(indexed) else tenant
+
+
+async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
+    """Return a run, which must exist."""
+    query = select(runs).where(of_run(runs, key))
+    return run_from_row((await connection.execute(query)).mappings().one())
+
+
+async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
+    """Return the journal of a run, in the order of its CallNodes."""
+    query = select(*JOURNAL_COLUMNS).where(of_run(journal, key)).order_by(journal.c.seq)
+    return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
+    """Return the sequence number of a run's last event, or 0 without events.
+
+    An earlier statement of this transaction must have locked the run's row. If a statement itself
+    waits for the lock, it does not see the events that were committed during the wait.
+    """
+    last = select(func.max(events.c.seq)).where(of_run(events, key))
+    return await connection.scalar(last) or 0
+
+
+async def streamed_in(
+    connection: AsyncConnection, key: RunKey
+) -> dict[tuple[str | None, str], Any]:
+    """Return the answers whose streaming was not finished, by step ID and event type.
+
+    Each value holds the number of the agent's turn and the text streamed so far.
+    """
+    found: dict[tuple[str | None, str], tuple[int, str]] = {}
+    asked = {"tenant": key.tenant, "run_id": key.run_id}
+    for row in await connection.exec_driver_sql(STREAMED, asked):
+        of = row.step_id, CONTENT_CHUNK
+        _, before = found.get(of, (0, ""))
+        found[of] = row.turn, before[: row.offset] + row.content
+    return found
+
+
+async def begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRecord, ...]:
+    """Return the last LLM and tool calls that have taken effect, or may have.
+
+    A call journaled as created has passed its barrier or is about to. The run's row is locked
+    during this query, so the number of calls is limited.
+    """
+    last = (
+        select(*JOURNAL_COLUMNS)
+        .where(of_run(journal, key), journal.c.node["kind"].astext.in_(("llm", "tool")))
+        .order_by(journal.c.seq.desc())
+        .limit(MAX_RECEIPT_CALLS)
+    )
+    rows = (await connection.execute(last)).mappings().all()
+    return tuple(call_from_row(row) for row in reversed(rows))
+
+
+async def once_keys_of(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
+    """Return the keys of the once-only events of a run."""
+    key_of = events.c.step_id, events.c.type, events.c.once_key
+    keyed = select(*key_of).where(of_run(events, key), events.c.once_key.is_not(None))
+    return frozenset(whole_once(*row) for row in await connection.execute(keyed))
