@@ -3,11 +3,9 @@
 Prices, labels and candles are decided before, so that the drawing process only draws.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from typing import Any
 
 from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.tools.dates.calculation import MONTHS
@@ -85,13 +83,6 @@ class Picture:
             raise ValueError("the picture is too small or too large")
         if not self.days or any(len(line.values) != len(self.days) for line in self.series):
             raise ValueError("every series needs one value for each day")
-
-    @classmethod
-    def read(cls, read: Mapping[str, Any]) -> "Picture":
-        """Restore a chart description from the JSON form of its ``asdict``."""
-        lines = tuple(Series(one["name"], tuple(one["values"])) for one in read["series"])
-        kind, form, days = Kind(read["kind"]), Format(read["format"]), tuple(read["days"])
-        return cls(**{**read, "kind": kind, "format": form, "days": days, "series": lines})
 
 
 def short_date(ordinal: int) -> str:

@@ -151,7 +151,7 @@ async def test_the_process_knows_no_secret_has_little_memory_and_leaves_nothing(
 async def test_the_process_ends_when_its_parent_is_gone() -> None:
     """A killed parent closes the input of the process, which then exits."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", WORKER, "60"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        *(sys.executable, "-m", WORKER), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     async with asyncio.timeout(150):
         written, _ = await process.communicate(b"")
