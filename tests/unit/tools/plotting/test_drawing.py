@@ -17,8 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker_cases.tools.plotting.drawing import DRAWN, CapExceededError, apart, drawn
-from caseworker_cases.tools.plotting.frame import COLOURS, PAPER, framed, plain
+from caseworker_cases.tools.plotting.drawing import (
+    COLOURS,
+    DRAWN,
+    PAPER,
+    CapExceededError,
+    apart,
+    drawn,
+    framed,
+    plain,
+)
 from caseworker_cases.tools.plotting.picture import (
     MAX_POINTS,
     Format,
