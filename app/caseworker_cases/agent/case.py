@@ -102,11 +102,7 @@ class CaseDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A question with the settings for answering it.
-
-    Raises:
-        CaseDataError: the question is empty, the time has no offset, or the time zone is unknown.
-    """
+    """A question with the settings for answering it."""
 
     question: str
     timezone: str
@@ -126,36 +122,16 @@ class Case:
     case."""
     second_plan: SecondPlan
 
-    def __post_init__(self) -> None:
-        if not self.question:
-            raise CaseDataError("input: String should have at least 1 character")
-        if self.now.tzinfo is None:
-            raise CaseDataError("now must have an offset.")
-        if not _is_zone(self.timezone):
-            raise CaseDataError("timezone must be an IANA name such as Europe/Berlin.")
-
-    @property
-    def zone(self) -> ZoneInfo:
-        """The case's time zone."""
-        return ZoneInfo(self.timezone)
-
     def local_now(self) -> datetime:
         """Return ``now`` in the case's time zone."""
-        return self.now.astimezone(self.zone)
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (KeyError, OSError, ValueError):
-        return False
-    return True
+        return self.now.astimezone(ZoneInfo(self.timezone))
 
 
 def _zone(value: str) -> str:
-    if not _is_zone(value):
-        raise refusal("This must be an IANA time zone, such as Europe/Paris or UTC.")
-    return value
+    try:
+        return ZoneInfo(value).key
+    except (KeyError, OSError, ValueError):
+        raise refusal("This must be an IANA time zone, such as Europe/Paris or UTC.") from None
 
 
 def _instant(value: str) -> str:
@@ -232,8 +208,11 @@ class CaseData(StepData):
             CaseDataError: the question is empty.
         """
         limits = {} if self.act is None else self.act.model_dump(exclude_none=True)
+        question = self.input.render(inputs)
+        if not question:
+            raise CaseDataError("input: String should have at least 1 character")
         return Case(
-            question=self.input.render(inputs),
+            question=question,
             timezone=self.timezone or facts.timezone or defaults.timezone,
             now=facts.now if self.now is None else datetime.fromisoformat(self.now),
             expected_tools=tuple(self.expected_tools or ()),
