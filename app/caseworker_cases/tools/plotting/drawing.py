@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 
 from caseworker_cases.tools.dates.calculation import MONTHS
-from caseworker_cases.tools.plotting.picture import (
+from caseworker_cases.tools.plotting.composing import (
     PIXELS_PER_INCH,
     Format,
     Kind,

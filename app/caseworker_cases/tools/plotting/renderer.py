@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker_cases.tools.plotting.picture import Picture
+from caseworker_cases.tools.plotting.composing import Picture
 
 TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 120.0

@@ -12,8 +12,8 @@ import resource
 import sys
 from contextlib import suppress
 
+from caseworker_cases.tools.plotting.composing import Picture
 from caseworker_cases.tools.plotting.drawing import CapExceededError, drawn
-from caseworker_cases.tools.plotting.picture import Picture
 
 MAX_MEMORY_BYTES = 1 << 30
 """Limit for the process's address space, in bytes. The libraries alone map about half of it."""

@@ -18,7 +18,7 @@ from caseworker_cases.tools.analysis.metrics import (
     simple_returns,
 )
 from caseworker_cases.tools.analysis.observations import Observations, common
-from caseworker_cases.tools.analysis.results import rounded
+from caseworker_cases.tools.numeric_analysis import rounded
 
 PRICES = st.lists(st.floats(0.01, 1e6), min_size=4, max_size=40)
 OPTIONS = Options(window=20, periods_per_year=252)

@@ -17,6 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.plotting.composing import (
+    MAX_POINTS,
+    Format,
+    Kind,
+    Picture,
+    Series,
+    short_date,
+)
 from caseworker_cases.tools.plotting.drawing import (
     COLOURS,
     DRAWN,
@@ -26,14 +34,6 @@ from caseworker_cases.tools.plotting.drawing import (
     drawn,
     framed,
     plain,
-)
-from caseworker_cases.tools.plotting.picture import (
-    MAX_POINTS,
-    Format,
-    Kind,
-    Picture,
-    Series,
-    short_date,
 )
 from tests.unit.tools.plotting.pictures import CANDLES, COMPARISON, EVERY_KIND, LINE
 

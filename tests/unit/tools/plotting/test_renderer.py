@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.plotting.composing import Format
 from caseworker_cases.tools.plotting.drawing import drawn
-from caseworker_cases.tools.plotting.picture import Format
 from caseworker_cases.tools.plotting.renderer import WORKER, Renderer
 from caseworker_cases.tools.plotting.worker import MAX_MEMORY_BYTES
 from tests.unit.tools.plotting.pictures import CANDLES, LINE
