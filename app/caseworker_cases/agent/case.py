@@ -8,10 +8,10 @@ escalates to the big tier.
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.engine.context import Outputs
@@ -19,8 +19,6 @@ from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.reading import StepData, TextField, refusal
 from caseworker.nodes.templates import TextTemplate
 from caseworker.nodes.toolset import ToolName
-
-Choice = TypeVar("Choice", bound=StrEnum)
 
 SecondPlan = Literal["auto", "off"]
 """When to double-check a model's plan. With ``auto``, a second plan is requested and compared if
@@ -144,16 +142,6 @@ def _instant(value: str) -> str:
     return value
 
 
-def _choice(kind: type[Choice]) -> BeforeValidator:
-    def read(value: Any) -> Choice | None:
-        try:
-            return None if value is None else kind(value)
-        except ValueError:
-            raise refusal(f"This must be one of: {', '.join(kind)}.") from None
-
-    return BeforeValidator(read)
-
-
 _DEFAULT_INPUT = "${default}"
 
 _Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
@@ -166,7 +154,7 @@ class ActData(StepData):
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1)] | None = None
     no_progress_patience: _Count | None = None
     min_improvement: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    escalate_when: Annotated[EscalateWhen | None, _choice(EscalateWhen)] = None
+    escalate_when: Annotated[EscalateWhen | None, Field(strict=False)] = None
 
 
 class CaseData(StepData):
@@ -185,7 +173,7 @@ class CaseData(StepData):
     gold_answer: str | None = None
     """The correct answer, used only by the verifier: no model ever sees it. Null if it is not
     known."""
-    mode: Annotated[Mode | None, _choice(Mode)] = None
+    mode: Annotated[Mode | None, Field(strict=False)] = None
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     timezone: Annotated[str, AfterValidator(_zone)] | None = None
     """IANA name of the time zone for dates without a zone and for "today". Default: the run's time

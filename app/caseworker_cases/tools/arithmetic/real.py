@@ -11,7 +11,7 @@ import decimal
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from decimal import Decimal
+from decimal import Decimal, DivisionByZero, InvalidOperation, Overflow, Underflow
 from fractions import Fraction
 
 from caseworker.tools.ports import ToolRefusedError
@@ -39,12 +39,7 @@ CONTEXT = decimal.Context(
     rounding=decimal.ROUND_HALF_EVEN,
     Emin=-MAX_DIGITS,
     Emax=MAX_DIGITS - 1,
-    traps=[
-        decimal.DivisionByZero,
-        decimal.InvalidOperation,
-        decimal.Overflow,
-        decimal.Underflow,
-    ],
+    traps=[DivisionByZero, InvalidOperation, Overflow, Underflow],
 )
 """The context of inexact operations; overflow and underflow raise errors."""
 
@@ -151,9 +146,9 @@ def guard(operation: Callable[..., Decimal], *operands: Real) -> Decimal:
     """Apply ``operation`` to the rounded operands; convert decimal signals to errors."""
     try:
         return operation(*map(rounded, operands))
-    except decimal.Overflow:
+    except Overflow:
         raise too_large(f"the result has more than {MAX_DIGITS} digits") from None
-    except decimal.Underflow:
+    except Underflow:
         raise too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
     except decimal.DecimalException:
         raise undefined("the operation has no real result") from None
