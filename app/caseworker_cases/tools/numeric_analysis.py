@@ -52,15 +52,8 @@ def found_in(words: str, finding: Finding, *series: Observations) -> ToolResult:
 
     The result includes the series' names, the formula and the source.
     """
-    result: ToolResult = {
-        "value": finding.value,
-        "unit": finding.unit,
-        "of": " and ".join(observed.name for observed in series),
-        "words": words,
-        "formula": finding.formula,
-        **finding.details,
-    }
-    return _with_origin(result, series)
+    of = " and ".join(observed.name for observed in series)
+    return _with_origin({**finding, "of": of, "words": words}, series)
 
 
 def ranked(metric: Metric, options: Options, first: str, *series: Observations) -> ToolResult:
@@ -70,22 +63,22 @@ def ranked(metric: Metric, options: Options, first: str, *series: Observations) 
     lowest value. ``series`` are prices of different symbols on the same days.
     """
     found = [(observed.symbol, metric.compute(observed, options)) for observed in series]
-    units = sorted({one.unit for _, one in found})
+    units = sorted({one["unit"] for _, one in found})
     if len(units) > 1:
         message = f"These figures are in {' and '.join(units)} and cannot be compared."
         raise ToolRefusedError(message, code="undefined")
-    order = sorted(found, key=lambda pair: pair[1].value, reverse=first == HIGHEST)
+    order = sorted(found, key=lambda pair: pair[1]["value"], reverse=first == HIGHEST)
     (winner, best), (second, next_best) = order[:2]
-    if best.value == next_best.value:
+    if best["value"] == next_best["value"]:
         message = f"{winner} and {second} have the same {metric.words}: neither comes first."
         raise ToolRefusedError(message, code="undefined")
     result: ToolResult = {
         "value": winner,  # the answer to "which stock" is its symbol alone
         "text": winner,
         "which": first,
-        "ranking": [{"symbol": symbol, "value": one.value} for symbol, one in order],
+        "ranking": [{"symbol": symbol, "value": one["value"]} for symbol, one in order],
         "unit": units[0],
-        "formula": best.formula,
+        "formula": best["formula"],
     }
     return _with_origin(result, series)
 

@@ -43,14 +43,6 @@ class Inputs:
     now: datetime
     """Current time, timezone-aware. Today is its date in ``zone``."""
 
-    def has(self, name: str) -> bool:
-        """Return whether the argument was given."""
-        return name in self.args
-
-    def number(self, name: str) -> int:
-        """Return an integer argument, which JSON may write as 2 or as 2.0."""
-        return int(self.args[name])
-
     def weekday(self) -> int:
         """Return the weekday argument as a number from 0 (Monday) to 6 (Sunday)."""
         return WEEKDAYS.index(self.args["weekday"])
@@ -186,7 +178,7 @@ def _moment(moment: datetime, zone: ZoneInfo) -> ToolResult:
 
 
 def _shift(inputs: Inputs, sign: int) -> ToolResult:
-    amount = sign * inputs.number("amount")
+    amount = sign * int(inputs.args["amount"])
     unit = inputs.args["unit"]
     if unit not in CLOCK_UNITS:
         return _day(calculation.shifted(inputs.day(), amount, inputs.unit()))
@@ -199,10 +191,10 @@ def _shift(inputs: Inputs, sign: int) -> ToolResult:
 
 def _weekday(inputs: Inputs) -> ToolResult:
     day = inputs.day()
-    if inputs.has("amount") != inputs.has("unit"):
+    if ("amount" in inputs.args) != ("unit" in inputs.args):
         raise ToolRefusedError("operation weekday takes amount and unit together, or neither")
-    if inputs.has("amount"):
-        day = calculation.shifted(day, inputs.number("amount"), inputs.unit())
+    if "amount" in inputs.args:
+        day = calculation.shifted(day, int(inputs.args["amount"]), inputs.unit())
     # The answer to "which weekday" is only its name; the full date is a separate field.
     name = weekday_name(day)
     return {"value": name, "text": name, "iso": day.isoformat(), "date": in_words(day)}
@@ -219,10 +211,10 @@ def _difference(inputs: Inputs) -> ToolResult:
 
 def _until(inputs: Inputs) -> ToolResult:
     """Count like ``difference``, with a minus sign and ``ago`` if the end is before the start."""
-    if not inputs.has("date") and not inputs.has("end_date"):
+    if inputs.args.keys().isdisjoint({"date", "end_date"}):
         raise ToolRefusedError("operation until needs date, end_date or both")
     start, end = (
-        inputs.day(name) if inputs.has(name) else inputs.today() for name in ("date", "end_date")
+        inputs.day(name) if name in inputs.args else inputs.today() for name in ("date", "end_date")
     )
     result = _distance(min(start, end), max(start, end), inputs)
     if end < start:
@@ -257,7 +249,7 @@ def _elapsed(inputs: Inputs) -> ToolResult:
 
     A day is 24 hours, so a day on which clocks go forward counts as 23 hours.
     """
-    there = inputs.in_zone("to_timezone") if inputs.has("to_timezone") else inputs
+    there = inputs.in_zone("to_timezone") if "to_timezone" in inputs.args else inputs
     one, other = inputs.moment(), there.moment("end_date")
     seconds = Fraction(abs(in_utc(other) - in_utc(one)) // _MICROSECOND, 1_000_000)
     unit = inputs.args.get("unit", "hours")
@@ -295,35 +287,36 @@ def _count_business_days(inputs: Inputs) -> ToolResult:
 
 
 def _days_in_year(inputs: Inputs) -> ToolResult:
-    year = inputs.number("year")
+    year = int(inputs.args["year"])
     days = 366 if calendar.isleap(year) else 365
     return {"value": str(days), "text": f"{year} has {days} days"}
 
 
 def _leap_year(inputs: Inputs) -> ToolResult:
-    year = inputs.number("year")
+    year = int(inputs.args["year"])
     leap = calendar.isleap(year)
     answer = "yes" if leap else "no"
     return {"value": answer, "text": answer, "year": year, "leap_year": leap}
 
 
 def _days_in_month(inputs: Inputs) -> ToolResult:
-    year, month = inputs.number("year"), inputs.number("month")
+    year, month = int(inputs.args["year"]), int(inputs.args["month"])
     days = calculation.days_in_month(year, month)
     return {"value": str(days), "text": f"{MONTHS[month - 1]} {year} has {days} days"}
 
 
 def _end_of_month(inputs: Inputs) -> ToolResult:
-    if inputs.has("date") == inputs.has("year") or inputs.has("year") != inputs.has("month"):
+    given = inputs.args.keys() & {"date", "year", "month"}
+    if given not in ({"date"}, {"year", "month"}):
         raise ToolRefusedError("operation end_of_month needs either date, or year and month")
-    if inputs.has("date"):
+    if given == {"date"}:
         day = inputs.day()
         return _day(calculation.end_of_month(day.year, day.month))
-    return _day(calculation.end_of_month(inputs.number("year"), inputs.number("month")))
+    return _day(calculation.end_of_month(int(inputs.args["year"]), int(inputs.args["month"])))
 
 
 def _nth_weekday(inputs: Inputs) -> ToolResult:
-    year, month, nth = (inputs.number(name) for name in ("year", "month", "nth"))
+    year, month, nth = (int(inputs.args[name]) for name in ("year", "month", "nth"))
     return _day(calculation.nth_weekday(year, month, inputs.weekday(), nth))
 
 
