@@ -41,7 +41,7 @@ OF_NO_TENANT = {
 Opened = tuple[asyncio.Runner, Tenants, psycopg.Connection[Any]]
 Told = Sequence[tuple[bool, Request]]
 IDS_AND_TIMES_BYTES = 32
-"""The most by which generated IDs and times change the space of what a tenant stores."""
+"""Maximum difference, in bytes, that generated IDs and times make to the size of stored data."""
 
 
 @pytest.fixture(scope="module")

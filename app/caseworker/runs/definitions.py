@@ -1,4 +1,4 @@
-"""Registration of graphs and agents, and conversion of either to the graph of a run.
+"""Registers graphs and agents, and converts a definition to the graph that a run executes.
 
 An agent is executed as a graph with one step.
 
@@ -291,7 +291,7 @@ def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None
 
 
 def at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
-    """Return the problems with their places relative to the definition instead of the graph.
+    """Return the problems with places relative to the definition instead of its graph.
 
     An agent is executed as a step of a graph, so the places of its problems have a prefix there.
     """

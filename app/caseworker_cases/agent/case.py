@@ -116,8 +116,7 @@ class Case:
     seed: int | None = None
     act: ActLimits
     pass_metric: float
-    """Fraction of the verifier's applicable checks that must pass. An answer is required in any
-    case."""
+    """Fraction of the verifier's applicable checks that must pass. An answer is always required."""
     second_plan: SecondPlan
 
     def local_now(self) -> datetime:

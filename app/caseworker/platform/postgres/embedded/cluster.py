@@ -1,7 +1,7 @@
 """Create, configure, start and stop one PostgreSQL cluster on disk.
 
-This module does not know which processes share the cluster. `server` does, and makes every call
-here under its lock.
+This module does not know which processes share the cluster. The module `server` does, and calls
+this one only under its lock.
 """
 
 import hashlib
