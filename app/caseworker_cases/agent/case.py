@@ -8,10 +8,10 @@ escalates to the big tier.
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.engine.context import Outputs
@@ -20,8 +20,6 @@ from caseworker.nodes.reading import StepData, TextField
 from caseworker.nodes.templates import TextTemplate
 from caseworker.nodes.toolset import ToolName
 from caseworker.platform.validation import refusal
-
-Choice = TypeVar("Choice", bound=StrEnum)
 
 SecondPlan = Literal["auto", "off"]
 """When to double-check a model's plan. With ``auto``, a second plan is requested and compared if
@@ -103,11 +101,7 @@ class CaseDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A question with the settings for answering it.
-
-    Raises:
-        CaseDataError: the question is empty, the time has no offset, or the time zone is unknown.
-    """
+    """A question with the settings for answering it."""
 
     question: str
     timezone: str
@@ -126,36 +120,16 @@ class Case:
     """Fraction of the verifier's applicable checks that must pass. An answer is always required."""
     second_plan: SecondPlan
 
-    def __post_init__(self) -> None:
-        if not self.question:
-            raise CaseDataError("input: String should have at least 1 character")
-        if self.now.tzinfo is None:
-            raise CaseDataError("now must have an offset.")
-        if not _is_zone(self.timezone):
-            raise CaseDataError("timezone must be an IANA name such as Europe/Berlin.")
-
-    @property
-    def zone(self) -> ZoneInfo:
-        """The case's time zone."""
-        return ZoneInfo(self.timezone)
-
     def local_now(self) -> datetime:
         """Return ``now`` in the case's time zone."""
-        return self.now.astimezone(self.zone)
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (KeyError, OSError, ValueError):
-        return False
-    return True
+        return self.now.astimezone(ZoneInfo(self.timezone))
 
 
 def _zone(value: str) -> str:
-    if not _is_zone(value):
-        raise refusal("This must be an IANA time zone, such as Europe/Paris or UTC.")
-    return value
+    try:
+        return ZoneInfo(value).key
+    except (KeyError, OSError, ValueError):
+        raise refusal("This must be an IANA time zone, such as Europe/Paris or UTC.") from None
 
 
 def _instant(value: str) -> str:
@@ -166,16 +140,6 @@ def _instant(value: str) -> str:
     if zone is None:
         raise refusal("This must be an instant with its offset, such as 2025-09-08T12:00:00Z.")
     return value
-
-
-def _choice(kind: type[Choice]) -> BeforeValidator:
-    def read(value: Any) -> Choice | None:
-        try:
-            return None if value is None else kind(value)
-        except ValueError:
-            raise refusal(f"This must be one of: {', '.join(kind)}.") from None
-
-    return BeforeValidator(read)
 
 
 _DEFAULT_INPUT = "${default}"
@@ -190,7 +154,7 @@ class ActData(StepData):
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1)] | None = None
     no_progress_patience: _Count | None = None
     min_improvement: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    escalate_when: Annotated[EscalateWhen | None, _choice(EscalateWhen)] = None
+    escalate_when: Annotated[EscalateWhen | None, Field(strict=False)] = None
 
 
 class CaseData(StepData):
@@ -209,7 +173,7 @@ class CaseData(StepData):
     gold_answer: str | None = None
     """The correct answer, used only by the verifier: no model ever sees it. Null if it is not
     known."""
-    mode: Annotated[Mode | None, _choice(Mode)] = None
+    mode: Annotated[Mode | None, Field(strict=False)] = None
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     timezone: Annotated[str, AfterValidator(_zone)] | None = None
     """IANA name of the time zone for dates without a zone and for "today". Default: the run's time
@@ -232,8 +196,11 @@ class CaseData(StepData):
             CaseDataError: the question is empty.
         """
         limits = {} if self.act is None else self.act.model_dump(exclude_none=True)
+        question = self.input.render(inputs)
+        if not question:
+            raise CaseDataError("input: String should have at least 1 character")
         return Case(
-            question=self.input.render(inputs),
+            question=question,
             timezone=self.timezone or facts.timezone or defaults.timezone,
             now=facts.now if self.now is None else datetime.fromisoformat(self.now),
             expected_tools=tuple(self.expected_tools or ()),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
@@ -106,7 +107,10 @@ class CaseNode:
             context = replace(context, scope=scope)
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
-        again, same = self._recomputation, Comparison(self._dates, work.case.zone).same
+        again, same = (
+            self._recomputation,
+            Comparison(self._dates, ZoneInfo(work.case.timezone)).same,
+        )
         planner = Planner(work)
         operation = OperationCheck(work, planner, again.again, same, self._reading)
         verification = Verification(work, again, same, operation)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.models.forms import NO_CHARACTER, StatedSchema
+from caseworker.models.forms import StatedSchema, storable_json
 from caseworker.tools.functions import PlannerFunction, closed, texts_in
 from caseworker.tools.ports import ToolResult
 from caseworker_cases.agent.evidence import Action, finding
@@ -169,6 +169,8 @@ def _json_in(reply: str) -> Any:
             parse_constant=_finite,
             parse_float=_finite,
         )
+        if _depth(value) > MAX_DEPTH:
+            raise PlanSchemaError("The arguments are nested too deeply.")
     except PlanSchemaError:
         raise
     except (ValueError, RecursionError):
@@ -176,7 +178,8 @@ def _json_in(reply: str) -> Any:
             "The reply is not JSON: reply with one JSON object alone, without prose and without "
             "a code fence."
         ) from None
-    _require_storable([value], 0)
+    if storable_json(value) != value:
+        raise PlanSchemaError("A text holds a character that is none.")
     return value
 
 
@@ -197,19 +200,11 @@ def _finite(written: str) -> float:
     return number
 
 
-def _require_storable(values: Iterable[Any], depth: int) -> None:
-    """Reject values that cannot be stored: NUL, lone surrogates, deep nesting."""
-    if depth > MAX_DEPTH:
-        raise PlanSchemaError("The arguments are nested too deeply.")
-    for value in values:
-        if isinstance(value, str):
-            if NO_CHARACTER.search(value):
-                raise PlanSchemaError("A text holds a character that is none.")
-        elif isinstance(value, dict):
-            _require_storable(value, depth)  # its keys
-            _require_storable(value.values(), depth + 1)
-        elif isinstance(value, list):
-            _require_storable(value, depth + 1)
+def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def require_earlier(args: Mapping[str, Any], number: int) -> None:

@@ -3,10 +3,11 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from caseworker.core.budget.budget import Amount, Dimension
@@ -53,38 +54,12 @@ class ModelName:
 
 @dataclass(slots=True)
 class TierUsage:
-    """The usage of one tier. Costs are in US dollars."""
+    """The usage of one tier."""
 
     calls: int = 0
     """Number of logical calls, including reprompts and failed calls."""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_cached: int = 0
-    """Number of input tokens, included in ``tokens_in``, that the provider read from its cache."""
-    tokens_reasoning: int = 0
-    """Number of output tokens, included in ``tokens_out``, that models spent on reasoning."""
-    cost_usd: Decimal | None = Decimal(0)
-    """Total cost in US dollars; None if the price of any call is unknown."""
-    tokens_estimated: int = 0
-    """Number of tokens that are estimates because the provider sent no counts."""
-    cost_usd_estimated: Decimal = Decimal(0)
-    answers: Counter[ModelName] = field(default_factory=Counter)
-    """Number of answers from each model, in the order of their first answers."""
-
-    def add(self, completion: Completion) -> None:
-        """Add an answer with its tokens and cost to the usage."""
-        self.calls += 1
-        for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"):
-            setattr(self, name, getattr(self, name) + getattr(completion, name))
-        self.cost_usd = _sum((self.cost_usd, completion.cost_usd))
-        self.tokens_estimated += completion.tokens_estimated
-        self.cost_usd_estimated += completion.cost_usd_estimated
-        self.answers[ModelName(completion.provider, completion.model)] += 1
-
-    @property
-    def tokens(self) -> int:
-        """Total number of input and output tokens."""
-        return self.tokens_in + self.tokens_out
+    answers: list[Completion] = field(default_factory=list)
+    """The answers of the tier's models, with their tokens and costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +113,10 @@ class CaseState:
         """The best answer so far: composed from the evidence, or else the model's final answer."""
         answer = compose(self.evidence)
         return self.wrapped_up if answer is None else answer.text
+
+    def answers(self) -> Iterator[Completion]:
+        """Yield the answers of all models."""
+        return chain.from_iterable(used.answers for used in self.usage.values())
 
     @property
     def path(self) -> str:
@@ -203,8 +182,8 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
             "tool_calls": state.tool_calls,
             "act_steps": state.act_steps,
             "tokens": {
-                **{tier.value: token_usage(used) for tier, used in state.usage.items()},
-                "total": token_usage(*state.usage.values()),
+                **{tier.value: token_usage(*used.answers) for tier, used in state.usage.items()},
+                "total": token_usage(*state.answers()),
             },
         },
         "models": {
@@ -212,7 +191,9 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
                 **named.to_json(),
                 "used": [
                     {**model.to_json(), "calls": calls}
-                    for model, calls in state.usage[tier].answers.items()
+                    for model, calls in Counter(
+                        ModelName(each.provider, each.model) for each in state.usage[tier].answers
+                    ).items()
                 ],
             }
             for tier, named in state.models.items()
@@ -221,27 +202,30 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
     return result if answer is None else {"answer": answer, **result}
 
 
-def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:
-    """Return the sum of costs, or None if one of them is unknown."""
-    found = list(costs)
-    known = [cost for cost in found if cost is not None]
-    return sum(known, Decimal(0)) if len(known) == len(found) else None
+def _cost(answers: Iterable[Completion]) -> Decimal | None:
+    """Return the total cost in US dollars, or None if the price of any call is unknown."""
+    total = Decimal(0)
+    for each in answers:
+        if each.cost_usd is None:
+            return None
+        total += each.cost_usd
+    return total
 
 
-def token_usage(*used: TierUsage | Completion) -> dict[str, int | float | None]:
+def token_usage(*answers: Completion) -> dict[str, int | float | None]:
     """Return the total tokens and cost as JSON in the format of results and logs.
 
     ``cost_usd`` is None if the price of any call is unknown.
     """
-    cost_usd = _sum(each.cost_usd for each in used)
+    cost_usd = _cost(answers)
     return {
-        "input": sum(each.tokens_in for each in used),
-        "output": sum(each.tokens_out for each in used),
-        "cached_input": sum(each.tokens_cached for each in used),
-        "reasoning": sum(each.tokens_reasoning for each in used),
+        "input": sum(each.tokens_in for each in answers),
+        "output": sum(each.tokens_out for each in answers),
+        "cached_input": sum(each.tokens_cached for each in answers),
+        "reasoning": sum(each.tokens_reasoning for each in answers),
         "cost_usd": None if cost_usd is None else float(cost_usd),
-        "estimated": sum(each.tokens_estimated for each in used),
-        "cost_usd_estimated": float(sum(each.cost_usd_estimated for each in used)),
+        "estimated": sum(each.tokens_estimated for each in answers),
+        "cost_usd_estimated": float(sum(each.cost_usd_estimated for each in answers)),
     }
 
 
@@ -302,13 +286,13 @@ class CaseWork:
 
         A cost limit without any cost so far is not exhausted, because models may be free.
         """
-        usage = self.state.usage.values()
+        state = self.state
         used: dict[Dimension, Amount] = {
-            Dimension.LLM_CALLS: sum(tier.calls for tier in usage),
-            Dimension.TOOL_CALLS: self.state.tool_calls,
-            Dimension.TOKENS: sum(tier.tokens for tier in usage),
+            Dimension.LLM_CALLS: sum(tier.calls for tier in state.usage.values()),
+            Dimension.TOOL_CALLS: state.tool_calls,
+            Dimension.TOKENS: sum(each.tokens_in + each.tokens_out for each in state.answers()),
         }
-        if cost := _sum(tier.cost_usd for tier in usage):
+        if cost := _cost(state.answers()):
             used[Dimension.COST_USD] = cost
         limits = self.limits
         reached = (name for name, amount in used.items() if amount >= limits.get(name, math.inf))
@@ -341,13 +325,12 @@ class CaseWork:
                 json_schema=json_schema,
                 seed=self.case.seed,
             )
-        except CallFailedError:
-            usage.calls += 1
+        except BaseException as error:
+            failed = isinstance(error, CallFailedError)
+            usage.calls += failed or scope.usage.of(dimension) > charged
             raise
-        except BaseException:
-            usage.calls += scope.usage.of(dimension) > charged
-            raise
-        usage.add(completion)
+        usage.calls += 1
+        usage.answers.append(completion)
         step_type = "wrap_up" if name == "wrap_up" else "plan"
         self.log_failures(step_type, *completion.failed, completion.node_id)
         return completion

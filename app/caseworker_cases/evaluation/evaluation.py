@@ -152,43 +152,24 @@ async def evaluate(
     version = await service.service_version()
     plan = plan.for_models(await service.list_models())
     plan.folder.prepare()
-    record = _Record(plan, version, progress)
-    runner = Runner(service, plan.run, evaluation_id=plan.evaluation_id)
-    try:
-        await runner.run(plan.dataset.cases, record.add)
-    except asyncio.CancelledError:
-        record.conclude(interrupted=True)
-        raise
-    return record.conclude()
+    results: list[Result] = []
+    began, clock = datetime.now(UTC), time.monotonic()
 
-
-class _Record:
-    """The results of an evaluation so far."""
-
-    def __init__(self, plan: EvaluationPlan, version: str, progress: Progress) -> None:
-        self._plan = plan
-        self._version = version
-        self._progress = progress
-        self._results: list[Result] = []
-        self._began, self._clock = datetime.now(UTC), time.monotonic()
-
-    def add(self, trial: Trial) -> None:
-        """Judge a finished trial, append its trace to the output, and report progress."""
+    def add(trial: Trial) -> None:
         result = result_of(trial)
-        self._plan.folder.add(trial, result)
-        self._results.append(result)
-        self._progress(len(self._plan.dataset.cases) * self._plan.run.repeat)
+        plan.folder.add(trial, result)
+        results.append(result)
+        progress(len(plan.dataset.cases) * plan.run.repeat)
 
-    def conclude(self, *, interrupted: bool = False) -> Evaluation:
+    def conclude(*, interrupted: bool) -> Evaluation:
         """Write the results in data set order; check the targets unless interrupted."""
-        plan = self._plan
         places = {case.id: place for place, case in enumerate(plan.dataset.cases)}
-        results = sorted(self._results, key=lambda each: (places[each.case.id], each.repeat))
+        results.sort(key=lambda each: (places[each.case.id], each.repeat))
         about = {
             "id": plan.evaluation_id,
-            "started_at": self._began.isoformat(timespec="milliseconds"),
-            "duration_seconds": round(time.monotonic() - self._clock, 3),
-            "service_version": self._version,
+            "started_at": began.isoformat(timespec="milliseconds"),
+            "duration_seconds": round(time.monotonic() - clock, 3),
+            "service_version": version,
             **plan.conditions,
             "concurrency": plan.run.concurrency,
             "interrupted": interrupted,
@@ -199,6 +180,15 @@ class _Record:
         plan.folder.finish(metrics, report_of(metrics, results, misses, earlier))
         log_warnings(misses, plan.evaluation_id)
         return Evaluation(metrics, misses)
+
+    try:
+        await Runner(service, plan.run, evaluation_id=plan.evaluation_id).run(
+            plan.dataset.cases, add
+        )
+    except asyncio.CancelledError:
+        conclude(interrupted=True)
+        raise
+    return conclude(interrupted=False)
 
 
 def _records(trial: Trial, result: Result) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
+from caseworker_cases.tools.arithmetic.functions import FUNCTIONS
+from caseworker_cases.tools.dates.calculation import MONTHS
+
 _CHOICES: Final = """
 operator: + = plus; - = minus; * = times, multiplied by, x; / = divided by; % = mod;\
  ^ = to the power of; ^2 = squared; ^3 = cubed
@@ -49,15 +52,7 @@ metric: total_return = total return, return; max_drawdown = maximum drawdown, ma
  worst_day = worst daily return, worst day
 """
 """Word placeholders: each value with the words for it."""
-_MONTHS: Final = (
-    *("January", "February", "March", "April", "May", "June", "July", "August"),
-    *("September", "October", "November", "December"),
-)
 _SMALL: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_FUNCTIONS: Final = (
-    "abs|cbrt|ceil|exp|factorial|floor|gcd|lcm|ln|log|log10|max|mean|median|min|mod|product|root"
-    "|round|sqrt|sum"
-)
 
 
 class NotThisPlaceError(ValueError):
@@ -104,14 +99,14 @@ _OPERATORS, _COMPANIES = _WORDS.pop("operator"), _WORDS.pop("company")
 _DIGITS = r"(?>\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
 _NUMBER = rf"(?>[-+]?(?:{_DIGITS}(?:\.\d++)?+|\.\d++))"
 _COUNT = rf"(?>{_DIGITS}|{_any('a', 'an', *_SMALL)})"
-_MONTH = "(?>" + "|".join(rf"{name[:3]}(?:{name[3:]}\b|[.]|\b)" for name in _MONTHS) + ")"
+_MONTH = "(?>" + "|".join(rf"{name[:3]}(?:{name[3:]}\b|[.]|\b)" for name in MONTHS) + ")"
 _NAMED_MONTH = re.compile(_named_month("("), re.ASCII | re.IGNORECASE)
 _DATE = (
     rf"(?>(?:{_any(*_WORDS['weekday'])},?+ )?+(?:\d{{4}}-\d\d-\d\d|\d\d?[./]\d\d?[./]\d{{4}}|"
     rf"{_named_month('(?:')})\b|{_any('today', 'tomorrow', 'yesterday')})"
 )
 _EXPRESSION = (
-    rf"(?>(?: ?+(?:[-+*/^%!(),.0-9]|(?<![a-z])(?:(?:{_FUNCTIONS})(?=\()|(?:pi|e)\b)"
+    rf"(?>(?: ?+(?:[-+*/^%!(),.0-9]|(?<![a-z])(?:(?:{'|'.join(FUNCTIONS)})(?=\()|(?:pi|e)\b)"
     rf"|(?<= ){_any(*_OPERATORS)}))++)"
 )
 _DATE_LIKE = re.compile(r"\b(?:\d{4}([-/])\d\d?\1\d\d?|\d\d?([-/.])\d\d?\2\d{4})\b")
@@ -154,7 +149,7 @@ def _count(found: re.Match[str]) -> int:
 
 
 def _month(name: str) -> int:
-    return 1 + [month[:3].lower() for month in _MONTHS].index(name[:3].lower())
+    return 1 + [month[:3].lower() for month in MONTHS].index(name[:3].lower())
 
 
 def _date(text: str) -> str:

@@ -1,12 +1,99 @@
-"""The base class for tools that fetch prices, and the configured price source."""
+"""The base class for tools that fetch prices, with their arguments and the configured source.
 
-from typing import Self
+Invalid arguments and failures raise ``ToolRefusedError``. The message never quotes a source's
+exception, because that may contain an API key.
+"""
 
-from caseworker.tools.arguments import CheckedTool
-from caseworker.tools.ports import ToolSpec
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from types import MappingProxyType
+from typing import Any, Self
+
+from caseworker.tools.arguments import CheckedTool, choice, day, text
+from caseworker.tools.ports import ToolRefusedError, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker_cases.stocks.packaged import PackagedPrices
-from caseworker_cases.stocks.prices import PriceSource, asking
+from caseworker_cases.stocks.prices import UNAVAILABLE, PriceSeries, PriceSource, asking
+
+SYMBOL = text(60, "Ticker such as AAPL, or the company's name such as Apple")
+START = day("First day, YYYY-MM-DD; without it the first day there is")
+END = day("Last day, YYYY-MM-DD, included; without it the last day there is")
+PRICE = choice(("adjusted", "raw"), "adjusted for splits and dividends (default), or raw as traded")
+
+SYMBOLS: Mapping[str, str] = MappingProxyType(
+    {
+        "alphabet": "GOOG",
+        "apple": "AAPL",
+        "apple computer": "AAPL",
+        "facebook": "FB",
+        "google": "GOOG",
+        "international business machines": "IBM",
+        "meta": "FB",
+        "meta platforms": "FB",
+        "microsoft": "MSFT",
+    }
+)
+"""Maps company names, in lowercase without the legal form, to ticker symbols."""
+
+_LEGAL_FORM = re.compile(r"[,.]?\s+(?:inc|incorporated|corp|corporation|co|company|plc|ltd)\.?$")
+_SYMBOL = re.compile(r"[A-Z0-9][A-Z0-9.\-^=]{0,14}")
+
+
+def symbol_of(name: str) -> str:
+    """Return the ticker symbol for a company name or ticker, in any case.
+
+    A name that is not in the table is treated as a symbol, because a source may know it.
+    """
+    words = " ".join(name.lower().removeprefix("$").split())
+    known = SYMBOLS.get(_LEGAL_FORM.sub("", words))
+    if known is not None:
+        return known
+    symbol = words.upper()
+    if not _SYMBOL.fullmatch(symbol):
+        raise ToolRefusedError(
+            "a symbol must be a ticker such as AAPL, or a company's name such as Apple"
+        )
+    return symbol
+
+
+def symbols_of(names: Sequence[str], least: int, most: int) -> list[str]:
+    """Return the ticker symbols for several different companies.
+
+    Raises:
+        ToolRefusedError: there are fewer than ``least`` or more than ``most`` names, or a
+            duplicate.
+    """
+    symbols = [symbol_of(name) for name in names]
+    if len(set(symbols)) != len(symbols):
+        raise ToolRefusedError("'symbols' names a company twice: name it once")
+    if not least <= len(symbols) <= most:
+        wanted = f"{least}" if least == most else f"{least} to {most}"
+        raise ToolRefusedError(f"'symbols' must name {wanted} different companies")
+    return symbols
+
+
+def day_in(text: str) -> date:
+    """Parse a date argument in the form YYYY-MM-DD."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise ToolRefusedError("a date must be written YYYY-MM-DD") from error
+
+
+async def fetched(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> PriceSeries:
+    """Fetch a symbol's prices between the arguments ``start`` and ``end``."""
+    start, end = (day_in(args[name]) if name in args else None for name in ("start", "end"))
+    if start is not None and end is not None and start > end:
+        raise ToolRefusedError(f"'start' ({start}) must not be later than 'end' ({end})")
+    try:
+        return await source.daily(symbol, start, end)
+    except ToolRefusedError:
+        raise
+    except Exception as error:
+        raise ToolRefusedError(
+            "The source of the prices failed: try again later.", code=UNAVAILABLE
+        ) from error
 
 
 def price_source(resources: ToolResources) -> PriceSource:

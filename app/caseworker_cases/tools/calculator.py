@@ -11,21 +11,27 @@ from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-unty
 from caseworker.tools.arguments import CheckedTool, object_of, text
 from caseworker.tools.functions import RESULT_PLACE
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
-from caseworker_cases.tools.arithmetic.functions import CONSTANTS, function_table
+from caseworker_cases.tools.arithmetic import real
+from caseworker_cases.tools.arithmetic.functions import CONSTANTS, FUNCTIONS
 from caseworker_cases.tools.arithmetic.notation import malformed, to_python
-from caseworker_cases.tools.arithmetic.real import (
-    Real,
-    RealArithmetic,
-    decimal_text,
-    negate,
-    too_large,
-)
+from caseworker_cases.tools.arithmetic.real import Real, decimal_text, too_large
 from caseworker_cases.tools.crosschecks import arithmetic
 
 MAX_LENGTH = 1000
 MAX_OPERATIONS_DEEP = 100
 """Maximum nesting depth of operations. Each further term of a sum adds one level."""
 
+_OPERATORS = {
+    ast.Add: real.add,
+    ast.Sub: real.subtract,
+    ast.Mult: real.multiply,
+    ast.Div: real.divide,
+    ast.FloorDiv: real.divide_whole,
+    ast.Mod: real.remainder,
+    ast.Pow: real.power,
+    ast.USub: real.negate,
+    ast.UAdd: lambda value: value,
+}
 _CHARACTERS = f"^([0-9a-zA-Z+*/^%!(), .-]|{RESULT_PLACE})+$"
 """Characters that a planner may write in an expression; stops a small model from endless output."""
 
@@ -72,20 +78,7 @@ class Calculator(CheckedTool):
 
     def __init__(self) -> None:
         super().__init__()
-        arithmetic = RealArithmetic()
-        self._functions = function_table(arithmetic)
-        operators = {
-            ast.Add: arithmetic.add,
-            ast.Sub: arithmetic.subtract,
-            ast.Mult: arithmetic.multiply,
-            ast.Div: arithmetic.divide,
-            ast.FloorDiv: arithmetic.divide_whole,
-            ast.Mod: arithmetic.remainder,
-            ast.Pow: arithmetic.power,
-            ast.USub: negate,
-            ast.UAdd: lambda value: value,
-        }
-        machine = SimpleEval(operators, self._functions, dict(CONSTANTS))
+        machine = SimpleEval(dict(_OPERATORS), dict(FUNCTIONS), dict(CONSTANTS))
         allowed = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
         machine.nodes = {kind: machine.nodes[kind] for kind in allowed}
         machine.nodes[ast.Constant] = lambda node: _written_number(machine.expr, node)
@@ -94,7 +87,7 @@ class Calculator(CheckedTool):
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return the value of ``args["expression"]``."""
-        expression = to_python(args["expression"], functions=self._functions, constants=CONSTANTS)
+        expression = to_python(args["expression"], functions=FUNCTIONS, constants=CONSTANTS)
         value, exact = decimal_text(self._value(expression))
         return {"value": value, "expression": expression, "exact": exact}
 
@@ -111,6 +104,8 @@ class Calculator(CheckedTool):
             value = self._machine.eval(expression, previously_parsed=tree.body)
         except (InvalidExpression, SyntaxError, RecursionError, MemoryError):
             raise malformed("the text is not an expression") from None
+        except TypeError as error:
+            raise malformed("a function takes another number of arguments") from error
         if not isinstance(value, Fraction | Decimal):
             raise malformed("the text is not an expression")
         return value

@@ -8,8 +8,13 @@ from caseworker.tools.arguments import CheckedTool, choice, object_of, text, who
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 from caseworker_cases.tools.crosschecks import dates
 from caseworker_cases.tools.dates.calculation import UNITS, WEEKDAYS
-from caseworker_cases.tools.dates.inputs import Inputs, zone_named
-from caseworker_cases.tools.dates.operations import CLOCK_UNITS, OPERATIONS, perform
+from caseworker_cases.tools.dates.operations import (
+    CLOCK_UNITS,
+    OPERATIONS,
+    Inputs,
+    perform,
+    zone_named,
+)
 from caseworker_cases.tools.dates.reader import MAX_LENGTH, DateReader
 
 MAX_AMOUNT = 4_000_000

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from caseworker.tools.arguments import choice, day, items, object_of, whole
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
-from caseworker_cases.stocks.inputs import END, START, SYMBOL, fetched, symbol_of
-from caseworker_cases.stocks.price_tool import PriceTool
+from caseworker_cases.stocks.price_tool import END, START, SYMBOL, PriceTool, fetched, symbol_of
 from caseworker_cases.stocks.prices import DailyPrice, PriceSeries
 from caseworker_cases.tools.crosschecks import prices
 

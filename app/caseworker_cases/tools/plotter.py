@@ -8,26 +8,33 @@ from caseworker.tools.arguments import choice, items, object_of, text, whole
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, stem_of
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
 from caseworker.tools.resources import ToolResources
-from caseworker_cases.stocks.inputs import END, PRICE, START, SYMBOL, fetched, symbol_of, symbols_of
-from caseworker_cases.stocks.price_tool import PriceTool, price_source
+from caseworker_cases.stocks.price_tool import (
+    END,
+    PRICE,
+    START,
+    SYMBOL,
+    PriceTool,
+    fetched,
+    price_source,
+    symbol_of,
+    symbols_of,
+)
 from caseworker_cases.stocks.prices import PriceSeries, PriceSource
 from caseworker_cases.tools.crosschecks import prices
 from caseworker_cases.tools.plotting.composing import (
-    MAX_TITLE_CHARS,
-    PlotRequest,
-    clean_title,
-    composed,
-)
-from caseworker_cases.tools.plotting.picture import (
     DEFAULT_HEIGHT,
     DEFAULT_WIDTH,
     MAX_HEIGHT,
+    MAX_TITLE_CHARS,
     MAX_WIDTH,
     MIN_HEIGHT,
     MIN_WIDTH,
     Format,
     Kind,
     Picture,
+    PlotRequest,
+    clean_title,
+    composed,
 )
 from caseworker_cases.tools.plotting.renderer import Renderer
 

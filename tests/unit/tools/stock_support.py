@@ -14,7 +14,7 @@ from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, art
 from caseworker.tools.ports import ToolContext
 from caseworker_cases.stocks.packaged import PackagedPrices
 from caseworker_cases.stocks.prices import PriceSeries
-from caseworker_cases.tools.plotting.picture import Picture
+from caseworker_cases.tools.plotting.composing import Picture
 from caseworker_cases.tools.plotting.renderer import Renderer
 
 DATA = Path(caseworker_cases.stocks.__path__[0], "data", "stocks.csv.gz")

@@ -12,7 +12,6 @@ from caseworker.tools.ports import CrossChecked, ToolContext, ToolResult
 from caseworker_cases.stocks.packaged import PackagedPrices
 from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
-from caseworker_cases.tools.crosschecks.dates import date_of, day_number
 from caseworker_cases.tools.data_fetch_stock import DataFetchStock
 from caseworker_cases.tools.numeric_analysis import NumericAnalysis
 from caseworker_cases.tools.plotter import Plotter
@@ -71,15 +70,6 @@ async def test_expressions_agree_with_python_and_wrong_values_do_not(expression:
 async def test_what_floats_cannot_tell_is_left_open(expression: str) -> None:
     """Results too large, at a rounding midpoint, or near an integer quotient are undecided."""
     assert await agrees("calculator", {"expression": expression}) is None
-
-
-@given(st.dates(min_value=date(1, 1, 1)))
-def test_a_day_number_leads_back_to_its_date(day: date) -> None:
-    """A day number converts back to its date and its weekday."""
-    number = day_number((day.year, day.month, day.day))
-
-    assert date_of(number) == (day.year, day.month, day.day)
-    assert number % 7 == day.weekday()
 
 
 _UNITS = st.sampled_from(["days", "weeks", "months", "years", "business_days"])

@@ -27,15 +27,8 @@ class Options:
     periods_per_year: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The value of a metric, with its unit and details."""
-
-    value: float
-    unit: str
-    formula: str
-    details: dict[str, Any]
-    """Additional JSON values. Returns among them are also percentages."""
+Finding = dict[str, Any]
+"""A metric's ``value`` with its ``unit``, its ``formula`` in words, and further JSON values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +74,11 @@ def deepest(values: Sequence[float]) -> tuple[float, int, int]:
 
 
 def _percent(fraction: float, formula: str, **details: Any) -> Finding:
-    return Finding(value=100 * fraction, unit="percent", formula=formula, details=details)
+    return {"value": 100 * fraction, "unit": "percent", "formula": formula, **details}
 
 
 def _level(observed: Observations, value: float, formula: str, **details: Any) -> Finding:
-    return Finding(value=value, unit=observed.unit, formula=formula, details=details)
+    return {"value": value, "unit": observed.unit, "formula": formula, **details}
 
 
 def _total_return(observed: Observations, options: Options) -> Finding:
@@ -229,12 +222,12 @@ def _trend(observed: Observations, options: Options) -> Finding:
         "r_squared": _r_squared(times, observed.values),
         "direction": "rising" if line.slope > 0 else "falling" if line.slope < 0 else "flat",
     }
-    return Finding(
-        value=slope,
-        unit=f"{observed.unit} per {step_name}",
-        formula=f"the slope of the least squares line through the values, per {step_name}",
-        details=details,
-    )
+    return {
+        "value": slope,
+        "unit": f"{observed.unit} per {step_name}",
+        "formula": f"the slope of the least squares line through the values, per {step_name}",
+        **details,
+    }
 
 
 def _r_squared(times: Sequence[float], values: Sequence[float]) -> float | None:
@@ -255,12 +248,12 @@ def correlation_of_returns(one: Observations, other: Observations) -> Finding:
             "One of the two series has the same return every time: no correlation is defined.",
             code="undefined",
         ) from error
-    return Finding(
-        value=max(-1.0, min(1.0, found)),  # rounding may exceed the range slightly
-        unit="coefficient",
-        formula="Pearson's correlation of value / previous value - 1 of both, from -1 to 1",
-        details={"returns": len(returns[0])},
-    )
+    return {
+        "value": max(-1.0, min(1.0, found)),  # rounding may exceed the range slightly
+        "unit": "coefficient",
+        "formula": "Pearson's correlation of value / previous value - 1 of both, from -1 to 1",
+        "returns": len(returns[0]),
+    }
 
 
 _YEARLY = frozenset({"periods_per_year"})

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker_cases.stocks.inputs import day_in, fetched
+from caseworker_cases.stocks.price_tool import day_in, fetched
 from caseworker_cases.stocks.prices import DailyPrice, PriceSeries, PriceSource
 
 ADJUSTED_CLOSE = "adjusted_close"

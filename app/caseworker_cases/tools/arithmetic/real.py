@@ -4,14 +4,14 @@ A value is a ``Fraction`` while it is exact: sums, products, quotients, whole po
 roots of exact numbers. It becomes, and stays, a ``Decimal`` of ``WORKING_DIGITS`` digits in two
 cases: it is irrational (``sqrt(2)``), or its fraction needs more than ``MAX_DIGITS`` digits. The
 type therefore shows whether a result is exact. Every value stays below ``10 ** MAX_DIGITS``, which
-limits the time of each operation.
+limits the time of each operation. Undefined or too large results raise ToolRefusedError.
 """
 
 import decimal
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from decimal import Decimal
+from decimal import Decimal, DivisionByZero, InvalidOperation, Overflow, Underflow
 from fractions import Fraction
 
 from caseworker.tools.ports import ToolRefusedError
@@ -34,6 +34,15 @@ _MAX_ROOT = 100
 _TRUSTED_DIGITS = 40
 """A difference of rounded values that is this many digits smaller than its operands is noise."""
 
+CONTEXT = decimal.Context(
+    prec=WORKING_DIGITS,
+    rounding=decimal.ROUND_HALF_EVEN,
+    Emin=-MAX_DIGITS,
+    Emax=MAX_DIGITS - 1,
+    traps=[DivisionByZero, InvalidOperation, Overflow, Underflow],
+)
+"""The context of inexact operations; overflow and underflow raise errors."""
+
 
 def undefined(message: str) -> ToolRefusedError:
     """Return the error for an operation without a real result."""
@@ -45,113 +54,104 @@ def too_large(message: str) -> ToolRefusedError:
     return ToolRefusedError(message, code="too_large")
 
 
-class RealArithmetic:
-    """Arithmetic on ``Real``; undefined or too large results raise ToolRefusedError."""
+def add(left: Real, right: Real) -> Real:
+    """Return ``left + right``."""
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return fitted(left + right)
+    first, second = rounded(left), rounded(right)
+    total = guard(CONTEXT.add, first, second)
+    largest = max(first.adjusted(), second.adjusted())
+    return total if total.adjusted() > largest - _TRUSTED_DIGITS else Decimal(0)
 
-    def __init__(self) -> None:
-        self.context = decimal.Context(
-            prec=WORKING_DIGITS,
-            rounding=decimal.ROUND_HALF_EVEN,
-            Emin=-MAX_DIGITS,
-            Emax=MAX_DIGITS - 1,
-            traps=[
-                decimal.DivisionByZero,
-                decimal.InvalidOperation,
-                decimal.Overflow,
-                decimal.Underflow,
-            ],
+
+def subtract(left: Real, right: Real) -> Real:
+    """Return ``left - right``."""
+    return add(left, negate(right))
+
+
+def multiply(left: Real, right: Real) -> Real:
+    """Return ``left * right``."""
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return fitted(left * right)
+    return guard(CONTEXT.multiply, left, right)
+
+
+def divide(left: Real, right: Real) -> Real:
+    """Return ``left / right``."""
+    if right == 0:
+        raise ToolRefusedError("division by zero has no result", code="division_by_zero")
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return fitted(left / right)
+    return guard(CONTEXT.divide, left, right)
+
+
+def divide_whole(left: Real, right: Real) -> Real:
+    """Return ``left / right``, rounded down to an integer."""
+    return floor(divide(left, right))
+
+
+def remainder(left: Real, right: Real) -> Real:
+    """Return ``left - right * floor(left / right)``, which has the sign of ``right``."""
+    return subtract(left, multiply(right, divide_whole(left, right)))
+
+
+def power(base: Real, exponent: Real) -> Real:
+    """Return ``base ** exponent``; 0 ** 0 is 1."""
+    if base == 0 and exponent < 0:
+        raise ToolRefusedError("zero cannot be raised to a negative power", code="division_by_zero")
+    exact = _exact_power(base, exponent)
+    if exact is not None:
+        return fitted(exact)
+    if base < 0 and not is_whole(exponent):
+        raise undefined(
+            "a negative number to a fractional power is not a real number; "
+            "use root(x, n) for an odd root"
         )
-        """The context of inexact operations; overflow and underflow raise errors."""
+    return guard(CONTEXT.power, base, exponent)
 
-    def add(self, left: Real, right: Real) -> Real:
-        """Return ``left + right``."""
-        if isinstance(left, Fraction) and isinstance(right, Fraction):
-            return self.fitted(left + right)
-        first, second = self.rounded(left), self.rounded(right)
-        total = self.guard(self.context.add, first, second)
-        largest = max(first.adjusted(), second.adjusted())
-        return total if total.adjusted() > largest - _TRUSTED_DIGITS else Decimal(0)
 
-    def subtract(self, left: Real, right: Real) -> Real:
-        """Return ``left - right``."""
-        return self.add(left, negate(right))
+def root(value: Real, degree: Real) -> Real:
+    """Return the real root with an integer degree: ``root(-8, 3)`` is -2."""
+    if isinstance(degree, Decimal) or not is_whole(degree) or not 2 <= degree <= _MAX_ROOT:
+        raise undefined(f"the degree of a root must be a whole number from 2 to {_MAX_ROOT}")
+    if value < 0:
+        if degree % 2 == 0:
+            raise undefined("an even root of a negative number is not a real number")
+        return negate(root(negate(value), degree))
+    return power(value, 1 / degree)
 
-    def multiply(self, left: Real, right: Real) -> Real:
-        """Return ``left * right``."""
-        if isinstance(left, Fraction) and isinstance(right, Fraction):
-            return self.fitted(left * right)
-        return self.guard(self.context.multiply, left, right)
 
-    def divide(self, left: Real, right: Real) -> Real:
-        """Return ``left / right``."""
-        if right == 0:
-            raise ToolRefusedError("division by zero has no result", code="division_by_zero")
-        if isinstance(left, Fraction) and isinstance(right, Fraction):
-            return self.fitted(left / right)
-        return self.guard(self.context.divide, left, right)
+def floor(value: Real) -> Real:
+    """Return the largest integer not above ``value``; exact if ``value`` is exact."""
+    if isinstance(value, Fraction):
+        return Fraction(math.floor(value))
+    return value.to_integral_value(decimal.ROUND_FLOOR)
 
-    def divide_whole(self, left: Real, right: Real) -> Real:
-        """Return ``left / right``, rounded down to an integer."""
-        return self.floor(self.divide(left, right))
 
-    def remainder(self, left: Real, right: Real) -> Real:
-        """Return ``left - right * floor(left / right)``, which has the sign of ``right``."""
-        return self.subtract(left, self.multiply(right, self.divide_whole(left, right)))
+def fitted(value: Fraction) -> Real:
+    """Return the value unchanged if it fits into ``MAX_DIGITS``, else as a rounded Decimal."""
+    if abs(value.numerator) < _LIMIT and value.denominator < _LIMIT:
+        return value
+    return rounded(value)
 
-    def power(self, base: Real, exponent: Real) -> Real:
-        """Return ``base ** exponent``; 0 ** 0 is 1."""
-        if base == 0 and exponent < 0:
-            raise ToolRefusedError(
-                "zero cannot be raised to a negative power", code="division_by_zero"
-            )
-        exact = _exact_power(base, exponent)
-        if exact is not None:
-            return self.fitted(exact)
-        if base < 0 and not is_whole(exponent):
-            raise undefined(
-                "a negative number to a fractional power is not a real number; "
-                "use root(x, n) for an odd root"
-            )
-        return self.guard(self.context.power, base, exponent)
 
-    def root(self, value: Real, degree: Real) -> Real:
-        """Return the real root with an integer degree: ``root(-8, 3)`` is -2."""
-        if isinstance(degree, Decimal) or not is_whole(degree) or not 2 <= degree <= _MAX_ROOT:
-            raise undefined(f"the degree of a root must be a whole number from 2 to {_MAX_ROOT}")
-        if value < 0:
-            if degree % 2 == 0:
-                raise undefined("an even root of a negative number is not a real number")
-            return negate(self.root(negate(value), degree))
-        return self.power(value, 1 / degree)
+def rounded(value: Real) -> Decimal:
+    """Return ``value`` with ``WORKING_DIGITS`` significant digits."""
+    if isinstance(value, Decimal):
+        return value
+    return guard(CONTEXT.divide, Decimal(value.numerator), Decimal(value.denominator))
 
-    def floor(self, value: Real) -> Real:
-        """Return the largest integer not above ``value``; exact if ``value`` is exact."""
-        if isinstance(value, Fraction):
-            return Fraction(math.floor(value))
-        return value.to_integral_value(decimal.ROUND_FLOOR)
 
-    def fitted(self, value: Fraction) -> Real:
-        """Return the value unchanged if it fits into ``MAX_DIGITS``, else as a rounded Decimal."""
-        if abs(value.numerator) < _LIMIT and value.denominator < _LIMIT:
-            return value
-        return self.rounded(value)
-
-    def rounded(self, value: Real) -> Decimal:
-        """Return ``value`` with ``WORKING_DIGITS`` significant digits."""
-        if isinstance(value, Decimal):
-            return value
-        return self.guard(self.context.divide, Decimal(value.numerator), Decimal(value.denominator))
-
-    def guard(self, operation: Callable[..., Decimal], *operands: Real) -> Decimal:
-        """Apply ``operation`` to the rounded operands; convert decimal signals to errors."""
-        try:
-            return operation(*map(self.rounded, operands))
-        except decimal.Overflow:
-            raise too_large(f"the result has more than {MAX_DIGITS} digits") from None
-        except decimal.Underflow:
-            raise too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
-        except decimal.DecimalException:
-            raise undefined("the operation has no real result") from None
+def guard(operation: Callable[..., Decimal], *operands: Real) -> Decimal:
+    """Apply ``operation`` to the rounded operands; convert decimal signals to errors."""
+    try:
+        return operation(*map(rounded, operands))
+    except Overflow:
+        raise too_large(f"the result has more than {MAX_DIGITS} digits") from None
+    except Underflow:
+        raise too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
+    except decimal.DecimalException:
+        raise undefined("the operation has no real result") from None
 
 
 def negate(value: Real) -> Real:

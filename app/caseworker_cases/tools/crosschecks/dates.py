@@ -1,12 +1,11 @@
-"""Recalculates dates with day numbers, without a date library and with its own date parser.
+"""Recalculates dates by counting days, with its own date parser.
 
-A day number counts the days of the Gregorian calendar from a fixed day (Fliegel and Van Flandern).
-Modulo seven it is 0 on a Monday.
+A day number is a proleptic Gregorian ordinal less one. Modulo seven it is 0 on a Monday.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -20,9 +19,6 @@ _SMALL = frozenset({"st", "nd", "rd", "th", "of", "the"})
 _TOKEN = re.compile(r"[A-Za-z]+|\d+", re.ASCII)
 _RELATIVE = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _STEPS = {"days": 1, "weeks": 7}
-
-Date = tuple[int, int, int]
-"""A date as year, month and day."""
 
 
 class _UndecidedError(Exception):
@@ -41,26 +37,12 @@ def agrees(args: Mapping[str, Any], result: ToolResult, context: ToolContext) ->
         return None
 
 
-def day_number(date: Date) -> int:
-    """Return the day number of a date."""
-    year, month, day = date
-    early = (14 - month) // 12
-    years, months = year + 4800 - early, month + 12 * early - 3
-    leaps = years // 4 - years // 100 + years // 400
-    return day + (153 * months + 2) // 5 + 365 * years + leaps - 32045
+def _number(day: date) -> int:
+    return day.toordinal() - 1
 
 
-def date_of(number: int) -> Date:
-    """Return the date of a day number."""
-    rest = number + 32044
-    century = (4 * rest + 3) // 146097
-    rest -= 146097 * century // 4
-    year = (4 * rest + 3) // 1461
-    rest -= 1461 * year // 4
-    month = (5 * rest + 2) // 153
-    shift = month // 10
-    day = rest - (153 * month + 2) // 5 + 1
-    return 100 * century + year - 4800 + shift, month + 3 - 12 * shift, day
+def _date_of(number: int) -> date:
+    return date.fromordinal(number + 1)
 
 
 class _Asked:
@@ -68,8 +50,8 @@ class _Asked:
 
     def __init__(self, args: Mapping[str, Any], context: ToolContext) -> None:
         self.args = args
-        there = context.now.astimezone(ZoneInfo(args.get("timezone") or context.timezone))
-        self.today = (there.year, there.month, there.day)
+        zone = ZoneInfo(args.get("timezone") or context.timezone)
+        self.today = _number(context.now.astimezone(zone).date())
 
     def whole(self, name: str) -> int:
         return int(self.args[name])
@@ -78,15 +60,11 @@ class _Asked:
         """Return the day number of a date argument."""
         text = self.args[name]
         if (distance := _RELATIVE.get(text.strip().lower())) is not None:
-            return day_number(self.today) + distance
-        date = _read(text)
-        number = day_number(date)
-        if date_of(number) != date:
-            raise _UndecidedError
-        return number
+            return self.today + distance
+        return _number(_read(text))
 
 
-def _read(text: str) -> Date:
+def _read(text: str) -> date:
     """Parse 2024-03-15, March 15, 2024, 15 March 2024 or 24.12.2025; other forms are undecided."""
     words = _TOKEN.findall(text)
     numbers = [int(word) for word in words if word.isdigit()]
@@ -99,22 +77,21 @@ def _read(text: str) -> Date:
     year = int(years[0])
     numbers.remove(year)
     if months:
-        return year, _MONTHS.index(months[0]) + 1, numbers[0]
+        return date(year, _MONTHS.index(months[0]) + 1, numbers[0])
     first, second = numbers
     if words[0] == years[0] or second > 12:
-        return year, first, second
+        return date(year, first, second)
     if first > 12 or first == second:
-        return year, second, first
+        return date(year, second, first)
     raise _UndecidedError
 
 
 def _iso(number: int) -> str:
-    return "{:04}-{:02}-{:02}".format(*date_of(number))
+    return _date_of(number).isoformat()
 
 
 def _length(year: int, month: int) -> int:
-    after = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
-    return day_number(after) - day_number((year, month, 1))
+    return 31 if month == 12 else (date(year, month + 1, 1) - date(year, month, 1)).days
 
 
 def _shifted(asked: _Asked, sign: int) -> int:
@@ -122,10 +99,10 @@ def _shifted(asked: _Asked, sign: int) -> int:
     if unit in _STEPS:
         return number + amount * _STEPS[unit]
     if unit in {"months", "years"}:
-        year, month, day = date_of(number)
-        months = 12 * year + month - 1 + amount * (12 if unit == "years" else 1)
+        day = _date_of(number)
+        months = 12 * day.year + day.month - 1 + amount * (12 if unit == "years" else 1)
         year, month = months // 12, months % 12 + 1
-        return day_number((year, month, min(day, _length(year, month))))
+        return _number(date(year, month, min(day.day, _length(year, month))))
     if unit != "business_days" or abs(amount) > _MOST_STEPS:
         raise _UndecidedError
     left, step = abs(amount), 1 if amount > 0 else -1
@@ -141,8 +118,7 @@ def _weekday(asked: _Asked) -> str:
 
 def _ends(asked: _Asked) -> tuple[int, int]:
     start, end = (
-        asked.day(name) if name in asked.args else day_number(asked.today)
-        for name in ("date", "end_date")
+        asked.day(name) if name in asked.args else asked.today for name in ("date", "end_date")
     )
     return start, end
 
@@ -153,9 +129,9 @@ def _distance(asked: _Asked) -> str:
     unit = asked.args.get("unit", "days")
     if unit in _STEPS:
         return str((end - start) // _STEPS[unit])
-    (year, month, day), (last_year, last_month, last_day) = date_of(start), date_of(end)
-    months = 12 * (last_year - year) + last_month - month
-    months -= min(day, _length(last_year, last_month)) > last_day
+    first, last = _date_of(start), _date_of(end)
+    months = 12 * (last.year - first.year) + last.month - first.month
+    months -= min(first.day, _length(last.year, last.month)) > last.day
     return str(months // 12 if unit == "years" else months)
 
 
@@ -173,21 +149,20 @@ def _business_days(asked: _Asked) -> str:
 
 
 def _days_in_year(asked: _Asked) -> str:
-    year = asked.whole("year")
-    return str(day_number((year + 1, 1, 1)) - day_number((year, 1, 1)))
+    return str(sum(_length(asked.whole("year"), month) for month in range(1, 13)))
 
 
 def _end_of_month(asked: _Asked) -> str:
     if "date" in asked.args:
-        year, month, _ = date_of(asked.day())
+        day = _date_of(asked.day())
     else:
-        year, month = asked.whole("year"), asked.whole("month")
-    return _iso(day_number((year, month, _length(year, month))))
+        day = date(asked.whole("year"), asked.whole("month"), 1)
+    return day.replace(day=_length(day.year, day.month)).isoformat()
 
 
 def _nth_weekday(asked: _Asked) -> str:
     year, month, nth = (asked.whole(name) for name in ("year", "month", "nth"))
-    first = day_number((year, month, 1))
+    first = _number(date(year, month, 1))
     wanted = _WEEKDAYS.index(asked.args["weekday"])
     days = range(first, first + _length(year, month))
     fitting = [number for number in days if number % 7 == wanted]
@@ -212,7 +187,7 @@ _OPERATIONS: Mapping[str, Callable[[_Asked], str]] = {
     "normalise": lambda asked: _iso(asked.day()),
     "nth_weekday": _nth_weekday,
     "subtract": lambda asked: _iso(_shifted(asked, -1)),
-    "today": lambda asked: _iso(day_number(asked.today)),
+    "today": lambda asked: _iso(asked.today),
     "until": _until,
     "weekday": _weekday,
     "weekday_after": lambda asked: _nearest(asked, 1),

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from caseworker.tools.ports import ToolRefusedError, ToolResult
-from caseworker_cases.stocks.inputs import symbol_of
+from caseworker_cases.stocks.price_tool import symbol_of
 from caseworker_cases.stocks.prices import DailyPrice, PriceSource
 
 _RELATIVE = 1e-5

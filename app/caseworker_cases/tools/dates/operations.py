@@ -1,26 +1,122 @@
-"""The calendar tool's operations by name."""
+"""The calendar tool's operations by name, and their arguments with the current time and zone."""
 
 import calendar
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
-from zoneinfo import ZoneInfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from caseworker.tools.ports import ToolRefusedError, ToolResult
 from caseworker_cases.tools.arithmetic.real import decimal_text
 from caseworker_cases.tools.dates import calculation
 from caseworker_cases.tools.dates.calculation import (
     MONTHS,
+    UNITS,
+    WEEKDAYS,
+    Unit,
     counted,
     in_words,
     joined,
     outside_years,
     weekday_name,
 )
-from caseworker_cases.tools.dates.inputs import Inputs, in_utc
+from caseworker_cases.tools.dates.reader import DateReader, instant_of, iso_moment, split_time
+
+RELATIVE_DAYS: Mapping[str, int] = {"yesterday": -1, "today": 0, "tomorrow": 1}
+"""Maps words for relative dates to their distance from today, in days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Typed access to arguments that match the calendar tool's schema.
+
+    Every method raises ``ToolRefusedError`` if a value is invalid.
+    """
+
+    args: Mapping[str, Any]
+    reader: DateReader
+    zone: ZoneInfo
+    now: datetime
+    """Current time, timezone-aware. Today is its date in ``zone``."""
+
+    def weekday(self) -> int:
+        """Return the weekday argument as a number from 0 (Monday) to 6 (Sunday)."""
+        return WEEKDAYS.index(self.args["weekday"])
+
+    def unit(self, default: Unit | None = None) -> Unit:
+        """Return the unit argument, or ``default`` if it was not given."""
+        wanted = self.args.get("unit", default)
+        for unit in UNITS:
+            if unit == wanted:
+                return unit
+        raise ToolRefusedError(
+            f"'unit' must be one of {', '.join(UNITS)}; elapsed counts hours and shorter between "
+            "two dates with a time"
+        )
+
+    def today(self) -> date:
+        """Return today's date in the time zone."""
+        return self.now.astimezone(self.zone).date()
+
+    def day(self, name: str = "date") -> date:
+        """Parse a date argument."""
+        return self._day_in(self.args[name])
+
+    def _day_in(self, text: str) -> date:
+        distance = RELATIVE_DAYS.get(text.strip().lower())
+        if distance is None:
+            return self.reader.read(text, self.zone)
+        return self.today() + timedelta(days=distance)
+
+    def moment(self, name: str = "date") -> datetime:
+        """Parse an argument as an instant; a time without an offset is local to ``zone``."""
+        text = " ".join(self.args[name].split())
+        if text.lower() == "now":
+            return self.now.astimezone(self.zone).replace(microsecond=0)
+        moment = iso_moment(text) if text.isascii() else None
+        try:
+            if moment is None:
+                parts = split_time(text) if text.isascii() else None
+                if parts is None:
+                    raise ToolRefusedError(
+                        f"'{name}' needs a time of day, such as 2025-09-08T15:30, or now"
+                    )
+                moment = datetime.combine(self._day_in(parts[0]), parts[1])
+            if moment.tzinfo is not None:
+                return moment.astimezone(self.zone)
+            return instant_of(moment, self.zone)
+        except OverflowError:
+            raise outside_years() from None
+
+    def in_zone(self, name: str) -> "Inputs":
+        """Return a copy of the inputs in the time zone that an argument names."""
+        return replace(self, zone=zone_named(self.args[name]))
+
+
+def zone_named(name: str) -> ZoneInfo:
+    """Return the time zone with this IANA name."""
+    try:
+        if name:
+            return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    raise ToolRefusedError(
+        "the time zone is not known; give an IANA name such as Europe/Paris or UTC",
+        code="unknown_timezone",
+    )
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Convert an instant to UTC; Python compares two times in one zone by their wall clocks."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise outside_years() from None
+
 
 CLOCK_UNITS = ("hours", "minutes", "seconds")
 """Units for durations between instants. They do not apply to dates."""
@@ -82,7 +178,7 @@ def _moment(moment: datetime, zone: ZoneInfo) -> ToolResult:
 
 
 def _shift(inputs: Inputs, sign: int) -> ToolResult:
-    amount = sign * inputs.number("amount")
+    amount = sign * int(inputs.args["amount"])
     unit = inputs.args["unit"]
     if unit not in CLOCK_UNITS:
         return _day(calculation.shifted(inputs.day(), amount, inputs.unit()))
@@ -95,10 +191,10 @@ def _shift(inputs: Inputs, sign: int) -> ToolResult:
 
 def _weekday(inputs: Inputs) -> ToolResult:
     day = inputs.day()
-    if inputs.has("amount") != inputs.has("unit"):
+    if ("amount" in inputs.args) != ("unit" in inputs.args):
         raise ToolRefusedError("operation weekday takes amount and unit together, or neither")
-    if inputs.has("amount"):
-        day = calculation.shifted(day, inputs.number("amount"), inputs.unit())
+    if "amount" in inputs.args:
+        day = calculation.shifted(day, int(inputs.args["amount"]), inputs.unit())
     # The answer to "which weekday" is only its name; the full date is a separate field.
     name = weekday_name(day)
     return {"value": name, "text": name, "iso": day.isoformat(), "date": in_words(day)}
@@ -115,10 +211,10 @@ def _difference(inputs: Inputs) -> ToolResult:
 
 def _until(inputs: Inputs) -> ToolResult:
     """Count like ``difference``, with a minus sign and ``ago`` if the end is before the start."""
-    if not inputs.has("date") and not inputs.has("end_date"):
+    if inputs.args.keys().isdisjoint({"date", "end_date"}):
         raise ToolRefusedError("operation until needs date, end_date or both")
     start, end = (
-        inputs.day(name) if inputs.has(name) else inputs.today() for name in ("date", "end_date")
+        inputs.day(name) if name in inputs.args else inputs.today() for name in ("date", "end_date")
     )
     result = _distance(min(start, end), max(start, end), inputs)
     if end < start:
@@ -153,7 +249,7 @@ def _elapsed(inputs: Inputs) -> ToolResult:
 
     A day is 24 hours, so a day on which clocks go forward counts as 23 hours.
     """
-    there = inputs.in_zone("to_timezone") if inputs.has("to_timezone") else inputs
+    there = inputs.in_zone("to_timezone") if "to_timezone" in inputs.args else inputs
     one, other = inputs.moment(), there.moment("end_date")
     seconds = Fraction(abs(in_utc(other) - in_utc(one)) // _MICROSECOND, 1_000_000)
     unit = inputs.args.get("unit", "hours")
@@ -191,35 +287,36 @@ def _count_business_days(inputs: Inputs) -> ToolResult:
 
 
 def _days_in_year(inputs: Inputs) -> ToolResult:
-    year = inputs.number("year")
+    year = int(inputs.args["year"])
     days = 366 if calendar.isleap(year) else 365
     return {"value": str(days), "text": f"{year} has {days} days"}
 
 
 def _leap_year(inputs: Inputs) -> ToolResult:
-    year = inputs.number("year")
+    year = int(inputs.args["year"])
     leap = calendar.isleap(year)
     answer = "yes" if leap else "no"
     return {"value": answer, "text": answer, "year": year, "leap_year": leap}
 
 
 def _days_in_month(inputs: Inputs) -> ToolResult:
-    year, month = inputs.number("year"), inputs.number("month")
+    year, month = int(inputs.args["year"]), int(inputs.args["month"])
     days = calculation.days_in_month(year, month)
     return {"value": str(days), "text": f"{MONTHS[month - 1]} {year} has {days} days"}
 
 
 def _end_of_month(inputs: Inputs) -> ToolResult:
-    if inputs.has("date") == inputs.has("year") or inputs.has("year") != inputs.has("month"):
+    given = inputs.args.keys() & {"date", "year", "month"}
+    if given not in ({"date"}, {"year", "month"}):
         raise ToolRefusedError("operation end_of_month needs either date, or year and month")
-    if inputs.has("date"):
+    if given == {"date"}:
         day = inputs.day()
         return _day(calculation.end_of_month(day.year, day.month))
-    return _day(calculation.end_of_month(inputs.number("year"), inputs.number("month")))
+    return _day(calculation.end_of_month(int(inputs.args["year"]), int(inputs.args["month"])))
 
 
 def _nth_weekday(inputs: Inputs) -> ToolResult:
-    year, month, nth = (inputs.number(name) for name in ("year", "month", "nth"))
+    year, month, nth = (int(inputs.args[name]) for name in ("year", "month", "nth"))
     return _day(calculation.nth_weekday(year, month, inputs.weekday(), nth))
 
 

@@ -6,24 +6,21 @@ killed in a thread. Starting a new process for each chart would cost half a seco
 """
 
 import asyncio
-import json
 import os
+import pickle
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker_cases.tools.plotting.picture import Picture
+from caseworker_cases.tools.plotting.composing import Picture
 
 TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 120.0
 """Idle timeout in seconds of the drawing process, which uses about 95 MB of memory."""
 WORKER = "caseworker_cases.tools.plotting.worker"
-_NOT_DRAWN = "The picture could not be drawn."
 
 _CODE = Path(__file__).parents[3]
 """The directory that contains the ``caseworker`` package of this process."""
@@ -31,15 +28,11 @@ _PASSED_ON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMR
 """Environment variables passed to the process; keys, locale and library settings are not."""
 
 
-class _ProcessEndedError(Exception):
-    """The drawing process exited, or was killed, before it replied."""
-
-
 class Renderer:
-    """Draws one chart at a time in a separate process, which is started for the first chart.
+    """A pool of one process that draws one chart at a time; the owner must close it.
 
-    The owner must close it. The process also exits after an idle timeout or when its parent is
-    gone. It belongs to one event loop and is restarted for a different one.
+    The process is started for the first chart. It is killed after an idle timeout, if a chart takes
+    too long, and if the caller is cancelled. It exits by itself if its parent is gone.
     """
 
     def __init__(
@@ -48,10 +41,9 @@ class Renderer:
         """Create a renderer; ``timeout_seconds`` includes the wait for other charts."""
         self._timeout = timeout_seconds
         self._idle_seconds = idle_seconds
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._turn = asyncio.Lock()
         self._process: Process | None = None
-        self._killed = False
+        self._idle: asyncio.TimerHandle | None = None
         self._folder: TemporaryDirectory[str] | None = None
         """The home directory of the process, which holds matplotlib's font cache."""
         self._closed = False
@@ -60,102 +52,86 @@ class Renderer:
     def pid(self) -> int | None:
         """Process ID of the drawing process; None if it is not running."""
         process = self._process
-        if process is None or self._killed or process.returncode is not None:
-            return None
-        return process.pid
+        return process.pid if process is not None and process.returncode is None else None
 
     async def render(self, picture: Picture, max_bytes: int) -> bytes:
         """Draw a chart and return a file of at most ``max_bytes``.
-
-        The process is killed if a chart takes too long or its caller is cancelled. The next chart
-        then starts a new process.
 
         Raises:
             ToolRefusedError: the chart is too large (``too_large``), took too long (``timeout``) or
                 could not be drawn (``not_drawn``).
         """
-        request = {"picture": asdict(picture), "max_bytes": max_bytes}
-        line = json.dumps(request, allow_nan=False).encode() + b"\n"
-        self._move_to(asyncio.get_running_loop())
+        request = pickle.dumps((picture, max_bytes))
         try:
             async with asyncio.timeout(self._timeout), self._turn:
-                header, data = await self._answer(line)
+                try:
+                    data, problem = await self._exchange(request)
+                except (OSError, EOFError, ValueError):  # the process exited: retry once
+                    data, problem = await self._exchange(request)
         except TimeoutError as error:
             message = "Drawing took too long: ask for less."
             raise ToolRefusedError(message, code="timeout") from error
-        except (_ProcessEndedError, OSError) as error:
-            raise ToolRefusedError(_NOT_DRAWN, code="not_drawn") from error
-        problem = header.get("problem")
+        except (OSError, EOFError, ValueError):
+            data, problem = b"", "not_drawn"
+        if not problem:
+            return data
+        message = "The picture could not be drawn."
         if problem == "too_large":
             message = f"The picture would be larger than the {max_bytes:,} bytes allowed."
-            raise ToolRefusedError(message, code="too_large")
-        if problem is not None:
-            raise ToolRefusedError(_NOT_DRAWN, code="not_drawn")
-        return data
+        raise ToolRefusedError(message, code=problem)
 
     async def aclose(self) -> None:
         """Kill the process; callers that are still waiting get a ToolRefusedError."""
         self._closed = True
-        self._move_to(asyncio.get_running_loop())
-        self._kill()
-        if self._process is not None:
-            await self._process.wait()
+        await self._kill()
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not loop:
-            self._kill()
-            self._loop, self._turn, self._process = loop, asyncio.Lock(), None
-
-    async def _answer(self, line: bytes) -> tuple[dict[str, Any], bytes]:
-        if self.pid is not None:
-            # The process may exit at its idle timeout just as it is asked: retry once.
-            with suppress(_ProcessEndedError):
-                return await self._exchange(line)
-        return await self._exchange(line)
-
-    async def _exchange(self, line: bytes) -> tuple[dict[str, Any], bytes]:
-        """Send a request; return the header and the data of the reply."""
+    async def _exchange(self, request: bytes) -> tuple[bytes, str]:
+        """Send a request; return the chart, or the problem."""
         process = await self._running()
         try:
             if process.stdin is None or process.stdout is None:
-                raise _ProcessEndedError
-            process.stdin.write(line)
+                raise EOFError
+            process.stdin.write(request)
             await process.stdin.drain()
-            header = json.loads(await process.stdout.readline())
-            return header, await process.stdout.readexactly(header.get("size_bytes", 0))
-        except (OSError, EOFError, ValueError) as error:
-            self._kill()
-            raise _ProcessEndedError from error
+            size, problem = (await process.stdout.readline()).decode().rstrip("\n").split(" ")
+            data = await process.stdout.readexactly(int(size))
         except BaseException:
-            self._kill()
+            await self._kill()
             raise
+        self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, _end, process)
+        return data, problem
 
     async def _running(self) -> Process:
-        if self._process is not None:
-            if self.pid is not None:
-                return self._process
-            await self._process.wait()
+        if self._idle is not None:
+            self._idle.cancel()
         if self._closed:
-            raise _ProcessEndedError
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="caseworker-plots-")
-        self._process = await _started(self._folder.name, self._idle_seconds)
-        self._killed = False
+            raise EOFError
+        if self._process is None or self.pid is None:
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="caseworker-plots-")
+            self._process = await _started(self._folder.name)
         return self._process
 
-    def _kill(self) -> None:
-        self._killed = True
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+    async def _kill(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+            await process.wait()
 
 
-async def _started(folder: str, idle_seconds: float) -> Process:
+def _end(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+
+
+async def _started(folder: str) -> Process:
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", WORKER, str(idle_seconds)),
+        *(sys.executable, "-P", "-m", WORKER),
         stdin=PIPE,
         stdout=PIPE,
         stderr=DEVNULL,

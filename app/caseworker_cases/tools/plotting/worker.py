@@ -1,82 +1,49 @@
-"""The drawing process: ``python -m caseworker_cases.tools.plotting.worker IDLE_SECONDS``.
+"""The drawing process: ``python -m caseworker_cases.tools.plotting.worker``.
 
-It reads chart descriptions from standard input, one JSON line each. The reply to each is a JSON
-line with the size of the chart in bytes, followed by the chart. On failure the line names the
-problem instead. The process has no keys in its environment, a memory limit and no state, so its
-parent can kill it at any time. It exits when its input ends. It also exits after the idle timeout,
-so that an idle service does not pay for it.
+Standard input carries pickled pairs of a chart description and a size limit. The reply to each is a
+line with the size of the chart in bytes and the problem, if any, followed by the chart. The process
+has no keys in its environment, a memory limit and no state, so its parent can kill it at any time.
+It exits when its input ends.
 """
 
-import json
 import os
+import pickle
 import resource
-import select
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, BinaryIO
 
+from caseworker_cases.tools.plotting.composing import Picture
 from caseworker_cases.tools.plotting.drawing import CapExceededError, drawn
-from caseworker_cases.tools.plotting.picture import Picture
 
 MAX_MEMORY_BYTES = 1 << 30
 """Limit for the process's address space, in bytes. The libraries alone map about half of it."""
+TOO_LARGE, NOT_DRAWN = "too_large", "not_drawn"
 
 
-def main(idle_seconds: float) -> None:
-    """Draw requested charts until the input ends or the idle timeout expires."""
-    replies = _replies()
-    _limit_memory()
-    with open(0, "rb", buffering=0) as asked:  # unbuffered, so that select sees every line
-        while _ready(asked, idle_seconds) and (line := _line(asked)):
-            header, data = _answer(json.loads(line))
-            replies.write(json.dumps(header).encode() + b"\n" + data)
-            replies.flush()
+def main() -> None:
+    """Draw requested charts until the input ends."""
+    # Standard output is reserved for replies; what libraries print is discarded.
+    with os.fdopen(os.dup(1), "wb") as replies, open(os.devnull, "wb") as silence:
+        os.dup2(silence.fileno(), 1)
+        # Not every system supports these limits; the size of pictures is capped anyway.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+        with suppress(EOFError):
+            while True:
+                data, problem = _answer(*pickle.load(sys.stdin.buffer))  # noqa: S301
+                replies.write(f"{len(data)} {problem}\n".encode() + data)
+                replies.flush()
 
 
-def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Return the reply's header and the chart; on failure the header names the problem."""
+def _answer(picture: Picture, max_bytes: int) -> tuple[bytes, str]:
     try:
-        data = drawn(Picture.read(request["picture"]), request["max_bytes"])
+        return drawn(picture, max_bytes), ""
     except CapExceededError:
-        return {"problem": "too_large"}, b""
-    except MemoryError:
-        return {"problem": "out_of_memory"}, b""
-    except Exception as error:
-        return {"problem": "not_drawn", "error_class": type(error).__name__}, b""
-    return {"size_bytes": len(data)}, data
-
-
-def _replies() -> BinaryIO:
-    """Reserve standard output for replies; redirect what libraries print to the null device."""
-    replies = os.fdopen(os.dup(1), "wb")
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)
-    os.close(silence)
-    return replies
-
-
-def _limit_memory() -> None:
-    # Not every system supports these limits; the size of pictures is capped anyway.
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-
-
-def _ready(asked: BinaryIO, seconds: float) -> bool:
-    return bool(select.select([asked], [], [], seconds)[0])
-
-
-def _line(asked: BinaryIO) -> bytes:
-    """Read one line; the parent sends the next one only after the reply."""
-    read = bytearray()
-    while not read.endswith(b"\n"):
-        part = asked.read(1 << 16)
-        if not part:
-            return b""
-        read += part
-    return bytes(read)
+        return b"", TOO_LARGE
+    except Exception:
+        return b"", NOT_DRAWN
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    main()

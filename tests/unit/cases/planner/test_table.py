@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker_cases.evaluation.dataset import load_dataset
-from caseworker_cases.planner.documentation import pages
 from caseworker_cases.planner.places import PLACES
 from caseworker_cases.planner.sentences import (
     BEGINNINGS,
@@ -20,6 +19,7 @@ from caseworker_cases.planner.sentences import (
 )
 from caseworker_cases.planner.table import ROWS
 from tests.data.gold.answers import FILES
+from tests.support.planner_page import pages
 from tests.unit.cases.planner.desk import Desk
 
 PAGE = Path(__file__).parents[4] / "docs" / "planner.md"
@@ -152,7 +152,7 @@ def test_the_cases_that_need_a_model_are_those_that_are_no_sentence_of_the_table
 
 
 def test_the_page_of_the_planner_is_current() -> None:
-    """The page is equal to the output of ``python -m caseworker_cases.planner.documentation``."""
+    """The page is equal to the output of ``python -m tests.support.planner_page``."""
     assert PAGE.read_text(encoding="utf-8") == "\n".join(pages()) + "\n"
 
 

@@ -9,8 +9,7 @@ from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.agent.evidence import finding
 from caseworker_cases.tools.analysis.metrics import METRICS, Options
 from caseworker_cases.tools.analysis.observations import Observations
-from caseworker_cases.tools.analysis.results import HIGHEST, ranked
-from caseworker_cases.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.tools.numeric_analysis import HIGHEST, NumericAnalysis, ranked
 from tests.unit.tools.stock_support import PRICES, BrokenSource, closes, context, csv_rows
 
 TOOL = NumericAnalysis(PRICES)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.arithmetic import real as arithmetic
 from caseworker_cases.tools.arithmetic.functions import CONSTANTS
-from caseworker_cases.tools.arithmetic.real import MAX_DIGITS, RealArithmetic, exact_root, negate
+from caseworker_cases.tools.arithmetic.real import MAX_DIGITS, exact_root, negate
 
 small = st.fractions(min_value=-1000, max_value=1000, max_denominator=1000)
 
@@ -18,8 +19,6 @@ small = st.fractions(min_value=-1000, max_value=1000, max_denominator=1000)
 @given(left=small, right=small)
 def test_the_four_operations_are_those_of_fractions(left: Fraction, right: Fraction) -> None:
     """Sums, differences, products and quotients are exact."""
-    arithmetic = RealArithmetic()
-
     assert arithmetic.add(left, right) == left + right
     assert arithmetic.subtract(left, right) == left - right
     assert arithmetic.multiply(left, right) == left * right
@@ -43,7 +42,6 @@ def test_a_number_between_two_powers_has_no_exact_root(value: int, degree: int) 
 
 def test_a_fraction_that_grows_too_long_is_rounded_and_a_number_too_large_refused() -> None:
     """Long denominators may be rounded, large magnitudes may not."""
-    arithmetic = RealArithmetic()
     long = arithmetic.power(Fraction(4819, 4800), Fraction(360))
 
     assert isinstance(long, Decimal)
@@ -54,7 +52,6 @@ def test_a_fraction_that_grows_too_long_is_rounded_and_a_number_too_large_refuse
 
 def test_the_precision_of_the_thread_does_not_matter() -> None:
     """A library that changes the thread's decimal precision has no effect."""
-    arithmetic = RealArithmetic()
     root = arithmetic.root(Fraction(2), Fraction(2))
     with decimal.localcontext() as ambient:
         ambient.prec = 5

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from caseworker_cases.tools.plotting.picture import Format, Kind, Picture, Series
+from caseworker_cases.tools.plotting.composing import Format, Kind, Picture, Series
 
 DAYS = tuple(range(734_000, 734_040))
 RISING = tuple(100.0 + day for day in range(40))

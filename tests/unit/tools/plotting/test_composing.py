@@ -11,13 +11,14 @@ from caseworker_cases.tools.plotting.composing import (
     MAX_TITLE_CHARS,
     PERIODS,
     Candle,
+    Format,
+    Kind,
     PlotRequest,
     candles_of,
     clean_title,
     composed,
     period_for,
 )
-from caseworker_cases.tools.plotting.picture import Format, Kind
 from tests.unit.tools.stock_support import PRICES, closes, csv_rows
 
 DAYS = [

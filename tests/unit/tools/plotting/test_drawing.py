@@ -1,12 +1,9 @@
 """Rendered pictures: formats, sizes, hostile titles, limits and reproducible bytes."""
 
-import asyncio
 import io
-import json
 import re
 import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from itertools import pairwise
@@ -20,9 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker_cases.tools.plotting.drawing import DRAWN, CapExceededError, apart, drawn
-from caseworker_cases.tools.plotting.frame import COLOURS, PAPER, framed, plain
-from caseworker_cases.tools.plotting.picture import (
+from caseworker_cases.tools.plotting.composing import (
     MAX_POINTS,
     Format,
     Kind,
@@ -30,7 +25,16 @@ from caseworker_cases.tools.plotting.picture import (
     Series,
     short_date,
 )
-from caseworker_cases.tools.plotting.renderer import Renderer
+from caseworker_cases.tools.plotting.drawing import (
+    COLOURS,
+    DRAWN,
+    PAPER,
+    CapExceededError,
+    apart,
+    drawn,
+    framed,
+    plain,
+)
 from tests.unit.tools.plotting.pictures import CANDLES, COMPARISON, EVERY_KIND, LINE
 
 CAP = 5_000_000
@@ -245,11 +249,6 @@ def test_any_prices_can_be_drawn(values: list[float], kind: Kind) -> None:
     assert drawn(picture, CAP).startswith(b"\x89PNG")
 
 
-def test_a_picture_survives_its_way_to_the_process() -> None:
-    """Serialising and parsing returns the same picture."""
-    assert Picture.read(json.loads(json.dumps(asdict(CANDLES)))) == CANDLES
-
-
 @pytest.mark.parametrize(
     ("number", "form", "text"),
     [
@@ -281,25 +280,3 @@ def test_dates_stand_below_the_axis_for_any_length_of_time(length: int, shown: i
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert len([label for label in labels if label]) >= shown
     assert not any(":" in label for label in labels)
-
-
-@pytest.mark.filterwarnings("ignore:unclosed transport", "ignore:loop is closed")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_on_another_event_loop_the_process_is_started_anew(
-    collect_garbage: Callable[[], int],
-) -> None:
-    """The process of the earlier event loop is ended."""
-    renderer, pids = Renderer(), list[int | None]()
-
-    async def draw(*, close: bool) -> None:
-        assert (await renderer.render(LINE, CAP)).startswith(b"\x89PNG")
-        pids.append(renderer.pid)
-        if close:
-            await renderer.aclose()
-
-    asyncio.run(draw(close=False))
-    asyncio.run(draw(close=True))
-    collect_garbage()
-
-    assert pids[0] != pids[1]
-    assert renderer.pid is None

@@ -8,7 +8,7 @@ import pytest
 
 from caseworker.tools.artifacts import SavedArtifact
 from caseworker_cases.tools.plotter import Plotter
-from caseworker_cases.tools.plotting.picture import Format, Kind
+from caseworker_cases.tools.plotting.composing import Format, Kind
 from caseworker_cases.tools.plotting.renderer import Renderer
 from tests.unit.tools.stock_support import PRICES, BrokenSource, MemorySink, context
 

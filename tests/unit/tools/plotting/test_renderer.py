@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.plotting.composing import Format
 from caseworker_cases.tools.plotting.drawing import drawn
-from caseworker_cases.tools.plotting.picture import Format
 from caseworker_cases.tools.plotting.renderer import WORKER, Renderer
 from caseworker_cases.tools.plotting.worker import MAX_MEMORY_BYTES
 from tests.unit.tools.plotting.pictures import CANDLES, LINE
@@ -151,7 +151,7 @@ async def test_the_process_knows_no_secret_has_little_memory_and_leaves_nothing(
 async def test_the_process_ends_when_its_parent_is_gone() -> None:
     """A killed parent closes the input of the process, which then exits."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", WORKER, "60"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        *(sys.executable, "-m", WORKER), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     async with asyncio.timeout(150):
         written, _ = await process.communicate(b"")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker_cases.stocks.inputs import SYMBOLS, symbol_of
+from caseworker_cases.stocks.price_tool import SYMBOLS, symbol_of
 
 
 @pytest.mark.parametrize(

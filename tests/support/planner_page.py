@@ -1,4 +1,4 @@
-"""Generates docs/planner.md: ``python -m caseworker_cases.planner.documentation``."""
+"""Generates docs/planner.md: ``python -m tests.support.planner_page``."""
 
 import sys
 from collections.abc import Iterator
