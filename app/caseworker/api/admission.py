@@ -39,8 +39,9 @@ from caseworker.nodes.agent.definition import AgentDefinition, AgentInputError
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.nodes.model_spec import no_model
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.definitions import AGENT_STEP, Definitions
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import RunnableGraph
+from caseworker.runs.kinds import AGENT_STEP
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from caseworker.runs.service import new_run_id
 from caseworker.tools.dispatch import ToolDispatch

@@ -18,8 +18,8 @@ from caseworker.api.violations import violations_of
 from caseworker.core.budget.budget import Budget
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
-from caseworker.runs.definitions import AGENT_STEP
 from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
+from caseworker.runs.kinds import AGENT_STEP
 from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunSource
 from caseworker.runs.service import RunService
 

@@ -34,8 +34,9 @@ from caseworker.features.threads.thread import Thread
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.kinds import AGENT_STEP, KINDS
 from caseworker.runs.quotas import QuotaStore
 from caseworker.runs.run import DefinitionRef, NewRun, Run, RunKey, RunSource
 from caseworker.runs.service import new_run_id
@@ -152,7 +153,7 @@ class ThreadAdmission:
         try:
             new = await self._graph_runs.new_run(run, thread.tenant, None)
         except GraphRefusedError as refused:
-            raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
+            raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
         if kind is DefinitionKind.AGENT:
             require_none(list(unfit_values(new.request.graph or {}, inputs.get(INPUTS, {}))))
         request = replace(new.request, definition_ref=ref)

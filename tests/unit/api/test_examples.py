@@ -16,8 +16,8 @@ from caseworker.api.run_body import AgentRunBody, CaseBody, GoingOnBody, GraphRu
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.definitions import graph_of
 from caseworker.runs.graphs import GraphChecks
+from caseworker.runs.kinds import KINDS
 from caseworker.settings.schema import Settings
 from tests.support.limits import api_limits
 
@@ -43,7 +43,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
         if is_reference(agent):
             DefinitionByName.model_validate(agent)
         else:
-            assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()
+            assert catalog.examine(KINDS[DefinitionKind.AGENT].graph_of(agent))[1] == ()
         return
     if value.get("kind") != "graph":
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
@@ -70,4 +70,4 @@ def test_every_agent_that_is_shown_is_valid(catalog: GraphChecks) -> None:
     """Each example agent is valid; definitions it refers to are not looked up."""
     for example in NEW_AGENTS.values():
         agent = NewAgentBody.model_validate(example["value"]).agent
-        assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()
+        assert catalog.examine(KINDS[DefinitionKind.AGENT].graph_of(agent))[1] == ()

@@ -55,5 +55,6 @@ async def validate_graph(
     body: Annotated[GraphToValidate, Body(openapi_examples=GRAPHS_TO_VALIDATE)], request: ApiRequest
 ) -> Validation:
     """Validate a graph and return all problems; nothing is stored."""
-    problems = await request.api.definitions.problems(request.caller.tenant, body.graph)
+    kind = DefinitionKind.GRAPH
+    problems = await request.api.definitions.problems(request.caller.tenant, body.graph, kind)
     return Validation.of(problems)
