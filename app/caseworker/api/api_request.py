@@ -1,7 +1,7 @@
 """The request object that routes receive: an authenticated caller and a bounded JSON body."""
 
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from sys import getsizeof
 from typing import Any, Self, TypeVar, cast
@@ -12,12 +12,13 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from caseworker.api import problem_types as types
-from caseworker.api.admission import CaseAdmission, GraphAdmission
+from caseworker.api.admission import Admission
 from caseworker.api.documentation import SCOPE, operation_id
 from caseworker.api.identification import identify, wait_connected
 from caseworker.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from caseworker.api.problems import ProblemError
 from caseworker.api.request_envelope import IDENTIFIED
+from caseworker.api.run_body import OwnBody
 from caseworker.api.services import ApiLimits, ApiServices
 from caseworker.api.shares import Shares
 from caseworker.api.thread_admission import ThreadAdmission
@@ -31,7 +32,7 @@ from caseworker.features.access.errors import (
 from caseworker.features.access.keys import Keys
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.run import RunKey
+from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService
 
 _JSON = re.compile(
@@ -78,8 +79,7 @@ class ApiContext:
     streams: Shares
     connections: Shares
     bodies: BodiesUnderWay
-    cases: CaseAdmission
-    graph_runs: GraphAdmission
+    admissions: Mapping[str, Admission]
     definitions: Definitions
     chats: Chats
     thread_runs: ThreadAdmission
@@ -246,6 +246,18 @@ class ApiRequest(Request):
         limit = self.limits.max_body_bytes
         if len(self._content or b"") > limit:
             raise _too_large(limit)
+
+    async def admit(self, body: OwnBody, idempotency_key: str | None = None) -> NewRun:
+        """Return the run that the body describes, with defaults and ceilings applied.
+
+        Raises:
+            ProblemError: the body is too large for its kind, or invalid for this service.
+            GraphRefusedError: the graph or agent is invalid; the error lists all problems.
+        """
+        if not body.contains_graph:
+            self.require_small()
+        admission = self.api.admissions[body.kind]
+        return await admission.new_run(body, self.caller.tenant, idempotency_key)
 
     async def json(self) -> Any:
         """Return the parsed JSON body.

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from caseworker.api import problem_types as types
 from caseworker.api import problems
-from caseworker.api.admission import CaseAdmission, GraphAdmission
+from caseworker.api.admission import admissions
 from caseworker.api.api_request import ApiContext, BodiesUnderWay
 from caseworker.api.documentation import describe
 from caseworker.api.mcp_endpoint import McpEndpoint
@@ -121,9 +121,9 @@ def build_api(
     app.state.readiness = services.readiness, limits.readiness_seconds
     app.state.metrics = services.metrics
     definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
+    step_types = [each["name"] for each in services.node_types.describe()]
     models = services.models.table
-    has_cases = any(each["name"] == "case" for each in services.node_types.describe())
-    graph_runs = GraphAdmission(limits, definitions, models)
+    admitted = admissions(limits, definitions, services.tools, models, step_types)
     app.state.api = ApiContext(
         services=services,
         keys=Keys(services.keys),
@@ -131,11 +131,10 @@ def build_api(
         streams=Shares(limits.max_event_streams, types.TOO_MANY_STREAMS),
         connections=Shares(limits.max_connections, types.TOO_MANY_CONNECTIONS),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
-        cases=CaseAdmission(limits, services.tools, models, installed=has_cases),
-        graph_runs=graph_runs,
+        admissions=admitted,
         definitions=definitions,
         chats=Chats(services.threads, services.runs),
-        thread_runs=ThreadAdmission(limits, definitions, graph_runs, services.quotas),
+        thread_runs=ThreadAdmission(limits, definitions, admitted, services.quotas),
     )
     app.state.openapi_documents = {}
     app.state.openapi_writing = asyncio.Lock()

@@ -1,8 +1,9 @@
 """Base models and field types for requests and responses, with their validation messages."""
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import Path
@@ -22,6 +23,8 @@ from pydantic_core import CoreSchema, core_schema
 from caseworker.api.json_text import is_storable
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.nodes.reading import refusal
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Body(BaseModel):
@@ -186,3 +189,8 @@ class PageQuery(Query):
     """Maximum number of items on the page."""
     cursor: Cursor | None = None
     """Value of ``next_cursor`` from the previous page; omitted for the first page."""
+
+
+def by_kind(models: Iterable[type[Model]]) -> Mapping[str, type[Model]]:
+    """Return models by the only value of their field ``kind``."""
+    return {get_args(model.model_fields["kind"].annotation)[0]: model for model in models}

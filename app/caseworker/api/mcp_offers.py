@@ -76,8 +76,7 @@ def _tool_of(found: Definition) -> RunTool:
                 **of_run,
             }
         )
-        new = await request.api.graph_runs.new_run(body, request.caller.tenant, None)
-        return await request.runs.accept(new)
+        return await request.runs.accept(await request.admit(body))
 
     return RunTool(
         name=found.head.name,
@@ -91,7 +90,7 @@ async def _accept_case(
     request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
 ) -> Accepted:
     body = CaseBody.model_validate({**args, **of_run})
-    return await request.runs.accept(request.api.cases.new_run(body, request.caller.tenant, None))
+    return await request.runs.accept(await request.admit(body))
 
 
 _RUN_CASE = RunTool(

@@ -342,3 +342,4 @@ NOT_READY = ProblemType(
 )
 
 CATALOGUE = tuple(kind for kind in list(globals().values()) if isinstance(kind, ProblemType))
+BY_SLUG = {kind.slug: kind for kind in CATALOGUE}

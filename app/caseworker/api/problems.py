@@ -199,11 +199,9 @@ def as_problem(error: Exception) -> ProblemError:
         case DefinitionInUseError():
             users = ", ".join(f"{one.kind.value} {one.name}@{one.version}" for one in error.users)
             detail = f"First delete the definitions that use it: {users}."
-            in_use = {"graph": types.GRAPH_IN_USE, "agent": types.AGENT_IN_USE}
-            return ProblemError(in_use[error.ref.kind], detail)
+            return ProblemError(types.BY_SLUG[f"{error.ref.kind}-in-use"], detail)
         case DefinitionNotFoundError():
-            absent = {"graph": types.GRAPH_NOT_FOUND, "agent": types.AGENT_NOT_FOUND}
-            return ProblemError(absent[error.ref.kind])
+            return ProblemError(types.BY_SLUG[f"{error.ref.kind}-not-found"])
         case SourceNotFoundError():
             violation = Violation("from.run_id", "No run has this ID.")
             return ProblemError(types.RUN_NOT_FOUND, violations=[violation])

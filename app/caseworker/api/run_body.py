@@ -4,8 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -33,6 +32,7 @@ from caseworker.api.field_types import (
     Seed,
     ToolName,
     ZoneName,
+    by_kind,
 )
 from caseworker.api.problems import invalid
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
@@ -154,6 +154,8 @@ class RunFields(Body):
     """ID of the run; defaults to a generated UUIDv7. Sending the same ID again creates no second
     run."""
     kind: str
+    contains_graph: ClassVar[bool] = False
+    """Whether the body contains or names a graph or agent, and may therefore be larger."""
     input: Any = None
     budget: BudgetBody | None = None
     """Limits for the run."""
@@ -223,6 +225,7 @@ class CaseBody(RunFields):
 class GraphRunBody(RunFields):
     """A graph to run."""
 
+    contains_graph = True
     kind: Literal["graph"]
     """Kind of the run."""
     graph: GraphOrName
@@ -255,6 +258,7 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSA
 class AgentRunBody(RunFields):
     """An agent to run."""
 
+    contains_graph = True
     kind: Literal["agent"]
     """Kind of the run."""
     agent: AgentOrName
@@ -334,9 +338,7 @@ class GoingOnBody(RunFields):
 
 OwnBody = CaseBody | GraphRunBody | AgentRunBody
 
-_BODIES: Mapping[Any, type[OwnBody]] = MappingProxyType(
-    {"graph": GraphRunBody, "agent": AgentRunBody}
-)
+_BODIES: Mapping[Any, type[OwnBody]] = by_kind(get_args(OwnBody))
 
 
 def body_of_kind(sent: Any) -> OwnBody:

@@ -1,6 +1,6 @@
 """API schemas for runs and cancel receipts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
-from caseworker.api.field_types import DocumentedAs, View
+from caseworker.api.field_types import DocumentedAs, View, by_kind
 from caseworker.api.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from caseworker.core.budget.budget import Budget, json_name, json_number
 from caseworker.nodes.nesting import DefinitionKind
@@ -168,11 +168,7 @@ RunView = TypeAliasType(
     ],
 )
 
-_VIEWS: dict[RunKind, type[CaseRun | GraphRun | AgentRun]] = {
-    RunKind.CASE: CaseRun,
-    RunKind.GRAPH: GraphRun,
-    RunKind.AGENT: AgentRun,
-}
+_VIEWS: Mapping[str, type[CaseRun | GraphRun | AgentRun]] = by_kind((CaseRun, GraphRun, AgentRun))
 
 
 async def view_of(run: Run, root: str, payloads: PayloadReading) -> CaseRun | GraphRun | AgentRun:
@@ -190,8 +186,7 @@ def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
         "run_id": run.key.run_id,
         "kind": run.kind,
         "status": run.status,
-        "graph": definition if named and named.kind is DefinitionKind.GRAPH else None,
-        "agent": definition if named and named.kind is DefinitionKind.AGENT else None,
+        **{kind: definition if named and named.kind is kind else None for kind in DefinitionKind},
         "thread_id": None if run.request.chat is None else run.request.chat.thread_id,
         "input": given.input,
         "finish_reason": run.finish_reason,

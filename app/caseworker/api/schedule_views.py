@@ -164,16 +164,12 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
 
 async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
     """Return the run requested by a body; violations are reported below ``run``."""
-    api, tenant = request.api, request.caller.tenant
     try:
         if body.webhook is not None:
             await require_secret(request)
-        if isinstance(body, CaseBody):
-            request.require_small()
-            new = api.cases.new_run(body, tenant, None)
-        else:
-            new = await api.graph_runs.new_run(body, tenant, None)
-        await new.require_models_of((await api.services.quotas.get(tenant)).quota)
+        new = await request.admit(body)
+        quotas = await request.api.services.quotas.get(request.caller.tenant)
+        await new.require_models_of(quotas.quota)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
         problem = as_problem(error)
         below = [Violation(f"run.{each.field}", each.message) for each in problem.violations]

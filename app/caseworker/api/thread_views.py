@@ -8,6 +8,7 @@ from typing import Any, Self
 from caseworker.api.field_types import View
 from caseworker.api.run_views import CancelReceipt, RunView
 from caseworker.features.threads.thread import MessageTree, Role, Thread, ThreadMessage, ThreadPage
+from caseworker.nodes.nesting import DefinitionKind
 
 
 class ThreadView(View):
@@ -31,8 +32,7 @@ class ThreadView(View):
         definition = dict(thread.definition) or None
         return cls(
             thread_id=thread.thread_id,
-            agent=definition if thread.kind == "agent" else None,
-            graph=definition if thread.kind == "graph" else None,
+            **{kind: definition if kind is thread.kind else None for kind in DefinitionKind},
             inputs=dict(thread.inputs),
             tools=list(thread.tools),
             title=thread.title,

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.definition_body import NewAgentBody
 from caseworker.api.definition_views import AgentDefinitionView, AgentList, RegisteredDefinition
@@ -13,13 +12,7 @@ from caseworker.api.documentation import NEW_AGENTS
 from caseworker.api.routes.definitions import REGISTERED, definition_routes
 from caseworker.nodes.nesting import DefinitionKind
 
-router = definition_routes(
-    DefinitionKind.AGENT,
-    AgentDefinitionView,
-    AgentList,
-    not_found=types.AGENT_NOT_FOUND,
-    in_use=types.AGENT_IN_USE,
-)
+router = definition_routes(DefinitionKind.AGENT, AgentDefinitionView, AgentList)
 
 
 @router.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)

@@ -16,7 +16,7 @@ from caseworker.api.definition_views import (
 )
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.field_types import PageQuery
-from caseworker.api.problem_types import QUOTA_EXCEEDED, ProblemType
+from caseworker.api.problem_types import BY_SLUG, QUOTA_EXCEEDED
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef
 
@@ -43,9 +43,6 @@ def definition_routes(
     kind: DefinitionKind,
     view: type[GraphDefinitionView | AgentDefinitionView],
     many: type[GraphList | AgentList],
-    *,
-    not_found: ProblemType,
-    in_use: ProblemType,
 ) -> APIRouter:
     """Return a router that lists, reads and deletes definitions of one kind.
 
@@ -54,6 +51,7 @@ def definition_routes(
     """
     what = kind.value
     router = api_router(f"{what}s", prefix=f"/{what}s")
+    not_found, in_use = BY_SLUG[f"{what}-not-found"], BY_SLUG[f"{what}-in-use"]
     found = answers(*EVERY_RUN_ROUTE, not_found)
     deleting: dict[str, Any] = {
         "status_code": HTTPStatus.NO_CONTENT,

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
-from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.definition_body import GraphToValidate, NewGraphBody
 from caseworker.api.definition_views import (
@@ -25,13 +24,7 @@ from caseworker.api.routes.definitions import REGISTERED, definition_routes
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef
 
-router = definition_routes(
-    DefinitionKind.GRAPH,
-    GraphDefinitionView,
-    GraphList,
-    not_found=types.GRAPH_NOT_FOUND,
-    in_use=types.GRAPH_IN_USE,
-)
+router = definition_routes(DefinitionKind.GRAPH, GraphDefinitionView, GraphList)
 
 
 @router.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)

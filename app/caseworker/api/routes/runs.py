@@ -22,11 +22,9 @@ from caseworker.api.going_on import completed, going_on, source_of
 from caseworker.api.problems import rate_headers
 from caseworker.api.run_body import (
     POST_HEADERS,
-    AgentRunBody,
     CancelBody,
-    CaseBody,
     GoingOnBody,
-    GraphRunBody,
+    OwnBody,
     RunBody,
     idempotency_key,
     wait_seconds,
@@ -209,19 +207,14 @@ async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
     await request.runs.erase(request.key(run_id))
 
 
-async def _accepted(
-    body: CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest
-) -> Accepted:
-    tenant, key = request.caller.tenant, idempotency_key(request.headers)
+async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepted:
+    key = idempotency_key(request.headers)
     if body.webhook is not None:
         await require_secret(request)
     if isinstance(body, GoingOnBody):
         return await _accepted_from(body, request, key)
-    if isinstance(body, CaseBody):
-        request.require_small()
-        return await request.runs.accept(request.api.cases.new_run(body, tenant, key))
     try:
-        return await request.runs.accept(await request.api.graph_runs.new_run(body, tenant, key))
+        return await request.runs.accept(await request.admit(body, key))
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)
         if earlier is None:
@@ -236,18 +229,14 @@ async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None
     earlier = await _accepted_before(body, request, key)
     if earlier is not None:
         return earlier
-    api, tenant = request.api, request.caller.tenant
-    source = (await source_of(body, tenant, request.runs)).request
-    complete = completed(body, source)
-    if isinstance(complete, CaseBody):
-        new = api.cases.new_run(complete, tenant, key)
-    else:
-        new = await api.graph_runs.new_run(complete, tenant, key)
+    source = (await source_of(body, request.caller.tenant, request.runs)).request
+    fields = request.api.admissions[source.kind].fields_of(source, body.sent)
+    new = await request.admit(completed(body, source, fields), key)
     return await request.runs.accept(going_on(new, body, source, request.limits.budget_ceiling))
 
 
 async def _accepted_before(
-    body: GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest, key: str | None
+    body: OwnBody | GoingOnBody, request: ApiRequest, key: str | None
 ) -> Accepted | None:
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:
