@@ -65,7 +65,7 @@ class Following:
 async def following(service: ServiceProcess, secret: str) -> AsyncIterator[Following]:
     headers = {**bearer(secret), "Accept": "text/event-stream"}
     async with (
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=60) as http,
+        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=600) as http,
         http.stream("GET", "/runs/asks/events", headers=headers) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()

@@ -135,7 +135,7 @@ async def test_a_tool_is_called_once_after_a_person_has_agreed(
         assert "arguments" not in approved["data"]
         assert approved["data"]["arguments_changed"] is False
         text = (await client.get("/runs/a/trace", params={"format": "explain"})).text
-        assert " for a person." in text
+        assert " for approvals." in text
         nodes = await client.nodes("a")
         (decided,) = (
             n for n in nodes if n["name"] == "approval of note" and n["status"] == "success"
@@ -154,7 +154,7 @@ async def shown_as_waiting(client: People, run_id: str) -> None:
     assert waits[0]["finished_at"] is None
     assert trace["analysis"]["stopped_at"] is None
     text = (await client.get(f"/runs/{run_id}/trace", params={"format": "explain"})).text
-    assert text.startswith(f"Run {run_id} waits, after ")
+    assert text.startswith(f"Run {run_id} is waiting after ")
     call = (await client.get(f"/runs/{run_id}/calls/{waits[0]['node_id']}")).json()
     assert (call["status"], call["finished_at"]) == ("waiting", None)
 

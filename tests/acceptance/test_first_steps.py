@@ -61,7 +61,7 @@ def answered(command: str, url: str) -> str:
     """Run a block of a page and return its output."""
     text = command.replace(HOST, url.removeprefix("http://"))
     ended = subprocess.run(
-        ["bash", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+        ["bash", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

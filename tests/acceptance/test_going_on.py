@@ -77,7 +77,7 @@ async def test_a_halted_run_goes_on_when_its_limit_is_raised(
             assert (old["node_id"], old["status"]) == (new["node_id"], new["status"])
             assert new["metadata"]["taken_over"]["run_id"] == "old"
             assert run["result"]["outputs"][step] == halted["result"]["outputs"][step]
-        assert "Took over 2 calls and 2 steps from run old" in await client.explain("more")
+        assert "Imported 2 calls and 2 steps from run old" in await client.explain("more")
     _, events = stored_events(database_url)[RunKey("default", "more")]
     assert (events[0].type, events[0].data) == (
         RUN_STARTED,

@@ -23,7 +23,7 @@ def test_the_example_in_python_runs_without_a_database() -> None:
         env={"PYTHONPATH": str(EXAMPLES.parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
 

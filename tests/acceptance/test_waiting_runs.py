@@ -89,7 +89,7 @@ async def test_ten_thousand_runs_that_wait_cost_a_process_nothing(
     async with (
         ServiceProcess(database_url, settings=settings) as service,
         httpx.AsyncClient(
-            base_url=service.url, trust_env=False, timeout=60, headers=json_body
+            base_url=service.url, trust_env=False, timeout=600, headers=json_body
         ) as http,
     ):
         body = {"kind": "graph", "run_id": "first", "graph": GRAPH}

@@ -94,7 +94,7 @@ def test_it_migrates_serves_and_runs_a_case(
             assert time.monotonic() < until, child.stdout + child.stderr
             time.sleep(0.1)
         url = child.stdout.split("Caseworker listens on ")[1].split()[0]
-        with urlopen(f"{url}/ui/static/app.js", timeout=60) as page:  # noqa: S310
+        with urlopen(f"{url}/ui/static/app.js", timeout=600) as page:  # noqa: S310
             sent = page.read()
         shown = child.stdout
 

@@ -101,7 +101,7 @@ def test_every_command_is_one_of_the_cli(compose: dict[str, Any], service: str) 
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=600,
     )
 
     assert asked.returncode == 0, asked.stderr

@@ -66,7 +66,7 @@ def test_every_file_that_a_document_names_exists(document: Path) -> None:
 def test_every_hop_of_a_run_is_a_definition_of_its_file() -> None:
     """The path of a run is a list of about thirty lines that a reader can follow in the code."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    hops = HOP.findall(text.partition("## The way of a run")[2].partition("\n## ")[0])
+    hops = HOP.findall(text.partition("## The path of a run")[2].partition("\n## ")[0])
 
     missing = [
         (file, name)

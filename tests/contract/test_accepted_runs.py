@@ -66,7 +66,7 @@ async def test_a_run_for_a_worker_is_stored_as_it_was_accepted(ports: Ports, new
 
 async def test_of_two_equal_requests_at_once_one_makes_the_run(ports: Ports) -> None:
     """The second request waits for the first insert and returns the same run."""
-    async with asyncio.timeout(60), asyncio.TaskGroup() as posts:
+    async with asyncio.timeout(600), asyncio.TaskGroup() as posts:
         accepting = [
             posts.create_task(ports.runs.accept(new_run("case-1"), worker_id="w1"))
             for _ in range(2)

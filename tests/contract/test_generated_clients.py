@@ -41,7 +41,7 @@ async def service(
 @pytest.fixture
 def folder(service: ServiceProcess, tmp_path: Path) -> Path:
     """Return a folder with the OpenAPI document, in which a client is generated."""
-    answer = httpx.get(f"{service.url}/openapi.json", trust_env=False, timeout=120)
+    answer = httpx.get(f"{service.url}/openapi.json", trust_env=False, timeout=600)
     (tmp_path / "openapi.json").write_text(answer.text)
     return tmp_path
 

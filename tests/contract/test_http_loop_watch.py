@@ -28,7 +28,7 @@ async def line_about(tenants: Tenants, **wanted: Any) -> dict[str, Any]:
         body = {"kind": "graph", "graph": GRAPH, "inputs": {"default": 1}}
         await tenants.ask("a", "POST", "/runs", body, prefer="wait=30")
         await tenants.ask("a", "GET", "/runs?metadata.a=1")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(600):
             while True:
                 for line in lines:
                     if line["event"] == "loop.held" and wanted.items() <= line.items():

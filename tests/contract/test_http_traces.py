@@ -202,7 +202,7 @@ async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work
         "└─ llm plan (big-model)",
         "Where the time went",
         "Critical path",
-        "What each model cost",
+        "Cost by model",
         "big-model, big tier",
     ):
         assert told in answer.text

@@ -40,6 +40,8 @@ OF_NO_TENANT = {
 }
 Opened = tuple[asyncio.Runner, Tenants, psycopg.Connection[Any]]
 Told = Sequence[tuple[bool, Request]]
+IDS_AND_TIMES_BYTES = 32
+"""Maximum difference, in bytes, that generated IDs and times make to the size of stored data."""
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +87,17 @@ def require_apart(opened: Opened, story: Told) -> list[tuple[Request, tuple[int,
                 await sent(other, mine, request)
         return heard + [(request, await sent(mine, other, request)) for request in looks()]
 
+    def stored(tenant: str) -> int:
+        total = "SELECT coalesce(sum(bytes), 0)::int FROM stored WHERE tenant_id = %s"
+        [[stored_bytes]] = connection.execute(total, [tenant]).fetchall()
+        return int(stored_bytes)
+
     # Alone first: data that is not separated would later be visible to this tenant, too.
     alone = runner.run(answers(f"tenant-c{number}", None))
     beside = runner.run(answers(f"tenant-a{number}", f"tenant-b{number}"))
 
     assert beside == alone
+    assert abs(stored(f"tenant-a{number}") - stored(f"tenant-c{number}")) <= IDS_AND_TIMES_BYTES
     assert all(status < 500 for _, (status, _) in beside)
     return beside
 

@@ -15,7 +15,7 @@ class JsonClient:
         self,
         url: str,
         *,
-        timeout_seconds: float = 60.0,
+        timeout_seconds: float = 600.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = url

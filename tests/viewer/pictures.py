@@ -270,7 +270,7 @@ async def _served(folder: Path) -> AsyncIterator[tuple[str, list[Path]]]:
         reports = _evaluated(url, folder)
         service = await stack.enter_async_context(ServiceProcess(url, settings=settings))
         headers = {"Authorization": f"Bearer {KEY}"}
-        client = httpx.AsyncClient(base_url=service.url, headers=headers, timeout=120)
+        client = httpx.AsyncClient(base_url=service.url, headers=headers, timeout=600)
         await tell(await stack.enter_async_context(client), provider)
         yield service.url, reports
 

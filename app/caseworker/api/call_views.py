@@ -57,7 +57,7 @@ class CallDetails(View):
     name: str
     model: str | None
     path: str | None
-    """Path of the call within the run, the same each time the run is executed again. Null for calls
+    """Path of the call within the run; it is the same in every execution of the run. Null for calls
     without one."""
     status: ShownStatus
     started_at: datetime

@@ -149,11 +149,11 @@ RunIdPath = Annotated[RunId, Path(description="ID of the run.")]
 
 STORABLE = AfterValidator(_text)
 """Validator that rejects text the database cannot store. In an annotation, it must follow the
-length constraints of the string; otherwise their messages would speak of items instead of
+length constraints of the string; otherwise their messages would name items instead of
 characters."""
 
 StorableText = Annotated[str, STORABLE]
-"""Text that the database can store."""
+"""Text that the database can store: no NUL characters and no unpaired surrogates."""
 
 CaseInput = Annotated[
     str, AfterValidator(_case_input), Field(json_schema_extra={"pattern": r"\S", "minLength": 1})

@@ -164,7 +164,7 @@ class RunFields(Body):
     start_at: Instant | None = None
     """Earliest time at which the run may start. Until then it is queued and can be cancelled."""
     seed: Seed | None = None
-    """Seed that makes prompts and sampling reproducible where the provider supports it."""
+    """Seed that makes prompts and sampling reproducible if the provider supports it."""
     timezone: ZoneName | None = None
     """Time zone that defines "today"; defaults to the configured one."""
     metadata: dict[str, Any] | None = None
@@ -311,11 +311,11 @@ class GoingOnBody(RunFields):
     agent: AgentOrName | None = None
     """Agent to use instead of the source run's, for example with another model."""
     model: ModelSpec | None = None
-    """Model that replaces that of the agent."""
+    """Model to use instead of the agent's."""
     messages: Messages | None = None
     """Conversation to use instead of the source run's, for example with an edited message."""
     inputs: dict[str, Any] | None = None
-    """Values to use instead of the source run's, by input handle or by variable of the agent."""
+    """Values to use instead of the source run's, by input handle or by agent variable."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
     """Names of tools that must be used for the answer of a case to count as verified."""
     gold_answer: str | None = None

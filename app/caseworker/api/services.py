@@ -25,7 +25,7 @@ AnonymousFrom = Literal["loopback", "anywhere"]
 
 
 READINESS_SECONDS: Final = 5.0
-"""Seconds after which a readiness check counts as failed."""
+"""Time, in seconds, after which a readiness check counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Client commands: run agents and send messages in threads."""
+"""CLI commands that run agents and send messages in threads."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Command options for the limits of a run, one for each field of a budget."""
+"""CLI options for a run's limits, one for each budget field."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Client commands: run cases, list and cancel runs, and decide approvals."""
+"""CLI commands that run cases, list and cancel runs, and decide approvals."""
 
 import json
 from collections.abc import Mapping

@@ -37,8 +37,8 @@ It polls for decisions that it missed, and checks whether it is idle and can be 
 """
 
 TURNS = 10
-"""Number of event-loop iterations that a run must be idle before it is suspended. A few iterations
-always pass between the end of one step and the start of the next."""
+"""Number of event-loop iterations for which a run must be idle before it is suspended. A few
+iterations always pass between the end of one step and the start of the next."""
 
 _NAME = "approval"
 

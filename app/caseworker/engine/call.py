@@ -97,7 +97,7 @@ class SpentSum:
 
 
 class RateSlot(Protocol):
-    """The queue position of one attempt at a rate-limited model; once acquired, its rate slot."""
+    """One attempt's permission to call a rate-limited model, or its place in the queue for it."""
 
     async def take(self, tokens: int) -> bool:
         """Acquire the slot for an attempt of at most ``tokens``; return False if it must wait."""

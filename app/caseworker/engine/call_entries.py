@@ -22,7 +22,7 @@ def failure_entry(failure: AttemptError, attempts: int) -> dict[str, Any]:
 def failed_call(
     entry: Mapping[str, Any], node_id: str, *, retry_after_seconds: float | None = None
 ) -> CallFailedError:
-    """Return the error for a failed call from its journal value."""
+    """Build the error for a failed call from its journal value."""
     return CallFailedError(
         entry["message"],
         error_class=entry["error_class"],
@@ -34,7 +34,7 @@ def failed_call(
 
 
 def replayed(recorded: Recorded) -> Answered:
-    """Return the result of a call from its journal record.
+    """Build the result of a call from its journal record.
 
     Raises:
         CallFailedError: the recorded call failed.

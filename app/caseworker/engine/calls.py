@@ -144,9 +144,9 @@ class Calls:
         return Answered(reply.value, made.node)
 
     def began_in(self, path: StepPath) -> bool | None:
-        """Return whether a call inside a step was made, also in an earlier execution of the run.
+        """Return whether a call inside a step was made, in this or an earlier execution of the run.
 
-        None: no call was requested there.
+        None means that the step has requested no call.
         """
         if path.text in self._made_in:
             return True

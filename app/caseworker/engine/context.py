@@ -26,7 +26,7 @@ from caseworker.platform.logs.errors import is_ours
 
 
 class Runtime(Protocol):
-    """The graph as a step can query it."""
+    """Lets a step query the graph that it belongs to."""
 
     def get_node(self, node_id: str) -> Step:
         """Return a step, or raise LookupError if the graph has no step with this ID."""
@@ -99,13 +99,13 @@ class RunContext:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """Time in seconds that cancelled work has to end before it is abandoned."""
     begun: dict[StepPath, str] = field(default_factory=dict)
-    """CallNode IDs of the steps whose start event was emitted but not their end event, by path."""
+    """CallNode IDs, by path, of the steps that have emitted their start event but no end event."""
     over: Callable[[], None] = lambda: None
     """Called each time abandoned work (work that the run stopped waiting for) has ended, so that
     its cost can still be recorded."""
     traced: list[Any] | None = None
     """List that collects the ``StepRecords`` of executed graphs for a trace; None if no trace is
-    wanted."""
+    needed."""
     tracebacks: Iterator[int] = field(default_factory=lambda: iter(range(MAX_TRACEBACKS)))
     """Iterator with one element per traceback that may still be logged. Tracebacks are limited,
     because redacting one takes milliseconds."""
@@ -149,7 +149,7 @@ class ExecutionContext:
 
     def __post_init__(self) -> None:
         if self.deadline is not None and self.deadline.tzinfo is None:
-            raise ValueError("deadline must have a zone, such as datetime.now(UTC) has.")
+            raise ValueError("deadline must have a time zone, as in datetime.now(UTC).")
 
     def check_budget(self) -> None:
         """Check that neither this context nor an ancestor has exhausted a limit.

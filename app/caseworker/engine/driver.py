@@ -33,7 +33,8 @@ from caseworker.engine.step_values import StepValues, Total
 from caseworker.engine.supervision import detach, forget_failure, until_done
 
 TURN_SECONDS = 0.005
-"""Seconds for which steps that never wait may block the event loop before the driver yields."""
+"""Time, in seconds, that steps without any wait may block the event loop before the driver
+yields."""
 
 
 class GraphExecution:
@@ -201,7 +202,7 @@ class GraphExecution:
             self._run.token.check()  # otherwise each step checks the token
         stuck = not self._scheduler.done or (self._steps and not self._reports)
         if stuck and self._outcome.error is None:
-            raise GraphError("Some steps wait for one another.")
+            raise GraphError("Some steps wait for each other.")
 
     async def _ended_before(self) -> bool:
         """Return whether an earlier execution journaled the failure or the stop of a step.

@@ -1,4 +1,4 @@
-"""Materialises linked steps: computes the values that they provide to the steps that need them.
+"""Computes ("materialises") the values that linked steps provide to the steps that need them.
 
 Each output is materialised once per execution of its graph; concurrent consumers wait for it.
 Before a consumer waits, the wait-for graph is searched for a cycle. So a cycle is reported instead
@@ -117,7 +117,7 @@ class Materializer:
             raise LookupError(f"The graph has no step {step_id!r}.")
         node = self.prepared.steps[step_id].work.node
         if not isinstance(node, Materializing):
-            raise TypeError(f"Step {step_id!r} cannot be linked: it materialises nothing.")
+            raise TypeError(f"Step {step_id!r} cannot be linked: it provides nothing.")
         return node
 
     def _refuse_cycle(self, output: Output, way: tuple[Output, ...]) -> None:
@@ -129,7 +129,7 @@ class Materializer:
             if ahead[-1] in way:
                 outputs = way[way.index(ahead[-1]) :] + ahead
                 cycle = " -> ".join(f"{step_id}.{handle}" for step_id, handle in outputs)
-                raise LinkCycleError(f"Links that depend on themselves: {cycle}.")
+                raise LinkCycleError(f"Links depend on themselves: {cycle}.")
             for needed in self._needs.get(ahead[-1], ()):
                 if needed not in seen:
                     seen.add(needed)

@@ -25,7 +25,7 @@ class ExecutionResult:
         """
         if type(self.outputs) is not dict and not isinstance(self.outputs, Mapping):
             kind = type(self.outputs).__name__
-            raise TypeError(f"A result holds values by output handle, not {kind}.")
+            raise TypeError(f"outputs must be a mapping from output handles to values, not {kind}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
     async with aclosing(stream) as items:
         async for item in items:
             if result is not None:
-                raise StepBrokenError("The step's node went on after its result.")
+                raise StepBrokenError("The step's node continued after its result.")
             if isinstance(item, ExecutionResult):
                 result = item
             else:
@@ -178,9 +178,9 @@ async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
 
 def _pass_on(item: Any, context: FlowContext) -> None:
     if not isinstance(item, NodeEvent):
-        raise StepBrokenError("The step's node told something that is no NodeEvent.")
+        raise StepBrokenError("The step's node yielded an object that is not a NodeEvent.")
     if item.type in RESERVED:
-        raise StepBrokenError(f"{item.type} is for the engine to tell.")
+        raise StepBrokenError(f"{item.type} is reserved for the engine.")
     if context.run.events is not None:
         context.run.events.emit(
             Event(

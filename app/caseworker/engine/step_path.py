@@ -113,6 +113,6 @@ def check_step_id(step_id: object) -> None:
         ValueError: it is empty or contains a path separator.
     """
     if not isinstance(step_id, str):
-        raise TypeError(f"The id of a step must be a text, not {type(step_id).__name__}.")
+        raise TypeError(f"A step id must be a string, not {type(step_id).__name__}.")
     if not step_id or not _JOINTS.isdisjoint(step_id):
-        raise ValueError("The id of a step must have a character and none of / ~ >")
+        raise ValueError("A step id must not be empty and must not contain any of / ~ >")

@@ -86,7 +86,7 @@ class StepValues:
             size += found.size_bytes
             if size > self._limits.max_outputs_bytes:
                 error = too_large(self._limits.max_outputs_bytes, OUTPUTS_KEY)
-                raise ValueTooLargeError(f"What step {step_id} puts out {error}.")
+                raise ValueTooLargeError(f"The output of step {step_id} {error}.")
         if self._total is not None:
             self._total.take(step_id, size)
         return frozen
@@ -117,4 +117,4 @@ def require_joined(step_id: str, handle: str, size: int, max_bytes: float) -> No
     """
     if size > max_bytes:
         error = too_large(int(max_bytes), VALUE_KEY)
-        raise ValueTooLargeError(f"What is joined on input {handle} of step {step_id} {error}.")
+        raise ValueTooLargeError(f"The list of values on input {handle} of step {step_id} {error}.")

@@ -223,7 +223,7 @@ def seconds_of(
 
 @contextmanager
 def deadline_of(deadline: datetime | None, token: CancellationToken) -> Iterator[None]:
-    """Trip the token when the deadline passes while the block runs, or now if it has passed."""
+    """Trip the token if the deadline passes during the block, or now if it has passed already."""
     if deadline is None:
         yield
         return

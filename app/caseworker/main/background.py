@@ -38,7 +38,7 @@ RETRY_FACTOR: Final = 4.0
 
 
 class Background:
-    """The stores for webhooks and schedules, and the loops that deliver and fire them.
+    """The stores and the loops for delivering webhooks and firing schedules.
 
     Only processes that execute runs start the loops.
     """

@@ -131,8 +131,7 @@ class CheckedConfiguration:
 
     warnings: tuple[str, ...]
     near_misses: tuple[str, ...]
-    """Those of the warnings that are about environment variables that look like misspelled
-    settings."""
+    """The subset of the warnings about environment variables that look like misspelled settings."""
     source: str
 
 

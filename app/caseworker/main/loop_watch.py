@@ -23,7 +23,7 @@ from caseworker.engine.context import FlowContext
 log = structlog.get_logger(__name__)
 
 HELD_SECONDS: Final = 0.1
-"""Seconds for which one callback may block the loop before it is logged."""
+"""Time, in seconds, that one callback may block the loop before it is logged."""
 BEAT_SECONDS: Final = 0.02
 _LOCALS_ARE_SAFE: Final = sys.version_info >= (3, 13)
 """Whether a thread may read the local variables of a running frame in another thread.

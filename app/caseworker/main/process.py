@@ -345,7 +345,7 @@ def collect_garbage_seldom() -> None:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str] | None:
-    """Return the host names accepted in requests, in addition to IP addresses and localhost.
+    """Return the host names that requests may use, in addition to IP addresses and localhost.
 
     None allows any name: with anonymous access from anywhere and no configured hosts, checking the
     name is left to a reverse proxy.

@@ -99,7 +99,8 @@ class ProcessSupervisor:
         """Run the processes until a signal; kill those still alive after the grace period.
 
         Raises:
-            StartupError: a process failed to start and none with its number ever answered.
+            StartupError: a process failed to start, and no earlier process with its number
+                had accepted requests.
         """
         with self._woken_by_signals() as woken:
             try:

@@ -23,7 +23,7 @@ _STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
 
 
 class Telemetry:
-    """The metrics and spans of one process; disabled parts are not built and cost nothing."""
+    """The metrics and spans of one process; disabled parts are not created."""
 
     def __init__(self, settings: TelemetrySettings) -> None:
         self._settings = settings

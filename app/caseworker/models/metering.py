@@ -107,7 +107,7 @@ class Metering:
         return request
 
     def lost(self) -> Spent:
-        """Return the charge for an attempt whose answer will never arrive: an estimate, or nothing.
+        """Return the charge for an attempt whose answer will never arrive: an estimate, or zero.
 
         Nothing is charged if the request was not sent.
         """

@@ -114,7 +114,7 @@ class RequestOrigin:
 
 @dataclass(slots=True)
 class SendState:
-    """Records whether a request may have reached the provider, as far as this process knows.
+    """Records whether, to this process's knowledge, a request may have reached the provider.
 
     A provider that can observe delivery sets ``sent`` to False before it connects. It sets ``sent``
     to True just before it sends the first byte of the body. A request that was not sent costs

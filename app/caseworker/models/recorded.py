@@ -54,7 +54,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFailure:
-    """The final failure of a recorded call."""
+    """The recorded failure of a call whose retries were exhausted."""
 
     fault: ModelFault
     message: str

@@ -1,4 +1,4 @@
-"""Queues in which this process's calls wait for rate slots of rate-limited models.
+"""Queues in which this process's calls wait for the rate slots of models.
 
 A rate slot is permission to send one request. All processes share a model's rate limit, and the
 shared store decides which tenant is next. Within a process, the calls of one tenant for one model
@@ -73,7 +73,7 @@ class Turns:
             self._notify(self._limits.leave(limit, tenant))
 
     def give_back(self, limit: RateLimit, tokens: int) -> None:
-        """Record unused tokens. If there are any, wake the queue of this model that is due next."""
+        """Record unused tokens. If there are any, wake the next queue of this model."""
         if limit.tokens_per_minute is None:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens

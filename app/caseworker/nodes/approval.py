@@ -53,7 +53,7 @@ class ApprovalNode:
 
         Raises:
             MissingValueError: a template refers to a value that does not exist.
-            NotApprovedError: it was not approved, and no flow edge leaves from ``refused``.
+            NotApprovedError: the request was not approved, and no flow edge starts at ``refused``.
             LookupError: this run has no approval service.
             Stop: the run is suspended until a decision, or ended.
         """
@@ -85,7 +85,7 @@ def approval_type() -> NodeType:
         if data.changes is None:
             return []
         if data.changes.get("type") != "object":
-            return [("changes", "This must be a JSON Schema of type object.")]
+            return [("changes", "This must be a JSON Schema with type object.")]
         try:
             CallerSchema(data.changes)
         except ValueError as error:
@@ -94,9 +94,9 @@ def approval_type() -> NodeType:
 
     return NodeType(
         name="approval",
-        description="Asks a person; the run waits, and holds nothing, until they decide. What was"
-        " approved leaves on approved; why it was not leaves on refused if an edge leads on from"
-        " there, and otherwise is a failure of the step.",
+        description="Requests an approval; the run waits for the decision and uses no resources."
+        " The output approved has the approved arguments. A rejection is sent to the output refused"
+        " if an edge starts there; otherwise the step fails.",
         node=ApprovalNode(),
         data=ApprovalData,
         handles=Handles(

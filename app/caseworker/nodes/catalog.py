@@ -43,7 +43,7 @@ class NodeCatalog:
         self._types: dict[str, NodeType] = {}
         for kind in types:
             if kind.name in self._types:
-                raise DuplicateTypeError(f"there are two step types named {kind.name!r}")
+                raise DuplicateTypeError(f"two step types have the name {kind.name!r}")
             self._types[kind.name] = kind
         self._nesting = frozenset(
             kind.name

@@ -45,7 +45,8 @@ class ChatInput:
     messages: tuple[Message, ...]
     """Messages in chronological order; the last one is the user's new message."""
     user_tools: tuple[Mapping[str, Any], ...] = ()
-    """Tools that the user provides, in the format of an agent's tool list. Agents are embedded."""
+    """Tools that the user provides, in the format of an agent's tool list. Agent references are
+    already replaced by definitions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the chat input as JSON; :meth:`of_json` restores it."""
@@ -72,7 +73,7 @@ def _message(stored: Mapping[str, Any]) -> Message:
 
 
 class ChatScope:
-    """Determines by their paths which steps receive the chat and the user's tools."""
+    """Determines, from the paths of steps, which of them receive the chat and the user's tools."""
 
     def __init__(self, graph: PreparedGraph) -> None:
         self._before: dict[tuple[str, ...], _Seen] = {}
@@ -168,8 +169,8 @@ def chat_start_type() -> NodeType:
     """Return the step type at which a chat enters a graph."""
     return NodeType(
         name=CHAT_START,
-        description="Where a chat enters the graph: the newest message of the user leaves on"
-        " default, and on inputs what the thread gives to the variables of its agent.",
+        description="The point at which a chat enters the graph. The output default has the user's"
+        " newest message; inputs has the thread's values for the variables of its agent.",
         node=ChatStartNode(),
         data=ChatStartData,
         handles=Handles(

@@ -91,7 +91,9 @@ class FunctionNode:
             ValueError: ``fn`` is a generator function, or a coroutine function marked as blocking.
         """
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-            raise ValueError(f"The function of node {id!r} is a generator: return a list instead.")
+            raise ValueError(
+                f"The function of node {id!r} is a generator function: return a list instead."
+            )
         if blocking and inspect.iscoroutinefunction(fn):
             raise ValueError("A coroutine function cannot be blocking: it runs on the event loop.")
         self.id = id

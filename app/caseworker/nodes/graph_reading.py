@@ -66,7 +66,7 @@ class _Reader:
         """Parse the graph in a field of this data."""
         inner = self.at(field, deeper=1)
         if is_reference(value):
-            inner.tell("A graph that is only named must be put here in full, with its steps.")
+            inner.tell("References to registered graphs are not allowed here; insert the graph.")
             return None
         return read_graph(inner, value) if inner._allowed() else None
 
@@ -83,7 +83,9 @@ class _Reader:
             self.tell(f"There is no step type {quoted(spec.type)}.", "type")
             return None
         if not kind.executes:
-            self.tell("A step of this type can only be linked; use one that executes.", "type")
+            self.tell(
+                "Steps of this type can only be linked. Use a type that can be executed.", "type"
+            )
             return None
         return self.work(kind, spec.data)
 
@@ -105,7 +107,7 @@ class _Reader:
     def _allowed(self) -> bool:
         allowed = self.depth < MAX_NESTING
         if not allowed:
-            self.tell(f"At most {MAX_NESTING} graphs may stand in one another.")
+            self.tell(f"At most {MAX_NESTING} levels of nested graphs are allowed.")
         return allowed
 
 

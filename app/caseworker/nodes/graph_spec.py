@@ -21,7 +21,7 @@ _STEP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 def _step_id(value: str) -> str:
     if not _STEP_ID.fullmatch(value):
-        raise refusal("The id of a step is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+        raise refusal("A step id has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
     return value
 
 
@@ -58,8 +58,8 @@ class PolicySpec(StepData):
     fallback_value: Any = None
     """Output of the step if it is skipped."""
     retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] | None = None
-    """Names of the only errors that are retried: error classes, or error codes of tools. Null means
-    all."""
+    """Allowlist of errors to retry: error classes, or error codes of tools. Null retries all
+    errors."""
     no_retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] = Field(
         default_factory=list
     )
@@ -89,8 +89,7 @@ class StepSpec(StepData):
     """Configuration for the node type."""
     policy: PolicySpec | None = None
     sub_budget: Budget | None = None
-    """Limits for the step, in addition to the limits of its run. Null means no limits of its
-    own."""
+    """Limits for the step, in addition to the limits of its run. Null sets no additional limits."""
 
 
 class EdgeData(StepData):

@@ -63,7 +63,7 @@ class LlmData(StepData):
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> Self:
         if self.model is not None and (self.tier is not None or self.max_output_tokens is not None):
-            raise refusal("tier and max_output_tokens belong into model, where there is one.")
+            raise refusal("tier and max_output_tokens must be set inside model if model is given.")
         return self
 
     @property
@@ -195,8 +195,8 @@ def llm_type(agents: Agents) -> NodeType:
     """Return the step type that calls a model; ``agents`` executes steps with linked tools."""
     return NodeType(
         name="llm",
-        description="Asks a model. Its answer leaves on default: text, or JSON"
-        " if there is an output_schema. Toolsets and agents linked to tools may be called by it.",
+        description="Calls a model. The output default has the answer: text, or JSON if"
+        " output_schema is set. The model may call toolsets and agents linked to the input tools.",
         node=LlmNode(agents),
         data=LlmData,
         handles=Handles(

@@ -30,8 +30,8 @@ class ModelSpec(ModelOptions):
 
     tier: Literal["small", "big"] = "small"
     name: ModelName | None = None
-    """Name of a configured model. Default: the tier's model. The provider's own name is also
-    accepted for a model of the tier."""
+    """Name of a configured model. Default: the tier's model. For a model of the tier, the
+    provider's model name is also accepted."""
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = Field(
         default_factory=list
     )
@@ -43,7 +43,7 @@ class ModelSpec(ModelOptions):
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> "ModelSpec":
         for name in sorted(self.options.model_fields_set & self.model_fields_set):
-            raise refusal(f"{name} stands in options as well: write it in one of both places.")
+            raise refusal(f"{name} is also set in options: set it in one place only.")
         return self
 
     @property
@@ -72,7 +72,7 @@ class ModelSpec(ModelOptions):
         for place, name in named.items():
             if name is None or name in known or (models.allow_unlisted and tier in models):
                 continue
-            yield place, f"No such model is configured; there are: {listed(known)}."
+            yield place, f"No such model is configured. Use one of: {listed(known)}."
 
 
 def no_model(tier: Tier, models: ModelTable) -> str:

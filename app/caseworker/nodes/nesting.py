@@ -1,7 +1,7 @@
 """Graphs and steps nested in the data of other steps.
 
-They are parsed together with the enclosing data. The graph reader does this; it is passed to
-validators as pydantic's validation context.
+They are parsed together with the enclosing data by the graph reader, which validators receive as
+pydantic's validation context.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Set

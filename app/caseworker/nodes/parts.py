@@ -10,7 +10,7 @@ from caseworker.tools.ports import Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """Argument for the node type factories that accept one.
+    """Passed to node type factories that take an argument.
 
     A factory is registered as an entry point of the group ``caseworker.node_types``.
     """
@@ -19,6 +19,6 @@ class NodeParts:
     tools: ToolDispatch
     """Runs the tools that runs may call."""
     installed_tools: tuple[Tool, ...]
-    """All tools of the process, including those that the operator denies to runs."""
+    """All tools of the process, including those that runs may not use."""
     settings: Any
     """Settings of the process, by section."""

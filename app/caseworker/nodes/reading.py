@@ -1,4 +1,4 @@
-"""Strict parsing of the parts of a graph, with our own error messages.
+"""Strict parsing of graph parts, with error messages written for this service.
 
 Pydantic's messages are not used, because some of them quote the input. All messages here consist of
 fixed text and limits from our schemas.
@@ -38,8 +38,8 @@ REPORTED: Final = "caseworker_reported"
 
 MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
-    "extra_forbidden": "This field is not known here; leave it out.",
-    "unexpected_keyword_argument": "This field is not known here; leave it out.",
+    "extra_forbidden": "This field is unknown; remove it.",
+    "unexpected_keyword_argument": "This field is unknown; remove it.",
     "string_type": "This must be a string.",
     "string_unicode": "This must be valid Unicode text.",
     "string_too_short": "This must have at least {min_length} characters.",
@@ -149,21 +149,21 @@ def _parsed(kind: type | None, wanted: str, parse: Callable[[Any], Any]) -> GetP
 
 def _handle(value: str) -> str:
     if not HANDLE.fullmatch(value):
-        raise refusal("The name of a handle is 1 to 64 of the characters A-Z a-z 0-9 _ -")
+        raise refusal("A handle name has 1 to 64 of the characters A-Z a-z 0-9 _ -")
     return value
 
 
 TextField = Annotated[
     TextTemplate,
     _parsed(str, "string", TextTemplate.parse),
-    WithJsonSchema({"type": "string", "description": "Text; ${path} puts a value into it."}),
+    WithJsonSchema({"type": "string", "description": "Text; ${path} is replaced with a value."}),
 ]
 """Field type for a text template."""
 
 JsonField = Annotated[
     JsonTemplate,
     _parsed(None, "", JsonTemplate),
-    WithJsonSchema({"description": "Any JSON; ${path} in its strings puts a value there."}),
+    WithJsonSchema({"description": "Any JSON; ${path} in a string is replaced with a value."}),
 ]
 """Field type for a JSON template."""
 
@@ -171,7 +171,10 @@ ObjectField = Annotated[
     JsonTemplate,
     _parsed(dict, "JSON object", JsonTemplate),
     WithJsonSchema(
-        {"type": "object", "description": "An object; ${path} in its strings puts a value there."}
+        {
+            "type": "object",
+            "description": "An object; ${path} in a string is replaced with a value.",
+        }
     ),
 ]
 """Field type for a JSON object template."""

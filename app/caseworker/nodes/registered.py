@@ -71,7 +71,7 @@ def function_type(functions: Iterable[FunctionNode]) -> NodeType:
     return NodeType(
         name="function",
         description="Calls a function that is registered in this process."
-        " What it returns leaves on default.",
+        " The output default has its return value.",
         node=registered,
         data=FunctionData,
         faults=registered.faults,

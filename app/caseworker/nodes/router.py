@@ -50,7 +50,7 @@ class Condition(StepData):
     """``{path, op, value}``, or one of ``{all: [...]}``, ``{any: [...]}`` and ``{not: ...}``."""
 
     path: PathField | None = None
-    """Path of the value to test in the step's inputs."""
+    """Path, in the step's inputs, to the value to test."""
     op: Operator | None = None
     value: Any = None
     """JSON value to compare with. It is not a template."""
@@ -63,32 +63,34 @@ class Condition(StepData):
         joins = [self.all_, self.any_, self.not_]
         compares = not self.model_fields_set.isdisjoint({"path", "op", "value"})
         if sum(join is not None for join in joins) + compares != 1:
-            raise refusal("A condition is one of {path, op, value}, {all}, {any} and {not}.")
+            raise refusal(
+                "A condition must be exactly one of {path, op, value}, {all}, {any} and {not}."
+            )
         if compares:
             self._require_comparison()
         return self
 
     def _require_comparison(self) -> None:
         if self.path is None or self.op is None:
-            raise refusal("A comparison needs a path and an op.")
+            raise refusal("A comparison requires path and op.")
         if self.op in _ALONE:
             if "value" in self.model_fields_set:
-                raise refusal("This op takes no value.")
+                raise refusal("This op does not accept a value.")
             return
         if "value" not in self.model_fields_set:
-            raise refusal("This op needs a value.")
+            raise refusal("This op requires a value.")
         if self.op in _ORDERS and not (_is_number(self.value) or isinstance(self.value, str)):
-            raise refusal("This op needs a number or a string as its value.")
+            raise refusal("This op requires a number or a string as its value.")
         if self.op in _TEXTS and not isinstance(self.value, str):
-            raise refusal("This op needs a string as its value.")
+            raise refusal("This op requires a string as its value.")
         if self.op == "in" and not isinstance(self.value, list | str):
-            raise refusal("This op needs a list or a string as its value.")
+            raise refusal("This op requires a list or a string as its value.")
 
     def holds(self, inputs: Mapping[str, Any], work: "Work") -> bool:
         """Return whether a step's inputs satisfy the condition.
 
         Raises:
-            TooManyComparisonsError: the step has used up the comparisons that ``work`` allows.
+            TooManyComparisonsError: the step has made all comparisons that ``work`` allows.
         """
         if self.all_ is not None:
             return all(one.holds(inputs, work) for one in self.all_)
@@ -252,7 +254,7 @@ class RouterData(StepData):
     mode: Literal["first", "all"] = "first"
     """Which matching routes to take: ``first`` takes only the first one, ``all`` takes all."""
     value: PathField = usual_path()
-    """Path of the value to send in the step's inputs."""
+    """Path, in the step's inputs, to the value to send."""
 
     @property
     def ways(self) -> frozenset[str]:
@@ -300,8 +302,8 @@ def router_type() -> NodeType:
     """Return the step type that routes a value by conditions."""
     return NodeType(
         name="router",
-        description="Sends its input on to the handles whose conditions it meets."
-        " Steps behind the other handles are skipped.",
+        description="Sends its input to the output handles whose conditions are met."
+        " Steps that only the other handles lead to are skipped.",
         node=RouterNode(),
         data=RouterData,
         handles=Handles(link_inputs=NONE, link_outputs=NONE),

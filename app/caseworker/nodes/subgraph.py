@@ -41,19 +41,25 @@ class GivenOutputs(StepData):
     """Output settings for an inner graph; the base class for data that contains such a graph."""
 
     outputs: dict[HandleName, OutputSpec] | None = None
-    """Sources of the outputs, keyed by output handle. By default the outputs of the graph's only
-    last step are used."""
+    """Sources of the outputs, keyed by output handle. Default: the outputs of the graph's last
+    step, if it has only one."""
 
     def faults_of(self, graph: InnerGraph) -> Iterator[Fault]:
         """Yield the errors in the output settings."""
         ends, active = graph.ends, frozenset(graph.prepared.topology.active)
         if self.outputs is None:
             if len(ends) != 1:
-                yield "outputs", f"Several steps end the graph ({listed(ends)}). Name its outputs."
+                yield (
+                    "outputs",
+                    f"The graph has several last steps ({listed(ends)}). Set outputs.",
+                )
             return
         for name, source in self.outputs.items():
             if source.step not in active:
-                yield f"outputs.{name}.step", f"The graph executes no step {quoted(source.step)}."
+                yield (
+                    f"outputs.{name}.step",
+                    f"The graph has no step {quoted(source.step)} that is executed.",
+                )
                 continue
             handles = graph.traits[source.step].handles.flow_outputs
             if handles is not None and source.handle not in handles:
@@ -112,8 +118,8 @@ def subgraph_type() -> NodeType:
     """Return the step type that executes a graph."""
     return NodeType(
         name="subgraph",
-        description="Executes a graph on its inputs, within the limits of the run."
-        " What leaves it is named in outputs.",
+        description="Executes a graph with the step's inputs, within the limits of the run."
+        " The field outputs selects its outputs.",
         node=SubgraphNode(),
         data=SubgraphData,
         handles=Handles(link_inputs=NONE, link_outputs=NONE),
@@ -143,7 +149,7 @@ class MapData(GivenOutputs):
     """The list to process, and the graph or the step to execute for each item."""
 
     over: PathField = usual_path()
-    """Path of the list of items in the step's inputs."""
+    """Path, in the step's inputs, to the list of items."""
     graph: GraphField | None = None
     """Graph to execute for each item. It receives the item as input ``default`` and its index as
     ``index``. The item's result is an object with the graph's outputs by handle."""
@@ -163,9 +169,9 @@ class MapData(GivenOutputs):
     @model_validator(mode="after")
     def _has_one_form(self) -> "MapData":
         if (self.graph is None) == (self.step is None):
-            raise refusal("A map has either a graph or a step.")
+            raise refusal("A map requires either graph or step.")
         if self.graph is None and self.outputs is not None:
-            raise refusal("Only a map with a graph has outputs.")
+            raise refusal("outputs is only allowed together with graph.")
         return self
 
     @property
@@ -181,14 +187,14 @@ class MapData(GivenOutputs):
             yield from self.faults_of(self.graph)
         if self.holds and self.max_parallel > 1:
             names = listed(map(str, self.holds))
-            message = f"The items use persistent nodes ({names}) one at a time: use 1."
+            message = f"The items use persistent nodes ({names}), so this must be 1."
             yield "max_parallel", message
 
     def items_in(self, inputs: Outputs) -> list[Any]:
-        """Return the items, or raise UnfitListError if they are not a list or too many."""
+        """Return the items, or raise UnfitListError if there is no list or it is too long."""
         items = self.over.value_in(inputs)
         if not isinstance(items, list):
-            raise UnfitListError(f"The value at {self.over.text} is no list.")
+            raise UnfitListError(f"The value at {self.over.text} is not a list.")
         if len(items) > self.max_items:
             raise UnfitListError(
                 f"The list at {self.over.text} has {len(items)} items; at most"
@@ -219,7 +225,7 @@ class MapData(GivenOutputs):
     def outputs_of(
         self, reports: Mapping[str, StepReport], count: int, context: FlowContext
     ) -> dict[str, Any]:
-        """Return the results in item order, null for missing ones, and the counts in ``items``.
+        """Return the results in item order (null if missing), and the counts under ``items``.
 
         ``context`` is the context of the map step.
         """
@@ -344,8 +350,8 @@ def map_type() -> NodeType:
     return NodeType(
         name="map",
         description="Executes a graph or a step for each item of a list, in parallel if"
-        " max_parallel allows it. The results leave on default, in the order of the items, and what"
-        " became of them on items.",
+        " max_parallel allows it. The output default has the results in the order of the items;"
+        " items has the numbers of completed, failed and other items.",
         node=MapNode(),
         data=MapData,
         handles=Handles(

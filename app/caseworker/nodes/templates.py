@@ -67,7 +67,7 @@ class Path:
             )
         if not HANDLE.fullmatch(names[0]) or not all(names):
             raise PathError(
-                "A path is an input handle, and behind it, each after a dot, keys and indexes,"
+                "A path is an input handle, and optionally keys and indexes, joined with dots,"
                 " such as default.items.0."
             )
         return cls(text, names)
@@ -105,7 +105,7 @@ class TooMuchTextError(ValueError):
 
     def __init__(self, max_chars: int) -> None:
         super().__init__(
-            f"The values of the template come to more than {max_chars:,} characters"
+            f"The values of the template have more than {max_chars:,} characters in total"
             " (limits.max_value_kb)."
         )
 
@@ -245,10 +245,8 @@ def _parts(text: str) -> list[str | Path]:
 
 def _path_in(place: re.Match[str]) -> Path:
     if place[1] is None:
-        raise TemplateError(
-            "A ${ is not closed by a }. Close it, or write $${ for the text itself."
-        )
+        raise TemplateError("A ${ has no closing }. Add it, or write $${ for a literal ${.")
     try:
         return Path.parse(place[1])
     except PathError as error:
-        raise TemplateError(f"Between ${{ and }} there must be a path. {error}") from None
+        raise TemplateError(f"There must be a path between ${{ and }}. {error}") from None

@@ -23,7 +23,7 @@ ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 def _unknown(name: str) -> str:
     """Return the same message for a tool that does not exist and for one that is denied."""
-    return f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
+    return f"No permitted tool is named {quoted(name)}; see GET /tools."
 
 
 TOOLS = "tools"
@@ -62,7 +62,7 @@ class Toolset:
 
 
 class ServerUse(StepData):
-    """The tools to use from a server that the operator has configured."""
+    """The tools to use from a configured tool server."""
 
     server: Annotated[str, Field(min_length=1, max_length=64)]
     allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
@@ -118,7 +118,7 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
     tools = Toolset()
     for one in found:
         if not isinstance(one, Toolset):
-            raise TypeError("Only toolsets and agents can be linked to tools.")
+            raise TypeError("Only toolsets and agents can be linked to the input tools.")
         tools |= one
     return tools
 
@@ -137,15 +137,15 @@ def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeTyp
             if name not in known
         ]
         return tools + [
-            (f"mcp.{index}.server", f"There is no MCP server {quoted(use.server)} configured.")
+            (f"mcp.{index}.server", f"No MCP server {quoted(use.server)} is configured.")
             for index, use in enumerate(data.mcp)
             if use.server not in servers
         ]
 
     return NodeType(
         name="toolset",
-        description="Names tools that the steps it is linked to may use."
-        " Toolsets that are linked to it are added to its own.",
+        description="Lists tools that the steps linked to it may use."
+        " The tools of toolsets linked to its input tools are added.",
         node=ToolsetNode(),
         data=ToolsetData,
         handles=Handles(
@@ -160,7 +160,7 @@ def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeTyp
 
 
 ERROR = "error"
-"""Output handle for a tool's error; used if an edge leaves from it."""
+"""Output handle for a tool's error; used if an edge starts at it."""
 
 MAX_REASON_CHARS = 300
 _CALL = "call"
@@ -205,7 +205,7 @@ class ToolNode:
 
         Raises:
             MissingValueError: an argument has no value.
-            ToolFailedError: the tool returned an error, and no flow edge leaves from ``error``.
+            ToolFailedError: the tool returned an error, and no flow edge starts at ``error``.
             Stop: a limit or a cancel request prevented or ended the call.
         """
         args = dict(inputs) if data.args is None else data.args.render(inputs, context.limits)
@@ -250,8 +250,8 @@ def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:
 
     return NodeType(
         name="tool",
-        description="Uses a tool. Its result leaves on default; an error leaves on error if an edge"
-        " leads on from there, and otherwise is a failure of the step.",
+        description="Calls a tool. The output default has the result. An error is sent to the"
+        " output error if an edge starts there; otherwise the step fails.",
         node=ToolNode(tools, timezone=timezone),
         data=ToolData,
         handles=Handles(

@@ -1,4 +1,4 @@
-"""Approvals of runs: the pending questions, and the one decision that each gets.
+"""Approvals for runs: questions to a person, each of which gets exactly one decision.
 
 A question is a row that its run stores under its fencing token. It is decided once: the row records
 the decision, its author and its time, and later decisions are refused. A decision, the timeout and
@@ -94,7 +94,7 @@ class ApprovalStore(Protocol):
         ...
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions by approval ID; questions past their time limit time out first."""
+        """Record expired questions as timed out, then return the decisions by approval ID."""
         ...
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
@@ -107,7 +107,7 @@ class ApprovalStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Yield an event that is set when a question of the run is decided; it may miss some."""
+        """Yield an event that is set when a question of the run is decided; it may be missed."""
         ...
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
@@ -203,7 +203,7 @@ class RunApprovals:
 
 
 def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
-    """Validate the arguments that are to replace those of a pending call.
+    """Validate the arguments that a person supplied to replace those of a pending call.
 
     Raises:
         InvalidArgumentsError: they violate the schema; each problem names its field.

@@ -1,4 +1,4 @@
-"""Registration of graphs and agents, and conversion of either to the graph of a run.
+"""Registers graphs and agents, and converts a definition to the graph that a run executes.
 
 An agent is executed as a graph with one step.
 

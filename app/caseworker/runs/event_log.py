@@ -160,7 +160,7 @@ class EventLog:
     def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
         """Return the unconfirmed events followed by ``event``, which is not added to the buffer.
 
-        So if the store rejects the end of a run, the event for that end leaves no trace.
+        The event is not buffered, because the store may reject the end that it reports.
         """
         pending = self.unconfirmed()
         return (*pending, _record(self._last_seq + 1, event, event.data, self._now()))

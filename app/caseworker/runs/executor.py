@@ -2,8 +2,8 @@
 
 A run is already claimed when it is passed to the executor. It is executed as one graph, stopped
 through its cancellation token, and finished by one guarded update. A run that the process cannot
-finish is released to the queue. If the release fails too, another process recovers the run once the
-heartbeats of this one have been missing for long enough.
+finish is released to the queue. If the release fails too, another process recovers the run once
+this process has sent no heartbeat for long enough.
 """
 
 import asyncio
@@ -61,10 +61,10 @@ class ExecutorLimits:
 
     max_runs: int
     max_attempts: int
-    """Maximum number of workers in a row that a run may lose without making progress. Then it fails
-    as lost."""
+    """Maximum number of consecutive workers that a run may lose without making progress before it
+    fails."""
     max_parallel_steps: int
-    """Maximum number of concurrent steps of one run, whatever its graphs allow."""
+    """Maximum number of concurrent steps of one run, even if its graphs allow more."""
     values: ValueLimits = USUAL_LIMITS
 
 
@@ -119,7 +119,7 @@ class RunExecutor:
 
     @property
     def free_slots(self) -> int:
-        """Number of further runs that can be started now."""
+        """Number of runs that can still be started now."""
         return self.slots.free if self._open else 0
 
     def reserve(self, tenant: str | None = None) -> bool:
@@ -136,7 +136,7 @@ class RunExecutor:
             await self.slots.change()
 
     async def freed(self) -> None:
-        """Wait until a run ends that may have kept other runs of its tenant waiting."""
+        """Wait for the end of a run whose tenant may have further runs waiting."""
         await self._freed.wait()
         self._freed.clear()
 

@@ -1,4 +1,4 @@
-"""Replaces references to registered graphs and agents inside a graph by their content.
+"""Replaces references to registered graphs and agents inside a graph with their content.
 
 A few small graphs that reference one another can expand to an arbitrarily large one, so sizes are
 computed before anything is built. Definitions are loaded level by level, up to the byte limit. Each
@@ -34,7 +34,7 @@ def canonical(graph: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """The size of a graph, in all the quantities that have limits."""
+    """The size of a graph, in every quantity that has a limit."""
 
     size_bytes: int
     steps: int
@@ -115,7 +115,7 @@ class Expansion:
         return bool(self._found)
 
     def put(self, ref: DefinitionRef, graph: Graph) -> None:
-        """Use ``graph`` for references to ``ref``, although the definition is not stored yet."""
+        """Use ``graph`` for references to ``ref``, whose definition is not stored yet."""
         self._found[ref] = ref, graph
 
     async def expand(self, graph: Graph, *, itself: DefinitionRef | None = None) -> Expanded:

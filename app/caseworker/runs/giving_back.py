@@ -27,11 +27,11 @@ PAUSE_SECONDS = (5.0, 60.0)
 """First and maximum pause, in seconds, before a declined run can be claimed again."""
 
 DECLINED_AT_MOST = 8
-"""Number of times that this process declines the same run before it fails the run. With the pauses,
-that takes about five minutes."""
+"""Number of times that this process declines a run before the run fails. Including the pauses, that
+takes about five minutes."""
 
 REMEMBERED = 1000
-"""Maximum number of declined runs for which the number of times is kept."""
+"""Maximum number of runs for which the number of declines is remembered."""
 
 
 class Declined:

@@ -13,8 +13,8 @@ within it are treated as follows:
   that step or agent afterwards. Replaying it would only end the new run in the same way.
 - All other nodes are executed again when the graph reaches them.
 
-A tool call requested by an LLM call is not inside that call, which had ended before. It counts as a
-call of the step or agent around both.
+A tool call requested by an LLM call is not inside that call, which had ended before. It is treated
+as a call made by the step or agent that contains both.
 
 Times are in milliseconds. If two nodes ended in the same millisecond, the older node counts as the
 first. A node's dependencies are older and ended before it, so they are imported as well.
@@ -48,7 +48,7 @@ class NodeLine:
     start_ts_ms: int
     end_ts_ms: int
     taken_over: bool
-    """Whether the ended run had itself imported the node from another run."""
+    """Whether the ended run had imported the node from another run."""
     error_class: str | None = None
     incomplete: bool = False
     """Whether the node is an LLM call with an incomplete reply."""
@@ -66,7 +66,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """The sequence numbers of the journal rows to import, by how they are imported."""
+    """The sequence numbers of the journal rows to import, grouped by how they are imported."""
 
     known: Sequence[int]
     """Rows to import with their outcome and value."""

@@ -147,7 +147,7 @@ class DefinitionStore(Protocol):
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return those of the wanted definitions that exist, by reference.
+        """Return the wanted definitions by reference; those that do not exist are absent.
 
         Raises:
             DefinitionsTooLargeError: together they exceed ``max_bytes``, each counted once. Nothing
@@ -156,7 +156,7 @@ class DefinitionStore(Protocol):
         ...
 
     async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return those of the wanted references that refer to an existing definition."""
+        """Return the references in ``wanted`` whose definition exists."""
         ...
 
     async def find(

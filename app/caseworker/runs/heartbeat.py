@@ -25,8 +25,8 @@ STOP_AGAIN_SECONDS = 1.0
 """Seconds to wait for a cancelled loop to end before it is cancelled again."""
 
 WORKING_SECONDS = 1.0
-"""Seconds by which a loop that failed twice must outlast its previous run to count as working. A
-loop that cannot connect always runs for as long as it waits for the connection."""
+"""Number of seconds that a restarted loop must run longer than before to count as working. A loop
+that cannot connect fails after the same time, the connection timeout, at every restart."""
 
 CONNECT_SECONDS = 10.0
 """Connection timeout in seconds. A loop that ran longer must have been connected."""
@@ -56,7 +56,7 @@ class Loops:
         """Stop all loops.
 
         Cancellation is repeated until they have ended. A loop that fails at that moment may replace
-        the cancellation by its own error, as a task group does when its tasks have failed.
+        the cancellation with its own error, as a task group does when its tasks have failed.
         """
         left = set(self._tasks.values())
         while left:
@@ -137,7 +137,7 @@ class Heartbeat:
         return self._draining is not None
 
     async def run(self) -> None:
-        """Send heartbeats at intervals until cancelled; a failure does not end this."""
+        """Send heartbeats at intervals until cancelled; failures do not end the loop."""
         away = False
         while True:
             try:
@@ -171,7 +171,7 @@ class Heartbeat:
             del self.executor.broken[key]
 
     async def leave(self) -> None:
-        """Record that this process ends. If that fails, its missing heartbeat shows it."""
+        """Record that this process ends. On failure, the missing heartbeats reveal it."""
         try:
             await self.workers.leave(self.executor.worker_id)
         except StoreUnavailableError:

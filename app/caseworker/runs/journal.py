@@ -5,9 +5,9 @@ they happen (so that the trace can be followed on any replica), and at the end o
 write contains only changes, so a long run costs no more per call than a short one. Changes whose
 write failed or was not confirmed are included in the next write.
 
-One write is in flight at a time; concurrent callers share the next one. So nothing is stored before
-its causes, even if steps run in parallel. Changes that are recorded without an ``await`` in between
-are stored together.
+One write is in flight at a time; concurrent callers share the next one. So no change is stored
+before the changes that caused it, even if steps run in parallel. Changes that are recorded without
+an ``await`` in between are stored together.
 """
 
 import asyncio

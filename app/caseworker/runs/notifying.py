@@ -15,7 +15,7 @@ Notification = asyncio.Event
 
 
 class RunNotifier:
-    """Wakes the listeners of a run in this process. A run without listeners takes no resources."""
+    """Wakes the listeners of a run in this process. A run without listeners uses no resources."""
 
     def __init__(self) -> None:
         self._listeners: dict[RunKey, set[Notification]] = {}

@@ -26,15 +26,15 @@ class RunObserver(Protocol):
     """Is notified about runs on the event loop; its methods must return quickly."""
 
     def accepted(self, run: Run) -> None:
-        """Handle that a run was accepted and stored."""
+        """React to a run that was accepted and stored."""
         ...
 
     def begun(self, run: Run) -> None:
-        """Handle that an execution starts here; ``run.attempts`` is its number, from 1."""
+        """React to the start of an execution here; ``run.attempts`` is its one-based number."""
         ...
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Handle that a run has ended; ``run`` is its final state.
+        """React to the end of a run; ``run`` is its final state.
 
         ``graph`` is the snapshot of its ExecutionGraph; None if the run ended before it had one.
         """

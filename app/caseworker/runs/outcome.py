@@ -31,7 +31,7 @@ class RunOutcome:
 
 
 def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
-    """Return the outcome of a run for the outcome of its graph."""
+    """Convert the outcome of a run's graph to the outcome of the run."""
     result = result_of(run, outcome)
     if outcome.stop is not None:
         return stopped(run, outcome.stop, result, at=at)
@@ -111,7 +111,7 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
 def cancelled_while_queued(
     run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
 ) -> FinishRun:
-    """Return the update that ends a run which is cancelled while no process executes it."""
+    """Return the update that ends a run that is cancelled while no process executes it."""
     stop, at = cancel_request.stop, cancel_request.requested_at
     end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
     return replace(end, delivered_at=at)
@@ -120,7 +120,7 @@ def cancelled_while_queued(
 def stopped_while_queued(
     run: Run, stop: Stop, earlier: Sequence[CallRecord], *, at: datetime, last_seq: int
 ) -> FinishRun:
-    """Return the update that ends a run which is stopped while no process executes it.
+    """Return the update that ends a run that is stopped while no process executes it.
 
     ``earlier`` is the journal of previous executions; ``last_seq`` is the sequence number of their
     last event.

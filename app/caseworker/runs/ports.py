@@ -30,7 +30,7 @@ class Accepted:
 
     run: Run
     created: bool
-    """Whether this request created the run; False if the same request already had."""
+    """Whether this request created the run; False if an identical earlier request did."""
     rate: RateState | None = None
     """State of the tenant's rate limit; None if it has none."""
 
@@ -124,7 +124,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateResult:
-    """The cost that a run caused after it was finished."""
+    """The cost of a run that became known after the run was finished."""
 
     key: RunKey
     fence: int
@@ -231,14 +231,14 @@ class RunStore(Protocol):
     async def claim(
         self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
     ) -> Run | None:
-        """Claim the run of ``key``, or the next queued run; return None if none can be claimed.
+        """Claim the run ``key``, or the next queued run; return None if none can be claimed.
 
         The next run is chosen so that tenants alternate; tenants in ``excluding`` are skipped.
         Within a tenant, runs are ordered by priority (highest first), then by age (oldest first). A
         run is skipped while its tenant or its concurrency key has reached its limit of active runs.
 
-        The claim ends the rights of earlier owners: they can store no more events. So ``last_seq``
-        of the returned run is final for them.
+        Earlier owners can store no more events after the claim. So ``last_seq`` of the returned run
+        is the final number of their events.
         """
         ...
 
@@ -337,8 +337,9 @@ class Permission:
     """Whether the writer still owns the run; False if another worker does or the run has ended."""
     cancel_request: CancelRequest | None
     answered_at: float | None = field(default=None, compare=False)
-    """Time on the monotonic clock from which the age of this permission counts: when it arrived, or
-    if the response was slow, when it was requested. None means the time at which it is checked."""
+    """Time, on the monotonic clock, from which the age of this permission is measured: its arrival,
+    or if the response was slow, the time of the request. None means the time at which it is
+    checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +363,7 @@ class FinishResult:
     cancel_request: CancelRequest | None = None
     """Cancel request that was stored before the end. The run must then be finished as cancelled."""
     frees_place: bool = False
-    """Whether this end may allow another run of the tenant to start."""
+    """Whether another run of the tenant may be able to start now."""
 
 
 class JournalStore(Protocol):

@@ -1,6 +1,6 @@
 """Replaces references to calls in results and events before callers receive them.
 
-Results and events of agents reference calls instead of repeating their texts; see
+Results and events of agents refer to calls instead of repeating their texts; see
 :mod:`caseworker.nodes.agent.references`.
 """
 

@@ -28,8 +28,7 @@ class Queueing:
     """How a run is scheduled relative to other runs of its tenant."""
 
     priority: int = 0
-    """Priority in the queue: of a tenant's queued runs, those with a higher priority start
-    first."""
+    """Priority among the tenant's queued runs: higher priorities start first."""
     concurrency_key: str | None = None
     """Key that groups runs: at most ``concurrency_limit`` runs with the same key are active. None
     means no such limit."""
@@ -88,10 +87,10 @@ class RateState:
     limit: int
     """Maximum number of runs per minute."""
     remaining: int
-    """Number of runs that may be sent at once now."""
+    """Number of runs that may be sent immediately."""
     reset_seconds: int
-    """Seconds until another run may be sent, or if one may be sent now, until the allowance is
-    full."""
+    """Seconds until another run may be sent. If one may be sent now, seconds until the full
+    allowance is available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ class TenantQuota:
 
     @property
     def nearly_full(self) -> Sequence[str]:
-        """Names of the storage limits of which at least :data:`WARN_PERCENT` percent are used."""
+        """Names of the storage limits that are at least :data:`WARN_PERCENT` percent used."""
         return [
             name
             for name, limit in self.quota.storage.items()
@@ -133,7 +132,7 @@ class TenantQuota:
 
 
 class NearlyFull(NamedTuple):
-    """A storage limit of a tenant of which at least :data:`WARN_PERCENT` percent are used."""
+    """A tenant's storage limit that is at least :data:`WARN_PERCENT` percent used."""
 
     tenant: str
     dimension: str
@@ -174,7 +173,7 @@ class QuotaExceededError(Exception):
 
 
 class QuotaStore(Protocol):
-    """Stores the quotas of tenants that have their own."""
+    """Stores the tenants' own quotas."""
 
     async def get(self, tenant: str) -> TenantQuota:
         """Return the quota of a tenant, own or default, and its current usage."""

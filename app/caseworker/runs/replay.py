@@ -1,4 +1,4 @@
-"""Restores what earlier executions of a run left behind, for the next execution.
+"""Restores the state that earlier executions of a run stored, for the next execution.
 
 The ExecutionGraph is rebuilt from the journal. Nodes that were open when the worker was lost are
 closed. All earlier costs are counted again; a lost call counts with its estimate.
@@ -82,7 +82,7 @@ def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
 
 
 def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
-    """Return the graph with its root running again; used if the store rejected the end."""
+    """Return the graph with its root reopened; used if the store rejected the run's end."""
     nodes = [dict(node) for node in graph.snapshot()["nodes"].values()]
     nodes[0] |= {"status": "running", "end_ts_ms": None, "stop_reason": None, "error_class": None}
     return ExecutionGraph.restore(graph.chain_id, nodes)
@@ -135,7 +135,7 @@ _TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
 
 
 def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:
-    """Return the journal entries of earlier executions by node ID, for writing them again."""
+    """Return the journal entries of earlier executions by node ID, to write them again."""
     return {
         record.node_id: Entry(
             call_key=record.call_key,

@@ -82,7 +82,7 @@ class Retention:
     days: Days
     """Default retention periods."""
     unlimited: Sequence[str]
-    """Categories of data that nothing limits, so they grow unless callers delete data."""
+    """Categories of data without a limit: their size grows unless callers delete data."""
     sweep_seconds: float
     """Interval in seconds between two sweeps, for all processes together."""
 

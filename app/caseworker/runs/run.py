@@ -216,7 +216,7 @@ class Run:
     attempts: int = 0
     """Number of executions started so far."""
     losses: int = 0
-    """Number of workers in a row that the run has lost without making progress."""
+    """Number of consecutive workers that the run has lost without making progress."""
     fence: int = 0
     """Fencing token. It increases with each claim, and writes with an older token have no
     effect."""
@@ -308,7 +308,7 @@ class FinishRun:
 
 
 def as_ended(run: Run, end: FinishRun, finished_at: datetime) -> Run:
-    """Return the run in the state in which the store returns it once ``end`` is written."""
+    """Return the run as the store will return it once ``end`` is written."""
     return replace(
         run,
         status=end.status,

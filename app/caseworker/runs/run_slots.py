@@ -1,4 +1,4 @@
-"""The slots of a process for runs, and each tenant's share of them."""
+"""A process's slots for executing runs, and each tenant's share of these slots."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ class RunSlots:
 
     @property
     def free(self) -> int:
-        """Number of further runs that can be started now."""
+        """Number of runs that can still be started now."""
         return self._size - len(self._active) - len(self._reserved)
 
     @property

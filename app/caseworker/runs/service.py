@@ -182,7 +182,7 @@ class RunService:
         return self._closing.is_set()
 
     def stop_waiting(self) -> None:
-        """End all waiting: callers get unfinished runs at once, and followed streams end."""
+        """End all waiting: callers get their unfinished runs immediately, and event streams end."""
         self._closing.set()
         for limit in tuple(self._waiting):
             if not limit.expired():
@@ -208,7 +208,7 @@ class RunService:
             pause = min(2 * pause, longest)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
-        """Return up to ``limit`` events of a run after the sequence number ``after``."""
+        """Return up to ``limit`` events with sequence numbers greater than ``after``."""
         page = await self._store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)

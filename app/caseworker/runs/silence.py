@@ -5,8 +5,8 @@ silent for as long as this process keeps reading the same value, so clocks need 
 database outage makes no worker silent, because only the time between consecutive successful reads
 counts. After a failed or slow read, every worker gets the long timeout to return. A database may
 also accept reads but no writes (read-only, or disk full). This process detects that because its own
-heartbeat does not get through. If its own row is missing, because another process declared it dead,
-that does not count as a heartbeat either.
+heartbeat is not stored. If its own row is missing because another process declared it dead, that is
+also treated as a failed heartbeat.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ frozen worker keeps its connection and gets the long timeout.
 
 
 LOOKS_TO_RETURN = 4
-"""Number of reads that gives workers time to reconnect and send a heartbeat on a slow network."""
+"""Number of reads after an outage that give workers time to reconnect and send a heartbeat."""
 
 LOOKS_PER_BEAT = 2
 """Number of reads per heartbeat interval. Reading more often than heartbeats are sent detects their
 absence sooner."""
 
 LONG_LOOK_SECONDS = 2.0
-"""Seconds by which a read must take longer than usual to show that the database was unavailable."""
+"""A read that takes this many seconds longer than usual means that the database was unavailable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class StepSources:
 
 
 def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
-    """Return where a step's inputs come from; None if the run's graph does not define that.
+    """Return where a step's inputs come from; None if the run's graph does not define them.
 
     That is the case inside a ``map`` step or a fallback.
     """

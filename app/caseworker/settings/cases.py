@@ -112,7 +112,7 @@ Money = Annotated[Decimal, Field(ge=0, le=Decimal("1e12"), allow_inf_nan=False)]
 
 
 class QuotaSettings(Section):
-    """Default quota of each tenant; null is unlimited. /quotas sets a tenant's own quota."""
+    """Default quota of each tenant; null is unlimited. `caseworker quotas` sets a tenant's own."""
 
     max_running: Count | None = key(
         None, "Maximum number of concurrent runs; further runs are queued; null: no limit."

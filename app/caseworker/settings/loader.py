@@ -44,8 +44,7 @@ class LoadedSettings:
     warnings: tuple[str, ...]
     """Warning lines to log once logging is configured."""
     near_misses: tuple[str, ...]
-    """Those of the warnings that are about environment variables that look like misspelled
-    settings."""
+    """The subset of ``warnings`` about environment variables that look like misspelled settings."""
     source: Path | None
 
 

@@ -112,7 +112,7 @@ class DatabaseSettings(Section):
 
 
 class WorkerSettings(Section):
-    """Execution of runs by a process."""
+    """How a process executes runs."""
 
     enabled: bool = key(
         True, "Whether `caseworker serve` executes runs; if false, only `caseworker worker` does."
@@ -232,7 +232,7 @@ class RetentionSettings(Section):
 
     @property
     def unlimited(self) -> list[str]:
-        """Types of records that are kept forever, so that their tables grow without limit.
+        """Record types that are kept forever, so their tables grow without limit.
 
         Types that are deleted together with their runs are not listed.
         """

@@ -103,7 +103,8 @@ class ArgumentCheck:
                     schema, retriever=_refuse, mask=_MASK, validate_formats=True
                 )
         except (ValidationError, ValueError) as error:
-            raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
+            message = f"the schema of tool {spec.name!r} is invalid: {error}"
+            raise UnfitSchemaError(message) from error
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
         """Return one message that describes the errors in ``args``, or None if they are valid."""

@@ -101,10 +101,10 @@ def artifact_name(name_stem: str, number: int, media_type: str) -> str:
             hyphens, or the media type is not supported.
     """
     if len(name_stem) > _MAX_STEM or not _STEM.fullmatch(name_stem) or number < 1:
-        raise ValueError("an artifact needs a plain stem and a number from 1")
+        raise ValueError("an artifact requires a plain stem and a number of at least 1")
     extension = EXTENSIONS.get(media_type)
     if extension is None:
-        raise ValueError(f"no artifact is of the media type {media_type!r}")
+        raise ValueError(f"artifacts cannot have the media type {media_type!r}")
     return f"{name_stem}-{number}{extension}"
 
 

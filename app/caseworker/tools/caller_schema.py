@@ -1,8 +1,8 @@
 """JSON Schemas from untrusted sources: API clients and MCP servers.
 
 Compiling and validating hold the GIL, so both are limited in advance. The constructor limits bytes,
-depth, patterns and expansion through ``$ref``. Each validation is limited by the size of the
-instance times the size of the schema.
+depth, patterns and expansion through ``$ref``. Each validation is limited by the product of the
+instance's size and the schema's size.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from caseworker.tools.schema_size import SchemaSize
 
 MAX_COMPILED_BYTES: Final = 64 * 1024
-"""Maximum size of a compiled pattern in bytes. Each character of a text may visit all of it."""
+"""Maximum size of a compiled pattern in bytes. Matching may visit all of it for each character."""
 MAX_WORK: Final = 20_000_000
 """Maximum work of one validation, in subschema checks: instance characters times schema size."""
 MAX_ERRORS: Final = 4000
-"""Maximum number of possible errors for which all errors are listed. The library needs about 30 us
-for each."""
+"""Maximum number of possible errors for which all errors are listed. The library needs about 30
+microseconds for each."""
 
 _MASK = "the value"
 
@@ -50,8 +50,8 @@ class CallerSchema:
             )
         except (ValidationError, ValueError):
             raise ValueError(
-                "This is no JSON Schema (draft 2020-12) that stands by itself, with patterns"
-                f" that take linear time and {MAX_COMPILED_BYTES:,} bytes at most."
+                "This is not a self-contained JSON Schema (draft 2020-12) whose patterns take"
+                f" linear time and at most {MAX_COMPILED_BYTES:,} bytes."
             ) from None
 
     def errors(self, value: Any, chars: int) -> list[ValidationError] | None:

@@ -32,8 +32,8 @@ class FunctionTool:
         for name in names:
             if name not in hints or parameters[name].kind in _UNFIT:
                 raise TypeError(
-                    f"The argument {name!r} of the tool {function.__name__!r} needs a type, and"
-                    " must take one value by its name."
+                    f"The argument {name!r} of the tool {function.__name__!r} needs a type"
+                    " annotation and must be a single argument that accepts a keyword."
                 )
         self._signature = inspect.Signature([parameters[name] for name in names])
         checker: Any = self._checker({name: hints[name] for name in names})
@@ -113,7 +113,8 @@ def tool(
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
     """Turn a function into a tool.
 
-    Models choose the tool by its name and its docstring, and fill in its arguments by their types::
+    Models choose the tool by its name and its docstring, and fill in its arguments according to
+    their types::
 
         @tool
         def shipping_cost(weight_kg: float) -> dict[str, Any]:

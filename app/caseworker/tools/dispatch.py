@@ -51,7 +51,7 @@ ONE_ATTEMPT = RetryPolicy(
 )
 
 TOO_LARGE = "too_large"
-"""Error code of a tool whose file exceeds the size limit."""
+"""Error code for a tool call that creates a file above the size limit."""
 
 MAX_ERROR_CHARS = 1000
 MAX_CODE_CHARS = 60

@@ -26,7 +26,7 @@ class ToolRegistry:
         for tool in tools:
             name = tool.spec.name
             if name in by_name:
-                raise DuplicateToolError(f"there are two tools named {name!r}")
+                raise DuplicateToolError(f"two tools have the name {name!r}")
             by_name[name] = tool
         _require_own_functions(tool.spec for tool in by_name.values())
         self._by_name = dict(sorted(by_name.items()))

@@ -9,7 +9,7 @@ Shared = TypeVar("Shared")
 
 
 class ToolResources:
-    """Argument for the tool factories that accept one; closed when the process stops.
+    """Passed to tool factories that take an argument; closed when the process stops.
 
     A factory is registered as an entry point of the group ``caseworker.tools``.
     """

@@ -173,14 +173,14 @@ class _Expansion:
         self.values += 1
         if self.subschemas > MAX_SUBSCHEMAS or self.values > MAX_VALUES:
             raise ValueError(
-                f"A JSON Schema may come to at most {MAX_SUBSCHEMAS:,} subschemas and"
-                f" {MAX_VALUES:,} values, with those that it refers to wherever it does."
+                f"A JSON Schema may have at most {MAX_SUBSCHEMAS:,} subschemas and {MAX_VALUES:,}"
+                " values, counted again for each reference to them."
             )
 
     def _target(self, reference: str) -> Any:
         """Resolve a reference; None if its target is missing, which compilation reports."""
         if not reference.startswith("#"):
-            raise ValueError("A $ref may lead only to a place in the same schema, as #/$defs/x.")
+            raise ValueError("A $ref may only point into the same schema, such as #/$defs/x.")
         path = unquote(reference[1:])
         if not path:
             return self._root

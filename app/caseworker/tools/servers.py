@@ -12,7 +12,7 @@ from typing import Protocol
 from caseworker.tools.ports import Tool, ToolSpec
 
 SERVER_LOST = "server_lost"
-"""Error code of a call whose server is unavailable or was lost before it answered."""
+"""Error code for a call whose server is unavailable or was lost before it answered."""
 
 
 class ServerUnavailableError(Exception):
@@ -72,7 +72,7 @@ class ToolServers(Protocol):
 
 
 class NoServers:
-    """The tool servers of a process that has none."""
+    """Implements ``ToolServers`` for a process that has no tool servers."""
 
     names: Sequence[str] = ()
 

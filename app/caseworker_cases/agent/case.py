@@ -122,8 +122,7 @@ class Case:
     seed: int | None = None
     act: ActLimits
     pass_metric: float
-    """Fraction of the verifier's applicable checks that must pass. An answer is required in any
-    case."""
+    """Fraction of the verifier's applicable checks that must pass. An answer is always required."""
     second_plan: SecondPlan
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ class PlanFailureKind(StrEnum):
 class GateInput:
     """The facts on which the gate decides.
 
-    For remaining calls, None means unlimited.
+    For a number of remaining calls, None means unlimited.
     """
 
     tier: Tier = Tier.SMALL

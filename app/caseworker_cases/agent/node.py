@@ -55,8 +55,8 @@ RESULT = "result"
 MAX_REASON_CHARS = 400
 
 REMEMBERED_OFFERS = 64
-"""Maximum number of cached tool offers: one for cases without linked tools, one for each graph with
-links, and one for each set of expected tools."""
+"""Maximum number of cached tool offers. There is one for cases without linked tools, one for each
+graph with links, and one for each set of expected tools."""
 
 
 class CaseFailedError(Exception):

@@ -11,15 +11,19 @@ from caseworker_cases.planner.table import ROWS
 _INTRODUCTION = f"""\
 # The built-in planner
 
-Without a model, a question is one of these sentences from its first to its last word, or it is
-refused; nothing is guessed. A sentence means a call of a tool, or two, which work out the answer.
-To ask others configure a model: `MODELS_SMALL_BASE_URL` or `OPENAI_API_KEY` in the environment.
+If no model is configured, the built-in planner accepts only questions that match one of the
+sentences below completely; it rejects all other questions and never guesses. Each sentence is
+translated to one or two tool calls, which compute the answer. To ask other questions, configure a
+model with the environment variable `MODELS_SMALL_BASE_URL` or `OPENAI_API_KEY`.
 
-- `[a ]` may be left out, `(a|b)` is one of two, `{{place}}` or `{{name:place}}` is filled in.
-- Capital letters matter in symbols of stocks and names of time zones alone. A question has at most
-  {MAX_CHARS} characters, and may begin or end with `please`, and end with `.`, `?` or `=`.
-- `rounded to {{rounding}}`, `to {{rounding}}`, `and round it to {{rounding}}` may follow a number.
-- After two calls the answer is the result of the last one; `${{result.1}}` is that of the first.
+- `[a ]` is optional, `(a|b)` is either `a` or `b`, and `{{placeholder}}` or `{{name:placeholder}}`
+  stands for a value.
+- Upper and lower case matter only in stock symbols and time zone names. A question has at most
+  {MAX_CHARS} characters. It may start or end with `please`, and end with `.`, `?` or `=`.
+- A number may be followed by `rounded to {{rounding}}`, `to {{rounding}}` or `and round it to
+  {{rounding}}`.
+- If there are two calls, the answer is the result of the second one. `${{result.1}}` is the result
+  of the first one.
 """
 
 
@@ -33,7 +37,7 @@ def pages() -> Iterator[str]:
         for row in rows:
             sentences = "` or `".join(row.sentences)
             yield f"- `{sentences}`\\\n  {row.example} -> `{'` -> `'.join(row.written)}`"
-    yield "\n## Places\n\n| place | what may stand there |\n|---|---|"
+    yield "\n## Placeholders\n\n| placeholder | examples |\n|---|---|"
     for name, place in PLACES.items():
         yield f"| `{{{name}}}` | {place.shown} |"
 

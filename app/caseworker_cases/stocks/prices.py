@@ -10,7 +10,7 @@ from caseworker.tools.ports import ToolRefusedError, ToolSpec
 from caseworker_cases.tools.dates.calculation import weekday_name
 
 UNAVAILABLE: Final = "source_unavailable"
-"""Error code of a source that may respond to a later attempt."""
+"""Error code for a price source that is temporarily unavailable."""
 
 
 class DailyPrice(NamedTuple):

@@ -14,10 +14,10 @@ L = TypeVar("L", GraphList, AgentList)
 
 @dataclass(frozen=True, slots=True)
 class Definitions(Generic[L]):
-    """Operations on definitions of one kind; each name has immutable versions, from 1."""
+    """Operations on definitions of one kind. Each name has immutable versions, numbered from 1."""
 
     kind: str
-    """``graph`` or ``agent``: the key in bodies and, in the plural, the path."""
+    """``graph`` or ``agent``: the key in request bodies, and in the plural, the URL path."""
     page: type[L]
 
     def get(self, settings: Settings, name: str, version: int | None = None) -> Flow[Definition]:

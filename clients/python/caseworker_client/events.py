@@ -17,7 +17,8 @@ from caseworker_client.models import Event, EventPage
 from caseworker_client.settings import Patience, Settings
 
 SILENCE_SECONDS: Final = 60.0
-"""How long a stream may be silent; the service sends comments to keep it open."""
+"""Maximum time, in seconds, without data from a stream; the service sends comments to keep it
+open."""
 LAST_SEQ: Final = 2**31 - 1
 """The maximum sequence number of an event."""
 

@@ -69,7 +69,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """Read from the open stream; the outcome is bytes, or None at its end or interruption."""
+    """Read from the open stream; the outcome is bytes, or None if it ended or was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,11 @@ class Usage(Answer):
     seconds: float = 0
     steps: int = 0
     api_calls: int = 0
-    """Attempts at model providers."""
+    """Requests to model providers, including retries."""
     cost_usd: float | None = None
-    """None if the price of a call is unknown."""
+    """Cost in US dollars; None if the price of a call is unknown."""
     llm_calls: int = 0
-    """Logical calls of all models."""
+    """Logical calls to all models; retries are not counted."""
     llm_calls_small: int = 0
     llm_calls_big: int = 0
     tool_calls: int = 0
@@ -92,29 +92,29 @@ class RunSummary(Answer):
     """``queued``, ``running`` or ``waiting``; finally ``completed``, ``failed``, ``halted``
     (stopped by a limit) or ``cancelled``."""
     graph: RunDefinition | None = None
-    """The registered graph that it executes."""
+    """The registered graph that the run executes; None for other runs."""
     agent: RunDefinition | None = None
     """The registered agent that it executes, or that answers in its thread."""
     thread_id: str | None = None
-    """The thread in which it answers."""
+    """ID of the thread in which the run answers; None for other runs."""
     input: Any = None
-    """Its input, redacted as configured; in lists, texts are truncated to 200 characters. None in
-    the response that accepts it."""
+    """The run's input, redacted as configured; in lists, texts are truncated to 200 characters.
+    None in the response that accepts it."""
     finish_reason: str | None = None
     """How a case ended: ``success``, ``budget`` or ``big_fail``."""
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
     attempts: int = 0
-    """How often a worker has started it."""
+    """Number of times that a worker started the run."""
     limits: dict[str, int | float | None] = Field(default_factory=dict)
-    """Its limits; None is unlimited."""
+    """The run's limits by dimension; None is unlimited."""
     usage: Usage | None = None
     stop: Stop | None = None
     cancel: dict[str, Any] | None = None
-    """The cancel request."""
+    """The cancel request; None if there is none."""
     from_: RunSource | None = Field(None, alias="from")
-    """The run from which it resumed."""
+    """The run that this run resumes; None if it resumes none."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     links: dict[str, Any] = Field(default_factory=dict)
 
@@ -151,7 +151,7 @@ class AgentResult(Answer):
     """The result of an agent."""
 
     success: bool
-    """True if the agent finished on its own."""
+    """Whether the agent finished with an answer."""
     output: Any = None
     """The answer: text, or JSON that follows the agent's output schema."""
     output_valid: bool | None = None
@@ -187,7 +187,7 @@ class Run(RunSummary):
     """A run with its result."""
 
     inputs: dict[str, Any] | None = None
-    """Other inputs of a graph or agent than ``input``, by handle."""
+    """Inputs of a graph or agent in addition to ``input``, by handle."""
 
     result: CaseResult | AgentResult | GraphResult | None = None
     """The result for its kind; partial if the run ended early."""
@@ -216,7 +216,7 @@ class RunList(Answer):
 
     runs: list[RunSummary]
     next_cursor: str | None = None
-    """None on the last page."""
+    """Cursor for the next page; None on the last page."""
 
 
 class Event(Answer):
@@ -242,7 +242,7 @@ class EventPage(Answer):
 
     events: list[Event]
     next_after: int | None = None
-    """None after the last event of a run."""
+    """Value of ``after`` for the next page; None after the last event of a run."""
 
 
 class Decision(Answer):
@@ -255,7 +255,7 @@ class Decision(Answer):
     at: datetime
     reason: str | None = None
     arguments: Any = None
-    """Arguments that replace the requested ones; None if those are used."""
+    """Arguments that replace the requested ones; None if the requested ones are used."""
 
 
 class Approval(Answer):
@@ -274,7 +274,7 @@ class Approval(Answer):
     requested_at: datetime
     expires_at: datetime
     open: bool
-    """Whether it can still be decided."""
+    """Whether the approval can still be decided."""
     decision: Decision | None = None
 
 
@@ -290,11 +290,11 @@ class CancelReceipt(Answer):
 
     run_id: str
     status: str | None = None
-    """None if the run does not exist yet; it is then cancelled on creation."""
+    """Status of the run; None if it does not exist yet and will be cancelled on creation."""
     already_finished: bool = False
     requested_at: datetime | None = None
     delivered_at: datetime | None = None
-    """When the worker that executes the run received it."""
+    """Time at which the worker that executes the run received the request."""
     settled_at: datetime | None = None
     requested_by: str | None = None
     reason: str | None = None
@@ -306,9 +306,9 @@ class CancelledRuns(Answer):
     """The outcome of a request to cancel all matching runs."""
 
     ended: int
-    """Runs that were queued and ended immediately."""
+    """Number of queued runs that ended immediately."""
     requested: int
-    """Active runs whose workers were asked to stop them."""
+    """Number of active runs whose workers were asked to stop them."""
     more: bool
     """True if more runs match; send the request again."""
 
@@ -318,7 +318,7 @@ class Trace(Answer):
 
     run_id: str
     snapshot: dict[str, Any]
-    """``nodes`` by ID, and aggregates."""
+    """The call graph: ``nodes`` by ID, and aggregates."""
 
 
 class Call(Answer):
@@ -400,11 +400,11 @@ class Thread(Answer):
 
     thread_id: str
     agent: dict[str, Any] | None = None
-    """None if a graph answers, and in lists."""
+    """The agent that answers; None if a graph answers, and in lists."""
     graph: dict[str, Any] | None = None
     inputs: dict[str, Any] = Field(default_factory=dict)
     tools: list[Any] = Field(default_factory=list)
-    """Tools of the user."""
+    """Tools that the user provides."""
     title: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     created_at: datetime
@@ -415,7 +415,7 @@ class ThreadList(Answer):
 
     threads: list[Thread]
     next_cursor: str | None = None
-    """None on the last page."""
+    """Cursor for the next page; None on the last page."""
 
 
 class Message(Answer):
@@ -423,15 +423,16 @@ class Message(Answer):
 
     message_id: str
     parent_id: str | None = None
-    """The previous message."""
+    """ID of the previous message; None for the first message."""
     role: str
     """``user`` or ``assistant``."""
     content: str | None = None
-    """For an assistant: the answer of its run so far. None in a whole tree."""
+    """Text of the message. For an assistant, the answer so far. None if a whole tree was
+    requested."""
     model: str | None = None
-    """For an assistant: the model that answered, as named in the provider's reply."""
+    """Name of the model that answered, from the provider's reply; None for a user message."""
     status: str | None = None
-    """For an assistant: the status of its run, ``not_started`` or ``erased``."""
+    """Status of the run that answers, ``not_started`` or ``erased``; None for a user message."""
     run_id: str | None = None
     siblings: list[str] = Field(default_factory=list)
     """Messages at the same position in other branches, including itself, oldest first."""
@@ -448,7 +449,7 @@ class Turn(Answer):
     """A user message and its answer."""
 
     user: Message | None = None
-    """None if no new user message was sent."""
+    """The new user message; None if none was sent."""
     assistant: Message
     run: Run
     """The run that creates the answer."""

@@ -37,7 +37,7 @@ def put_schedule(
 
 
 def get_schedule(settings: Settings, name: str) -> Flow[Schedule]:
-    """Return a schedule with its next due time and its latest run."""
+    """Return a schedule with its next scheduled time and its latest run."""
     return (yield from fetch(settings, Request(method="GET", path=_path(name)), Schedule))
 
 
@@ -57,13 +57,13 @@ def pause_schedule(settings: Settings, name: str) -> Flow[Schedule]:
 
 
 def resume_schedule(settings: Settings, name: str) -> Flow[Schedule]:
-    """Resume a schedule; runs that were due while it was paused are not created."""
+    """Resume a schedule; times that passed while it was paused start no runs."""
     request = Request(method="POST", path=f"{_path(name)}/resume")
     return (yield from fetch(settings, request, Schedule))
 
 
 def run_schedule(settings: Settings, name: str) -> Flow[Run]:
-    """Create a run of a schedule now, independently of its due times."""
+    """Create a run of a schedule now, in addition to its scheduled runs."""
     request = Request(method="POST", path=f"{_path(name)}/run", repeatable=False)
     return (yield from fetch(settings, request, Run))
 

@@ -13,7 +13,7 @@ class Schedule(Answer):
     cron: str
     timezone: str
     run: dict[str, Any]
-    """The run as it was sent."""
+    """The request for the schedule's runs, as it was sent."""
     overlap: str
     """``skip``, ``allow`` or ``cancel_running``."""
     catch_up: str
@@ -21,7 +21,7 @@ class Schedule(Answer):
     max_catch_up: int
     paused: bool
     next_at: datetime | None = None
-    """None while the schedule is paused."""
+    """Next scheduled time; None while the schedule is paused."""
     last_at: datetime | None = None
     last_run_id: str | None = None
     skipped: int = 0
@@ -42,12 +42,12 @@ class QuotaUse(Answer):
     queued: int
     cost_usd_today: float
     reserved_usd_today: float
-    """Maximum cost of the runs that have not ended."""
+    """Maximum cost, in US dollars, of the runs that have not ended."""
     cost_usd_this_month: float
     reserved_usd_this_month: float
     stored_bytes: int = 0
     definitions: int = 0
-    """Versions of graphs and agents."""
+    """Number of stored versions of graphs and agents."""
     threads: int = 0
 
 
@@ -56,7 +56,7 @@ class Quota(Answer):
 
     tenant: str
     is_default: bool
-    """Whether it is the configured default."""
+    """Whether the tenant has the configured default quota."""
     max_running: int | None = None
     max_queued: int | None = None
     max_runs_per_minute: int | None = None
@@ -77,7 +77,7 @@ class WebhookSecret(Answer):
     version: int
     created_at: datetime
     expires_at: datetime | None = None
-    """None for the newest secret."""
+    """Time from which the secret no longer signs; None for the newest secret."""
     secret: str | None = None
 
 
@@ -91,7 +91,7 @@ class Delivery(Answer):
     """A webhook delivery about the end of a run, and its state."""
 
     delivery_id: str
-    """The ``webhook-id`` of every attempt."""
+    """ID of the delivery, sent as ``webhook-id`` with every attempt."""
     run_id: str
     type: str
     url: str

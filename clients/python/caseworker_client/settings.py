@@ -46,7 +46,7 @@ class Patience:
         self._begun = begun
 
     def restored(self) -> None:
-        """Record a response: from now on, limit only the time without one."""
+        """Record a response. From then on, only the time without a response is limited."""
         self._begun, self._gone_since = True, None
 
     def progressed(self) -> None:
@@ -61,7 +61,7 @@ class Patience:
         return self._policy.pause_factor * min(grown, _LONGEST_GROWN_SECONDS) * jitter
 
     def pause_until_next(self, asked_seconds: float | None) -> float | None:
-        """Return the seconds to pause after a failed request; None to give no further attempt.
+        """Return the seconds to pause after a failed request; None if it must not be retried.
 
         ``asked_seconds`` is the value of ``Retry-After``.
         """

@@ -32,7 +32,7 @@ class ThreadFields(TypedDict, total=False):
     inputs: Mapping[str, Any]
     """Values of the agent's variables, or further inputs of the graph."""
     tools: Sequence[str | Mapping[str, Any]]
-    """Tools of the user."""
+    """Tools that the user provides."""
     title: str
     metadata: Mapping[str, Any]
 
@@ -46,7 +46,7 @@ class GoOnFields(TypedDict, total=False):
     deadline: str
     """RFC 3339 timestamp at which the run is halted."""
     metadata: Mapping[str, Any]
-    """Returned with the run."""
+    """Values that are stored and returned with the run."""
 
 
 class AnswerFields(GoOnFields, total=False):
@@ -159,7 +159,7 @@ def edit_message(
     idempotency_key: str | None = None,
     **fields: Unpack[AnswerFields],
 ) -> Flow[Turn]:
-    """Replace a user message by another one, in a new branch."""
+    """Replace a user message with another one, in a new branch."""
     path, body = _path(thread_id, "messages", message_id, "edit"), {"content": content, **fields}
     return (yield from _turn(settings, path, body, wait_seconds, idempotency_key))
 
@@ -187,7 +187,7 @@ def continue_message(
     idempotency_key: str | None = None,
     **fields: Unpack[GoOnFields],
 ) -> Flow[Turn]:
-    """Continue an answer: resume it if it was stopped or failed, else follow it by another one."""
+    """Continue an answer: resume it if it was stopped or failed, otherwise add another one."""
     path = _path(thread_id, "messages", message_id, "continue")
     return (yield from _turn(settings, path, fields, wait_seconds, idempotency_key))
 

@@ -149,7 +149,7 @@ def data_of(data: dict[str, object]) -> StepSpecData:
 def events_of(client: AuthenticatedClient, run_id: str) -> Iterator[EventView]:
     """Yield the events of a run until it has ended."""
     stream = client.get_httpx_client().stream(
-        "GET", f"/runs/{run_id}/events", headers={"Accept": "text/event-stream"}, timeout=60
+        "GET", f"/runs/{run_id}/events", headers={"Accept": "text/event-stream"}, timeout=600
     )
     with stream as answer:
         for line in answer.iter_lines():

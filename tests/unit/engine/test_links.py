@@ -133,7 +133,7 @@ def test_a_step_that_depends_on_itself_is_a_cycle() -> None:
         graph("Ax", link("x", "A", into="tools"), link("x", "x", into="tools")), node
     )
 
-    assert str(outcome.error) == "Links that depend on themselves: x.default -> x.default."
+    assert str(outcome.error) == "Links depend on themselves: x.default -> x.default."
 
 
 def test_what_fails_to_be_made_fails_the_step_and_is_tried_again_by_the_next() -> None:
@@ -173,7 +173,7 @@ def test_a_step_that_makes_nothing_cannot_be_linked() -> None:
 
     outcome, _ = drive(graph("Ax", link("x", "A")), Asks())
 
-    assert str(outcome.error) == "Step 'x' cannot be linked: it materialises nothing."
+    assert str(outcome.error) == "Step 'x' cannot be linked: it provides nothing."
 
 
 @pytest.mark.req("004/runtime-api")

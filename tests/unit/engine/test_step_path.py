@@ -45,5 +45,5 @@ def test_an_attempt_holds_nothing_of_another_one() -> None:
 @pytest.mark.parametrize("step_id", ["", "a/b", "a>b", "a~2"])
 def test_an_id_that_would_be_read_as_a_path_is_refused(step_id: str) -> None:
     """A step ID with a path separator is rejected, because paths would become ambiguous."""
-    with pytest.raises(ValueError, match="id of a step"):
+    with pytest.raises(ValueError, match="step id"):
         check_step_id(step_id)

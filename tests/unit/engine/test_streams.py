@@ -67,9 +67,9 @@ def test_a_stream_tells_its_events_and_ends_in_a_result() -> None:
     [
         ([], "returned no ExecutionResult"),
         ([NodeEvent("a.b")], "returned no ExecutionResult"),
-        ([ExecutionResult(), NodeEvent("a.b")], "went on after its result"),
-        ([ExecutionResult(), ExecutionResult()], "went on after its result"),
-        (["text"], "no NodeEvent"),
+        ([ExecutionResult(), NodeEvent("a.b")], "continued after its result"),
+        ([ExecutionResult(), ExecutionResult()], "continued after its result"),
+        (["text"], "not a NodeEvent"),
     ],
 )
 def test_a_stream_that_does_not_end_in_one_result_fails_its_step(items: Items, said: str) -> None:
@@ -87,7 +87,7 @@ def test_a_node_cannot_tell_of_its_own_start_and_end(kind: str) -> None:
     """A node that emits an engine event such as step.started fails its step."""
     outcome, world, _ = play(NodeEvent(kind), ExecutionResult())
 
-    assert str(outcome.error) == f"{kind} is for the engine to tell."
+    assert str(outcome.error) == f"{kind} is reserved for the engine."
     assert world.lifecycle("A") == ["step.started", "step.error"]
 
 

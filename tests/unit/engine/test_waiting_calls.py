@@ -54,7 +54,7 @@ def test_calls_that_fit_one_after_the_other_wait_for_one_another() -> None:
     assert gateway.spent()["tokens"] == 40
     assert "waited_ms" not in gateway.node(2)["metadata"]
     assert gateway.node(3)["metadata"]["waited_ms"] == 1500
-    assert "waited 1.50 s for its budget" in explain(gateway.graph.snapshot())
+    assert "waited 1.50 s for budget" in explain(gateway.graph.snapshot())
 
 
 def test_a_call_that_is_cancelled_while_it_waits_was_never_made() -> None:

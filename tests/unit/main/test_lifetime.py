@@ -167,7 +167,7 @@ async def test_runs_and_requests_end_side_by_side(monkeypatch: pytest.MonkeyPatc
     server = _Server(config, cast("Process", process), [], started, None)
     async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
         serving = group.create_task(uvicorn.Server._serve(cast("Any", server)))
-        answer = group.create_task(client.get(await url, timeout=60))
+        answer = group.create_task(client.get(await url, timeout=600))
         await process.asked.wait()
         server.handle_exit(signal.SIGTERM, None)
         await serving

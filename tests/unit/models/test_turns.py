@@ -47,7 +47,7 @@ def test_calls_take_turns_and_the_trace_says_how_long_they_waited() -> None:
     gateway = told(story)
     waits = sorted(waited_ms(gateway, number) for number in (2, 3, 4))
     assert waits == pytest.approx([0, 2000, 4000], abs=10)
-    assert "waited 2.00 s for its turn at the model" in explain(gateway.graph.snapshot())
+    assert "waited 2.00 s for the model's rate limit" in explain(gateway.graph.snapshot())
     assert len(limits.asked) <= 6
     assert limits.left == []
 

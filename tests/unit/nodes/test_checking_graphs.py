@@ -254,7 +254,7 @@ def test_eight_graphs_may_stand_in_one_another_and_no_more(through: str) -> None
 
     assert world().catalog.examine(nested(7))[1] == ()
     (problem,) = world().catalog.examine(nested(8))[1]
-    assert "At most 8 graphs" in problem.message
+    assert "At most 8 levels of nested graphs" in problem.message
     assert len(world().catalog.examine(nested(60))[1]) == 1
 
 

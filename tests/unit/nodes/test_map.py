@@ -269,8 +269,8 @@ async def test_a_limit_of_the_run_stops_a_map_in_the_middle() -> None:
 @pytest.mark.parametrize(
     ("inputs", "kind", "message"),
     [
-        ({"default": {"a": 1}}, UnfitListError, "The value at default is no list."),
-        ({"default": "abc"}, UnfitListError, "The value at default is no list."),
+        ({"default": {"a": 1}}, UnfitListError, "The value at default is not a list."),
+        ({"default": "abc"}, UnfitListError, "The value at default is not a list."),
         ({"other": [1]}, MissingValueError, "There is no value at default."),
         (
             {"default": [1] * 4},

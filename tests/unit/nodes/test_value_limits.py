@@ -55,7 +55,7 @@ async def test_a_join_is_refused_before_a_template_writes_it() -> None:
     error = await World(limits=LIMITS).failure(of, default=1, large="x" * 3000)
 
     assert isinstance(error, ValueTooLargeError)
-    assert "joined on input default of step t" in str(error)
+    assert "values on input default of step t" in str(error)
 
 
 async def test_a_template_makes_no_more_than_a_value_may_have() -> None:

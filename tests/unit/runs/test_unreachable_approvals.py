@@ -75,7 +75,7 @@ def test_a_question_that_is_stored_while_reading_decisions_fails_does_not_wait_f
                 except ConnectionError as error:
                     errors.append(error)
 
-            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(600), asyncio.TaskGroup() as group:
                 group.create_task(ask("first"))
                 group.create_task(ask("second"))
 

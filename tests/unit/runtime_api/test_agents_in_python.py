@@ -97,7 +97,7 @@ async def test_what_cannot_begin_is_an_error() -> None:
     asks = agent(inputs={"topic": {"type": "string"}}, prompt={"system": "${topic}"})
     with pytest.raises(ValueError, match="topic"):
         await ran(definition=asks)
-    with pytest.raises(ValueError, match="asked nothing"):
+    with pytest.raises(ValueError, match="has no request"):
         await ran(definition=agent(), input=None)
     unknown = await ran(definition=agent(tools=["abacus"]))
     assert "abacus" in str(unknown.error)

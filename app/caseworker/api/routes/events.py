@@ -43,7 +43,7 @@ router = api_router("runs", prefix="/runs")
 async def get_events(
     run_id: RunIdPath, query: Annotated[EventsQuery, Query()], request: ApiRequest
 ) -> EventsPage | Response:
-    """Stream the events of a run, from any position and also after its end.
+    """Stream the events of a run from any position, even after its end.
 
     The ID of each event is its sequence number. A client that reconnects with the last ID it
     received sees every event exactly once. With `Accept: application/json`, the response is a page

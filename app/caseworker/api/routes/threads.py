@@ -176,7 +176,7 @@ async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiR
 async def edit_message(
     thread_id: ThreadIdPath, message_id: MessageIdPath, body: EditBody, request: ApiRequest
 ) -> Response:
-    """Replace a user message by another one, in a new branch.
+    """Replace a user message with another one, in a new branch.
 
     The original message and its answers remain in their branch.
     """

@@ -58,7 +58,8 @@ class Account:
     def room(self, dimension: Dimension, claimed: Amount = 0) -> Amount | None:
         """Return how much of a dimension can still be reserved; None means unlimited.
 
-        ``claimed`` is an amount that other requests have claimed and that is not free either.
+        ``claimed`` is the amount that earlier requests in the queue wait for; it is not free
+        either.
         """
         limit = self.limits.get(dimension)
         if limit is None:

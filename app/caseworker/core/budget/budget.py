@@ -1,8 +1,8 @@
 """Budgets: limits on the time, tokens, cost and calls of a run.
 
 Python code, HTTP bodies, graph documents, stored runs and settings all use :class:`Budget`. Some of
-its fields have a different name in JSON (:data:`JSON_NAMES`). Pydantic builds it from JSON by means
-of its annotations, but this module does not import pydantic.
+its fields have a different name in JSON (:data:`JSON_NAMES`). Pydantic builds it from JSON through
+its annotations, but this module does not import pydantic.
 """
 
 import math
@@ -42,11 +42,11 @@ class Dimension(StrEnum):
     TURNS = "turns"
     """Agent turns, each with one model call and the tool calls that it requests."""
     TOKENS_ESTIMATED = "tokens_estimated"
-    """Tokens whose number is an estimate, because the response was lost; part of ``tokens``."""
+    """Estimated tokens of calls whose response was lost; included in ``tokens``."""
     COST_USD_ESTIMATED = "cost_usd_estimated"
-    """Cost that is an estimate, because the response was lost; part of ``cost_usd``."""
+    """Estimated cost of calls whose response was lost; included in ``cost_usd``."""
     UNPRICED_CALLS = "unpriced_calls"
-    """Requests to providers whose price is unknown, so that no cost total includes them."""
+    """Requests to models whose price is unknown; no cost total includes them."""
 
 
 class _Strictly:
@@ -215,7 +215,7 @@ def _one_of(name: str, limit: Any, other: Any) -> Any:
 
 
 def money(value: Amount) -> Decimal:
-    """Convert US dollars to a Decimal with exactly the digits that printing the number shows."""
+    """Convert US dollars to a Decimal with exactly the digits of the printed number."""
     return value if isinstance(value, Decimal) else Decimal(str(value))
 
 

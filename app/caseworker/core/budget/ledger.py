@@ -1,4 +1,4 @@
-"""Budget scopes and reservations: keep parallel work within nested limits.
+"""Budget scopes and reservations, which keep parallel work within nested limits.
 
 A scope has a budget and counts the usage within it; scopes are nested. Spending has two phases.
 Before the work, an amount is reserved in the scope and in all its ancestors, or in none of them.
@@ -111,7 +111,7 @@ class Scope(Account):
         return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
-        """Release the unsettled reservations whose holder's path makes ``made_by`` return True."""
+        """Release the unsettled reservations of steps for whose path ``made_by`` returns True."""
         for reservation, holder in list(self.line.tracked.items()):
             if made_by(holder):
                 reservation.release()
@@ -184,7 +184,7 @@ class Scope(Account):
         return any(dimension in scope.limits for scope in self.lineage())
 
     def requires_prices(self) -> bool:
-        """Return whether a cost limit here or in an ancestor refuses calls of unknown price."""
+        """Return whether a cost limit here or in an ancestor forbids calls at an unknown price."""
         limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope.limits)
         return any(scope._requires_prices for scope in limited)
 
@@ -204,7 +204,7 @@ class Scope(Account):
     def to_dict(self) -> dict[str, int | float | None]:
         """Return the usage as JSON numbers.
 
-        Amounts that are reserved for work in flight are included, and count as estimates.
+        Amounts reserved for work in flight are included as estimates.
         """
         spent = self.usage.fresh()
         with self.line.lock:
@@ -227,7 +227,7 @@ class Scope(Account):
         return self.stop(Dimension.SECONDS)
 
     def shares_to_warn_of(self) -> tuple[float, ...]:
-        """Return the warning thresholds, as fractions of a limit; empty without a callback."""
+        """Return the warning thresholds as fractions of a limit; empty if no callback is set."""
         return WARNING_SHARES if self._warn is not None else ()
 
     def warn_of_time(self, share: float) -> None:

@@ -44,7 +44,7 @@ class RetryPolicy:
         if self.max_retries < 0:
             raise ValueError("max_retries must be zero or more.")
         if not (0 <= self.base_seconds < math.inf and 0 <= self.max_delay_seconds < math.inf):
-            raise ValueError("The waits must be finite and not negative.")
+            raise ValueError("The delays must be finite and not negative.")
         if not 1 <= self.factor < math.inf:
             raise ValueError("factor must be at least 1.")
         if not 0 <= self.jitter <= 1:
@@ -70,9 +70,9 @@ class ErrorPolicy:
     retry_backoff: float = 2.0
     """Factor by which the back-off grows with each further failure."""
     timeout_ms: int | None = None
-    """Timeout of each attempt in milliseconds, the fallback's included; None means no timeout. A
-    synchronous function cannot be interrupted. It runs to its end, and its late result is
-    dropped."""
+    """Timeout in milliseconds for each attempt, including the fallback; None means no timeout. A
+    synchronous function cannot be interrupted: it runs to completion, and its late result is
+    discarded."""
     fallback_value: Any = None
     fallback_node: Any = None
     retry_on: Collection[str] | None = None
@@ -96,19 +96,19 @@ class ErrorPolicy:
 
     def _refuse_contradictions(self) -> None:
         if self.on_error == "retry" and self.retry_count == 0:
-            raise ValueError("on_error retry needs a retry_count of at least 1.")
+            raise ValueError("on_error retry requires a retry_count of at least 1.")
         if self.on_error == "fallback" and self.fallback_node is None:
-            raise ValueError("on_error fallback needs a fallback_node.")
+            raise ValueError("on_error fallback requires a fallback_node.")
         if self.on_error != "fallback" and self.fallback_node is not None:
-            raise ValueError("fallback_node is used with on_error fallback only.")
+            raise ValueError("fallback_node is only allowed with on_error fallback.")
         if self.on_error != "skip" and self.fallback_value is not None:
-            raise ValueError("fallback_value is used with on_error skip only.")
+            raise ValueError("fallback_value is only allowed with on_error skip.")
 
     def retries(self, error: Exception) -> bool:
         """Return whether this kind of failure may be retried.
 
-        An error whose ``retryable`` attribute is False is never retried. If the error has an
-        ``error_class`` attribute, that is compared as well as the class names.
+        An error whose ``retryable`` attribute is False is never retried. The error's
+        ``error_class`` attribute, if any, is compared in addition to its class names.
         """
         if getattr(error, "retryable", True) is False:
             return False
@@ -140,7 +140,7 @@ def verdict(
     """Decide whether to retry after ``failed_attempts`` failures (at least one).
 
     Return the back-off in seconds, or None to give up. The caller draws ``jitter`` from [-1, 1], so
-    the decision is repeatable. The function gives up if ``retry_after_seconds`` (the provider's
+    the decision is deterministic. The function gives up if ``retry_after_seconds`` (the provider's
     ``Retry-After``) exceeds the policy's maximum delay. It also gives up if the back-off would not
     end within ``seconds_left``.
 
@@ -148,7 +148,7 @@ def verdict(
         ValueError: ``failed_attempts`` is below 1 or ``jitter`` outside [-1, 1].
     """
     if failed_attempts < 1 or not -1 <= jitter <= 1:
-        raise ValueError("A verdict needs a failed attempt and a draw from [-1, 1].")
+        raise ValueError("failed_attempts must be at least 1 and jitter from -1 to 1.")
     asked = retry_after_seconds if retry_after_seconds and retry_after_seconds > 0 else 0.0
     if failed_attempts > policy.max_retries or asked > policy.max_delay_seconds:
         return None

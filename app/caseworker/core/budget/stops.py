@@ -134,7 +134,7 @@ class DeadlineExceededError(Stop):
 
 
 class HandOver(Stop):
-    """This process releases the run before its end, so that another process can resume it."""
+    """This process releases the run before it ends, so that another process can resume it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))

@@ -125,7 +125,7 @@ class ResourceUsage:
         self._before_seconds += before_seconds
 
     def fresh(self) -> "ResourceUsage":
-        """Return an empty usage without a parent, whose time counts from now on the same clock."""
+        """Return an empty usage without a parent; its time counts from now, on the same clock."""
         return ResourceUsage(clock=self._clock)
 
     def child(self) -> "ResourceUsage":
@@ -250,7 +250,7 @@ def checked(charge: Charge) -> Charge:
 
 def _checked(dimension: Dimension, amount: Amount) -> Amount:
     if not (math.isfinite(amount) and amount >= 0):
-        raise ValueError(f"What is spent of {dimension} is zero or more, not {amount}.")
+        raise ValueError(f"{dimension} must be finite and not negative, not {amount}.")
     return money(amount) if dimension in _FRACTIONS else amount
 
 

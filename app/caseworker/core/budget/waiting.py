@@ -27,7 +27,7 @@ from caseworker.core.budget.budget import Amount, Dimension
 from caseworker.core.budget.usage import NOTHING, BudgetExceededError, Charge, checked, sum_of
 
 Room = Callable[[Dimension], Amount | None]
-"""Function that returns how much of a dimension can be reserved; None means unlimited."""
+"""Callback that returns the free amount of a budget dimension; None means unlimited."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
 """Amounts that earlier requests in the queue wait for, by account and dimension."""
@@ -143,7 +143,7 @@ class Waiter:
         self._wake: Callable[[], object] | None = None
 
     def on_end(self, wake: Callable[[], object]) -> None:
-        """Have ``wake`` called when the request is granted or refused.
+        """Register ``wake`` to be called when the request is granted or refused.
 
         It is called in the thread that grants or refuses the request, or at once if that has
         already happened.
@@ -168,7 +168,7 @@ class Waiter:
         """
         if isinstance(self.outcome, Reservation):
             return self.line.kept(self.outcome, self.holder)
-        raise self.outcome or RuntimeError("The wait is not over.")
+        raise self.outcome or RuntimeError("The request is still pending.")
 
     def leave(self) -> None:
         """Withdraw the request; if a reservation was already granted, release it."""

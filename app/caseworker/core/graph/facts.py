@@ -1,4 +1,4 @@
-"""Messages of the scheduler and the statuses of a step.
+"""The scheduler's input and output messages, and the statuses of a step.
 
 Facts say what happened to a step. The scheduler consumes them and returns orders: steps to start
 and steps to report as skipped.
@@ -36,7 +36,7 @@ Fact = StepFinished | StepFailed
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """Order to execute a step: all its incoming flow edges are decided and at least one is live."""
+    """Order to execute a step, because at least one taken path leads to it and no edge is open."""
 
     step_id: str
 

@@ -21,7 +21,7 @@ class Channel(StrEnum):
     FLOW = "flow"
     """The edge carries values from a finished step to the next step."""
     LINK = "link"
-    """The edge declares a dependency: the source is materialised when the target step needs it."""
+    """The edge declares a dependency: the source is provided when the target step needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Joins an output handle of one step to an input handle of another."""
+    """Connects an output handle of one step to an input handle of another."""
 
     source: str
     target: str

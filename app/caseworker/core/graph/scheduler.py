@@ -59,7 +59,7 @@ class Scheduler:
             UnexpectedFactError: the graph was started before.
         """
         if self._begun:
-            raise UnexpectedFactError("The graph was begun before.")
+            raise UnexpectedFactError("The graph was already started.")
         self._begun = True
         self._ready.extend(self._topology.entries)
         return self._start_ready([])

@@ -1,8 +1,8 @@
 """The topology of a graph: its entries, its active and linked steps, and the edges between them.
 
 Execution starts at the entries. A step that flow edges reach from an entry is active; only active
-steps are executed. A step that is not active may still be linked: links materialise it for an
-active step or for another linked step. All other steps are ignored.
+steps are executed. A step that is not active may still be linked: a link provides it to an active
+step or to another linked step. All other steps are ignored.
 
 An entry starts immediately, with the inputs of the execution. So a flow edge to an entry routes
 nothing: it is in neither ``incoming`` nor ``outgoing``, delays nothing, and cannot start the entry
@@ -31,13 +31,12 @@ class Topology:
     """IDs of the steps that can be executed, in the graph's order. A step is skipped if no path to
     it is taken."""
     linked: frozenset[str]
-    """IDs of the steps that are not active, but that links materialise, directly or indirectly, for
-    active steps."""
+    """IDs of the inactive steps that links provide, directly or indirectly, to active steps."""
     incoming: Mapping[str, tuple[Edge, ...]]
-    """Flow edges between active steps, by target and in the graph's order. Edges to an entry are
-    left out, and so are steps without such edges."""
+    """Flow edges between active steps, grouped by target step, in the graph's order. Edges to an
+    entry are omitted. A step without incoming edges has no key."""
     outgoing: Mapping[str, tuple[Edge, ...]]
-    """The edges of ``incoming``, by source."""
+    """The same edges as in ``incoming``, grouped by source step."""
     undecided: Mapping[str, int]
     """Number of ``incoming`` edges of each active step."""
     links_into: Mapping[str, tuple[Edge, ...]]
@@ -85,7 +84,7 @@ class Topology:
         for component in components(self.active, following):
             cycle = cycle_in(component, following)
             if cycle is not None:
-                raise GraphError(f"Flow leads in a circle: {path_of(cycle)}.")
+                raise GraphError(f"Flow edges form a cycle: {path_of(cycle)}.")
             ordered += component
         return tuple(ordered)
 
@@ -111,7 +110,7 @@ class Topology:
         try:
             sorter.prepare()
         except CycleError as error:
-            raise GraphError(f"Edges lead in a circle: {path_of(error.args[1])}.") from None
+            raise GraphError(f"Edges form a cycle: {path_of(error.args[1])}.") from None
         found = []
         while sorter.is_active():
             layer = sorter.get_ready()
@@ -135,7 +134,7 @@ def _by_channel(graph: Graph, steps: Mapping[str, Step]) -> tuple[list[Edge], li
     for edge in graph.edges:
         for end in (edge.source, edge.target):
             if end not in steps:
-                raise GraphError(f"An edge names step {quoted(end)}, which does not exist.")
+                raise GraphError(f"An edge refers to step {quoted(end)}, which does not exist.")
         if edge.channel not in edges:
             raise GraphError(
                 f"The edge from {quoted(edge.source)} to {quoted(edge.target)} has the channel"
@@ -151,7 +150,7 @@ def _entries(
     if graph.entry is not None:
         for entry in graph.entry:
             if entry not in steps:
-                raise GraphError(f"The entry names step {quoted(entry)}, which does not exist.")
+                raise GraphError(f"entry lists step {quoted(entry)}, which does not exist.")
         named = set(graph.entry)
         return tuple(step_id for step_id in steps if step_id in named)
     targets = {edge.target for edge in flows}

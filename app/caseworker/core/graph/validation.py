@@ -123,7 +123,7 @@ def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
 def _step_problems(
     graph: Graph, traits: Sequence[Traits | None], types: Collection[str]
 ) -> Iterator[Problem]:
-    there_are = ", ".join(sorted(types)) or "those that are registered"
+    there_are = ", ".join(sorted(types)) or "(no types are registered)"
     if not graph.steps:
         yield Problem("steps", "The graph has no steps. Add at least one.")
     taken = dict(_repeated(step.id for step in graph.steps))
@@ -131,8 +131,8 @@ def _step_problems(
         if index in taken:
             yield Problem(
                 f"steps.{index}.id",
-                f"The id {quoted(step.id)} is taken by steps.{taken[index]}."
-                " Give every step an id of its own.",
+                f"The id {quoted(step.id)} is already used by steps.{taken[index]}."
+                " Give each step a unique id.",
             )
         if traits[index] is None:
             yield Problem(
@@ -146,14 +146,14 @@ def _repeated_edges(edges: Sequence[Edge]) -> Iterator[Problem]:
     for index, earlier in _repeated(edge.id for edge in edges):
         yield Problem(
             f"edges.{index}.id",
-            f"The id {quoted(edges[index].id)} is taken by edges.{earlier}."
-            " Give every edge an id of its own, or none.",
+            f"The id {quoted(edges[index].id)} is already used by edges.{earlier}."
+            " Give each edge a unique id, or no id.",
         )
     for index, earlier in _repeated(replace(edge, id=None) for edge in edges):
         yield Problem(
             f"edges.{index}",
-            f"This edge from {quoted(edges[index].source)} to {quoted(edges[index].target)} is the"
-            f" same as edges.{earlier}. Remove one of them.",
+            f"The edge from {quoted(edges[index].source)} to {quoted(edges[index].target)} is a"
+            f" duplicate of edges.{earlier}. Remove one of them.",
         )
 
 
@@ -188,7 +188,7 @@ def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator
         lacks, mend = f"{kind} {quoted(handle)}", f"It has {listed(names)}."
     else:
         place, lacks = f"edges.{index}.data.channel", kind
-        mend = "Use the other channel, or another step."
+        mend = "Use the other channel or another step."
     yield Problem(place, f"Step {quoted(step_id)} has no {lacks} on channel {edge.channel}. {mend}")
 
 
@@ -199,20 +199,20 @@ def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterato
         yield Problem(
             "entry",
             "entry is empty, so nothing would be executed."
-            " Name the steps to begin at, or leave entry out.",
+            " List the steps to start with, or omit entry.",
         )
     named = dict(_repeated(graph.entry))
     for index, step_id in enumerate(graph.entry):
         if index in named:
-            again = f"Step {quoted(step_id)} is named by entry.{named[index]} already."
-            yield Problem(f"entry.{index}", f"{again} Name it once.")
+            again = f"Step {quoted(step_id)} is already listed as entry.{named[index]}."
+            yield Problem(f"entry.{index}", f"{again} List it only once.")
         elif step_id not in known:
             yield Problem(f"entry.{index}", _no_step(step_id))
 
 
 def _no_step(step_id: str, edge: Edge | None = None) -> str:
     ends = "" if edge is None else f" (edge {quoted(edge.source)} to {quoted(edge.target)})"
-    return f"There is no step {quoted(step_id)}{ends}. Name a step of this graph, or add it."
+    return f"There is no step {quoted(step_id)}{ends}. Correct the id, or add the step."
 
 
 def _execution_problems(whole: _Whole) -> Iterator[Problem]:
@@ -221,8 +221,8 @@ def _execution_problems(whole: _Whole) -> Iterator[Problem]:
     if graph.steps and graph.entry is None and not active:
         yield Problem(
             "steps",
-            "Nothing would be executed: every step waits for another one or is only linked."
-            " Begin with a step that no flow edge leads to, or name the first steps in entry.",
+            "No step would be executed: every step waits for another step or is only linked."
+            " Add a step without incoming flow edges, or list the first steps in entry.",
         )
     entry_at = {step_id: index for index, step_id in enumerate(graph.entry or ())}
     for step_id in active:
@@ -231,8 +231,8 @@ def _execution_problems(whole: _Whole) -> Iterator[Problem]:
         named = step_id in entry_at
         yield Problem(
             f"entry.{entry_at[step_id]}" if named else f"steps.{whole.at[step_id]}.type",
-            f"Step {quoted(step_id)} would be executed but can only be linked."
-            " Join it to the step that needs it by an edge on channel link, and by no other.",
+            f"Step {quoted(step_id)} cannot be executed; it can only be linked."
+            " Connect it only by edges on channel link, to the steps that need it.",
         )
 
 
@@ -243,7 +243,7 @@ def _entry_warnings(whole: _Whole) -> Iterator[Problem]:
         if edge.channel == Channel.FLOW and edge.target in entries and edge.source in active:
             yield Problem(
                 f"edges.{index}",
-                f"Nothing travels on this edge: {quoted(edge.target)} is an entry, so it starts"
+                f"This edge has no effect: {quoted(edge.target)} is an entry, so it starts"
                 f" without waiting for {quoted(edge.source)}. Remove the edge, or take the step out"
                 " of entry.",
                 Severity.WARNING,
@@ -260,7 +260,7 @@ def _cycle_problems(whole: _Whole) -> Iterator[Problem]:
         for place, cycle in _cycles(whole, channel):
             yield Problem(
                 place,
-                f"The edges on channel {channel} lead in a circle: {path_of(cycle)}."
+                f"The edges on channel {channel} form a cycle: {path_of(cycle)}."
                 " Remove one of them.",
                 Severity.ERROR if cycle[0] in inside else Severity.WARNING,
             )
@@ -324,7 +324,7 @@ def _left_out(whole: _Whole) -> Iterator[Problem]:
         if step_id not in taking_part:
             yield Problem(
                 f"steps.{whole.at[step_id]}",
-                f"Step {quoted(step_id)} is never executed: nothing leads to it from an entry.",
+                f"Step {quoted(step_id)} is never executed: no path leads to it from an entry.",
                 Severity.WARNING,
             )
 

@@ -1,7 +1,7 @@
 """Analysis of a snapshot: time and cost by call, the critical path, and the cause of a stop.
 
-All functions are pure and expect a valid snapshot. A node that has not ended counts as lasting
-until the time of the snapshot.
+All functions are pure and expect a valid snapshot. An open node is treated as if it ended at the
+time of the snapshot.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ from caseworker.core.trace.snapshot import Snapshot
 Key = TypeVar("Key", bound=Hashable)
 
 ShownStatus = Literal["waiting", "running", "completed", "failed", "halted", "cancelled"]
-"""Status of a node, in the words used for the status of a run. ``waiting`` means that a call has
-not passed the gateway yet, or that the work waits for an approval."""
+"""Status of a node, with the same names as for runs. ``waiting`` means that a call has not passed
+the gateway yet, or that the work waits for an approval."""
 
 _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "created": "waiting",
@@ -88,7 +88,7 @@ class Segment:
 
 
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
-    """Return the self time by kind, name and model, longest first; attempts count for the call."""
+    """Return the self time by kind, name and model, longest first; retries included."""
     snapshot = _with_waits(snapshot)
     children, names = _worked_within(snapshot), _items(snapshot)
     ends = _ends_with(children, snapshot)
@@ -278,7 +278,7 @@ def duration_ms(node: Node, snapshot: Snapshot) -> int:
 def status_of(
     node: Node, root: Node, *, cancelled: bool, waiting: Set[str] = frozenset()
 ) -> ShownStatus:
-    """Return the status of a node in the words used for the status of a run.
+    """Return the status of a node, with the same names as for runs.
 
     ``waiting`` holds the IDs of the nodes that wait for approvals. A node is halted if a limit
     stopped it. It is cancelled if something else interrupted it: the cancellation of the run

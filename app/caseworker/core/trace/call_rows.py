@@ -54,7 +54,7 @@ class CallRows:
         self._told: list[str] = []
 
     def status(self, node: Node) -> ShownStatus:
-        """Return the status of a node in the words used for the status of a run."""
+        """Return the status of a node, with the same names as for runs."""
         return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
 
     def troubles(self) -> Iterator[str]:
@@ -89,7 +89,7 @@ class CallRows:
                 branch, trunk = ("└─ ", "   ") if last else ("├─ ", "│  ")
                 pending.append((child, indent + branch, indent + trunk))
         if hidden := len(self._nodes) - shown:
-            yield f"… and {counted(hidden, 'more call')}, all of them in the snapshot"
+            yield f"… and {counted(hidden, 'more call')}; the snapshot contains all calls"
 
     def _began(self, node: Node) -> bool:
         """Return whether a failure originated here: no child of the node failed."""
@@ -102,7 +102,9 @@ class CallRows:
         while parent_id is not None:
             around = self._nodes[parent_id]
             if around["status"] == "success":
-                return f"Failed, and {around['name']} went on" if around["parent_id"] else "Failed"
+                return (
+                    f"Failed, but {around['name']} continued" if around["parent_id"] else "Failed"
+                )
             parent_id = around["parent_id"]
         return "Failed"
 
@@ -121,7 +123,7 @@ class CallRows:
         if reason and not self._knows(reason):
             yield self._tell(node)
         if (run_id := made_by(node)) is not None and self._was_first(node, run_id):
-            yield f"taken over from run {plain(run_id)}"
+            yield f"imported from run {plain(run_id)}"
         if waited := self._waited_ms(node):
             yield f"waited {duration(waited)} between its attempts"
         yield from _budget_notes(node)
@@ -165,10 +167,10 @@ def _budget_notes(node: Node) -> Iterator[str]:
     """Yield lines for a call's waits for budget and rate slot, and for estimated amounts."""
     waited = node["metadata"].get(WAITED_MS)
     if isinstance(waited, int):
-        yield f"waited {duration(waited)} for its budget"
+        yield f"waited {duration(waited)} for budget"
     queued = node["metadata"].get(WAITED_FOR_MODEL_MS)
     if isinstance(queued, int):
-        yield f"waited {duration(queued)} for its turn at the model"
+        yield f"waited {duration(queued)} for the model's rate limit"
     tokens, usd = estimated_of(node)
     if tokens or usd:
         cost = f" and {money(usd)}" if usd else ""

@@ -1,7 +1,7 @@
 """The state of an ExecutionGraph and its transitions; the graph adds the lock and the clock.
 
 A node is an open record, changed in place, until it ends. From then on its record is immutable:
-late usage replaces it by another record. This makes a consistent capture of the tree cheap (see
+late usage replaces it with another record. This makes a consistent capture of the tree cheap (see
 ``snapshot.py``).
 
 Every change is also appended to a log, whose length is the revision. A journal only has to write
@@ -233,7 +233,7 @@ class CallTree:
         cost = checked_usage(cost_usd, tokens_in, tokens_out)
         self.refuse_unknown(node_id)
         if node_id in self.open:
-            raise RuntimeError(f"{node_id} is still open: its usage belongs to its end")
+            raise RuntimeError(f"{node_id} is still open; pass the usage when it ends")
         record = self.record(node_id).copy()
         before = record["cost_usd"]
         known = before is not None and cost_usd is not None

@@ -26,7 +26,7 @@ from caseworker.core.trace.node import (
 )
 from caseworker.core.trace.snapshot import Changes, GraphCapture, Snapshot, whole
 
-NOTHING_BELOW_ENDED_ROOT: Final = "the root has ended; nothing can begin below it"
+NOTHING_BELOW_ENDED_ROOT: Final = "the root has ended; no node can be added"
 
 Clock = Callable[[], int]
 """Function that returns the current time in UTC epoch milliseconds; any thread may call it."""
@@ -35,7 +35,7 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Ticks(NamedTuple):
-    """A clock as a function that reads it and an offset, so that callers can store raw readings."""
+    """A clock: a function that reads it, and the offset of its readings to UTC."""
 
     read_ns: Callable[[], int]
     """Function that returns nanoseconds since an arbitrary moment."""
@@ -131,7 +131,7 @@ class ExecutionGraph:
         with self._lock:
             tree = self._tree
             if tree.root_id is not None:
-                raise RuntimeError(f"the graph has its root already: {tree.root_id}")
+                raise RuntimeError(f"the graph already has a root: {tree.root_id}")
             tree.root_id = tree.begin(None, "system", name, None, details, self.now_ms())
             return tree.root_id
 
@@ -150,9 +150,9 @@ class ExecutionGraph:
         Its status is ``created``, or ``running`` if ``running`` is set.
         """
         if kind not in KINDS:
-            raise ValueError(f"a node is llm, tool or system, not {kind!r}")
+            raise ValueError(f"kind must be llm, tool or system, not {kind!r}")
         if parent_id is None:
-            raise ValueError("a node stands below another one; create_root makes the root")
+            raise ValueError("a node requires a parent; use create_root for the root")
         if type(name) is not str or model is not None:
             refuse_unless_text(name, optional=(model,))
         if type(metadata) is Metadata:
@@ -313,10 +313,10 @@ class ExecutionGraph:
             ValueError: it ends before it starts, or has an ``error_class`` without having failed.
         """
         if end_ts_ms < start_ts_ms or status not in TERMINAL:
-            raise ValueError(f"not the end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
+            raise ValueError(f"invalid end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
         refuse_unless_text(optional=(stop_reason, error_class))
         if error_class is not None and status != "fail":
-            raise ValueError(f"what did not fail, but {status}, has no error class")
+            raise ValueError(f"error_class requires the status fail, not {status}")
         with self._lock:
             node_id = self.begin_node(parent_id, kind, name, model, metadata)
             self._tree.open[node_id]["start_ts_ms"] = start_ts_ms
@@ -362,7 +362,7 @@ class ExecutionGraph:
         return self.capture().as_dict()
 
     def step_of(self, node_id: str) -> str:
-        """Return the name of the step or agent of a node: the nearest ``system`` node."""
+        """Return the name of a node's step or agent, which is its nearest ``system`` node."""
         with self._lock:
             tree = self._tree
             while True:
@@ -396,7 +396,7 @@ class ExecutionGraph:
         with self._lock:
             now = len(tree.changes)
             if not 0 <= revision <= now:
-                raise ValueError(f"the graph is at revision {now} and never was at {revision}")
+                raise ValueError(f"revision {revision} does not exist yet; the graph is at {now}")
             changed = {record["node_id"]: record for record in tree.changes[revision:]}
             for node_id in changed.keys() & tree.open.keys():
                 changed[node_id] = changed[node_id].copy()

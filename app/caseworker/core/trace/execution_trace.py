@@ -103,7 +103,7 @@ class ExecutionTrace(TraceFields):
         self._added_usd = Decimal(str(cost_usd)) - self._followed().cost_usd
 
     def follow(self, source: StepSource) -> None:
-        """Include all steps of ``source``, those that have ended and those that will."""
+        """Include all steps of ``source``: those that have ended and those that end later."""
         self._sources.append(source)
 
     def add_step(self, step: StepTrace) -> None:

@@ -28,10 +28,10 @@ _TOP: Final = 5
 _FELT_MS: Final = 10
 """The shortest time in the queue that is shown."""
 
-_WAITS: Final = "waits, after"
+_WAITS: Final = "is waiting after"
 _OUTCOMES: Final[Mapping[ShownStatus, str]] = {
-    "waiting": "has not begun yet, after",
-    "running": "is running, after",
+    "waiting": "has not started yet after",
+    "running": "has been running for",
     "completed": "completed in",
     "failed": "failed after",
     "halted": "was halted after",
@@ -53,7 +53,7 @@ def explain(
 
     The text shows the outcome and the totals, the cause of a stop, failures, the tree of calls with
     their requests and replies, skipped steps, self times, the critical path, and the cost by model.
-    Each error is shown once. Control characters are replaced by ``?``.
+    Each error is shown once. Control characters are replaced with ``?``.
 
     ``cancelled`` and ``waiting`` (for an approval) are the status of the run. The tree shows at
     most ``max_nodes`` nodes. ``payloads`` maps node IDs to displayable requests and replies.
@@ -61,7 +61,7 @@ def explain(
     queue before it started.
     """
     if snapshot["root_id"] is None:
-        return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
+        return f"Run {plain(snapshot['chain_id'])} has not started yet.\n"
     root = snapshot["nodes"][snapshot["root_id"]]
     rows = CallRows(snapshot, root, payloads, cancelled=cancelled, waiting=waiting)
     sections = (
@@ -93,9 +93,9 @@ def _headline(snapshot: Snapshot, root: Node, outcome: str, queued_ms: int) -> I
         f"depth {totals['max_depth']}"
     )
     queued = f", after {duration(queued_ms)} in the queue" if queued_ms >= _FELT_MS else ""
-    yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
+    yield f"Started {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
     if waited_ms := waited_for_people_ms(snapshot):
-        yield f"Waited {duration(waited_ms)} for a person."
+        yield f"Waited {duration(waited_ms)} for approvals."
     yield from _taken_over(snapshot)
 
 
@@ -109,7 +109,7 @@ def _taken_over(snapshot: Snapshot) -> Iterator[str]:
         calls = sum(node["kind"] != "system" for node in nodes)
         cost = sum(_cost_there(node) for node in nodes)
         what = f"{counted(calls, 'call')} and {counted(len(nodes) - calls, 'step')}"
-        yield f"Took over {what} from run {plain(run_id)}, which had cost {money(cost)}."
+        yield f"Imported {what} from run {plain(run_id)}, where they cost {money(cost)}."
 
 
 def _wrapped(lines: Iterator[str]) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _wrapped(lines: Iterator[str]) -> Iterator[str]:
 
 def _skipped(steps: Sequence[str]) -> Iterator[str]:
     if steps:
-        text = f"Skipped, because every path to them was dead: {', '.join(map(plain, steps))}"
+        text = f"Skipped, because no path to them was taken: {', '.join(map(plain, steps))}"
         yield from wrap(text, WIDTH, subsequent_indent="  ")
 
 
@@ -130,9 +130,9 @@ def _total_cost(snapshot: Snapshot) -> str:
     known = money(snapshot["aggregates"]["total_cost_usd"])
     estimated = sum(estimated_of(node)[1] for node in nodes)
     unknown = sum(node["cost_usd"] is None for node in nodes)
-    parts = [f"{money(estimated)} of it estimated"] if estimated else []
+    parts = [f"{money(estimated)} of it is an estimate"] if estimated else []
     if unknown:
-        parts.append(f"beside {counted(unknown, 'call')} of unknown price")
+        parts.append(f"plus {counted(unknown, 'call')} at an unknown price")
     return f"{known} ({', '.join(parts)})" if parts else known
 
 
@@ -181,11 +181,11 @@ def _critical_path(snapshot: Snapshot) -> Iterator[str]:
 def _costs(snapshot: Snapshot) -> Iterator[str]:
     models, tiers = costs_by_model(snapshot), costs_by_tier(snapshot)
     if models:
-        yield "What each model cost"
+        yield "Cost by model"
     for cost in models:
         yield _cost(cost.model + (f", {cost.tier} tier" if cost.tier else ""), cost)
     if len(tiers) < len(models):  # else each tier has one model, whose line shows both
-        yield "What each tier cost"
+        yield "Cost by tier"
         for of_tier in tiers:
             yield _cost(of_tier.tier or "no tier", of_tier)
 

@@ -34,7 +34,7 @@ class ValueTooLargeError(ValueError):
 class ValueLimits:
     """Size limits for the values in a run, in bytes of compact JSON in UTF-8.
 
-    The defaults are also those of the configuration.
+    The defaults are the same as in the configuration.
     """
 
     max_value_bytes: int = _MIB

@@ -33,7 +33,7 @@ def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[Node]:
     by_id: dict[str, Mapping[str, object]] = {}
     for node in nodes:
         if by_id.setdefault(str(node.get("node_id")), node) is not node:
-            raise ValueError(f"two nodes are called {node.get('node_id')}")
+            raise ValueError(f"two nodes have the ID {node.get('node_id')}")
     if problems := node_violations(by_id):
         raise ValueError("; ".join(problems[:5]))
     return sorted((cast(Node, node) for node in by_id.values()), key=number)

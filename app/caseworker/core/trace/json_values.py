@@ -19,7 +19,8 @@ MAX_DEPTH: Final = 64
 """The maximum nesting depth of lists and objects wherever JSON is read or written."""
 
 MAX_VALUES: Final = 10_000
-"""Maximum number of values that ``as_json`` shows of one payload; it counts the rest."""
+"""Maximum number of values that ``as_json`` includes from one payload; the rest are only
+counted."""
 
 _MAX_INTEGER_BITS: Final = 256
 _MAX_NAME_CHARS: Final = 100

@@ -44,7 +44,7 @@ class NodeFields(TypedDict):
     kind: NodeKind
     name: str
     start_ts_ms: int
-    """Creation time in UTC epoch milliseconds; the start of the node."""
+    """Creation time, which is also the start time, in UTC epoch milliseconds."""
     end_ts_ms: int | None
     """End time in UTC epoch milliseconds, never before ``start_ts_ms``; None while the node is
     open."""
@@ -84,7 +84,7 @@ NEW_NODE: Final[NodeFields] = {
     "stop_reason": None,
     "error_class": None,
 }
-"""Template for a new node: copying and changing it is twice as fast as building a dict."""
+"""Template for a new node; copying and changing it is twice as fast as building a dict."""
 
 
 def number(node: NodeFields) -> int:
@@ -133,14 +133,13 @@ def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
 
 
 Cost = Decimal | float
-"""A cost in US dollars. A Decimal is exact; a float counts as the decimal number that it prints
-as."""
+"""A cost in US dollars. A Decimal is exact; a float is read as its printed decimal value."""
 
 FREE: Final = Decimal(0)
 
 MAX_COST_USD: Final = 1e15
-"""Maximum cost of one call in US dollars. A higher cost is a mistake, and totals might not fit in
-JSON."""
+"""Maximum cost of one call in US dollars. A higher cost is rejected as a mistake; totals might also
+not fit in JSON."""
 
 _MAX_COST: Final = Decimal(MAX_COST_USD)
 _NUMBERS: Final = frozenset({int, float})
@@ -154,7 +153,7 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
             negative or not an integer.
     """
     if not (_counts(tokens_in) and _counts(tokens_out)):
-        raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
+        raise ValueError(f"token counts must be integers from 0, not {tokens_in} and {tokens_out}")
     if cost_usd is None:
         return FREE
     if isinstance(cost_usd, Decimal):
@@ -162,7 +161,7 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
             return cost_usd
     elif type(cost_usd) in _NUMBERS and 0.0 <= cost_usd <= MAX_COST_USD:
         return Decimal(str(cost_usd)) if cost_usd else FREE
-    raise ValueError(f"a cost is a finite number of dollars from 0 up, not {cost_usd}")
+    raise ValueError(f"a cost must be a finite number of dollars from 0, not {cost_usd}")
 
 
 def _counts(tokens: object) -> bool:
@@ -179,4 +178,4 @@ def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
     """
     for text in (*texts, *(each for each in optional if each is not None)):
         if not isinstance(text, str):
-            raise ValueError(f"names and reasons are texts, not {type(text).__name__}")
+            raise ValueError(f"names and reasons must be strings, not {type(text).__name__}")

@@ -2,7 +2,7 @@
 
 
 def plain(text: str) -> str:
-    """Replace non-printable characters, such as terminal escapes and line breaks, by ``?``."""
+    """Replace non-printable characters, such as terminal escapes and line breaks, with ``?``."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

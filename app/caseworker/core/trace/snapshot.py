@@ -1,6 +1,6 @@
 """Snapshots of a graph, built outside its lock.
 
-The record of an ended node never changes in place; late usage replaces it by another record. So a
+The record of an ended node never changes in place; late usage replaces it with another record. So a
 consistent capture of a graph needs little work under the lock: it takes the number of nodes, copies
 of the few open nodes, and the replacement records. All other records are copied afterwards, while
 other threads continue.

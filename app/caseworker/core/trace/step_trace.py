@@ -2,7 +2,7 @@
 
 While a graph executes, it only provides one ``StepRecord`` per ended step, without computing or
 copying anything. All other details, such as the tokens used by each step, are read later from the
-records and from the ExecutionGraph, which is recorded in any case.
+records and from the ExecutionGraph, which is always recorded.
 """
 
 from collections import defaultdict

@@ -26,8 +26,8 @@ process."""
 MAX_KEPT: Final = 10_000
 """Maximum number of entries in each of the two caches: accepted and refused credentials."""
 REFUSALS_PER_SECOND: Final = 20
-"""Number of requests without a valid credential that are answered per second, and at once after a
-pause."""
+"""Number of requests without a valid credential that are answered per second. After a pause, so
+many may be answered at once."""
 MAX_REFUSAL_SECONDS: Final = 20.0
 """Maximum delay, in seconds, before a refused request is answered."""
 MAX_CREDENTIAL_CHARS: Final = 8192

@@ -55,8 +55,8 @@ class Caller:
     """The sender of a request."""
 
     tenant: str
-    """Tenant that owns the runs which the caller creates. Runs of other tenants are invisible to
-    the caller."""
+    """Tenant that owns the runs that the caller creates. Runs of other tenants are invisible to the
+    caller."""
     name: str
     """Name of the key, or subject of the token, for cancel receipts and records."""
     scopes: frozenset[Scope]

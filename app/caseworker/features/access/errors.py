@@ -22,7 +22,7 @@ class ScopeMissingError(AccessRefusedError):
 
 
 class OtherTenantError(AccessRefusedError):
-    """Only the operator of the service may act for a tenant other than its own."""
+    """The caller named another tenant, which only the operator of the service may do."""
 
 
 class KeyNotFoundError(Exception):

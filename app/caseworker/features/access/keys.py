@@ -23,7 +23,7 @@ from caseworker.features.access.errors import (
 
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
 MAX_KEYS: Final = 1000
-"""Maximum number of active keys, of ended keys, and of keys in a listing, for each tenant."""
+"""Maximum number, per tenant, of active keys, of ended keys, and of keys in a listing."""
 MAX_OVERLAP: Final = timedelta(days=30)
 USUAL_OVERLAP: Final = timedelta(days=1)
 """Default and maximum time that the old key remains valid after a rotation."""
@@ -74,7 +74,7 @@ class KeyStore(Protocol):
         ...
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
-        """Return those of the given keys that exist, each with its SHA-256, by key ID."""
+        """Return the given keys with their SHA-256, by key ID; unknown keys are absent."""
         ...
 
     async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
@@ -82,7 +82,7 @@ class KeyStore(Protocol):
         ...
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
-        """Store a key. Of the tenant's ended keys, keep only the ``most`` that ended last.
+        """Store a key, and delete all but the ``most`` recently ended keys of its tenant.
 
         Raises:
             KeyConflictError: its tenant already has ``most`` active keys.

@@ -19,7 +19,7 @@ _FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
 class PostgresKeys:
     """Stores API keys in Postgres.
 
-    Conditions in the queries separate the tenants, not row-level security.
+    Tenants are separated by conditions in the queries, not by row-level security.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -31,7 +31,7 @@ class PostgresKeys:
             return bool(await connection.scalar(select(exists().select_from(api_keys))))
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
-        """Return those of the given keys that exist, each with its SHA-256, by key ID."""
+        """Return the given keys with their SHA-256, by key ID; unknown keys are absent."""
         query = select(api_keys).where(api_keys.c.key_id.in_(key_ids))
         async with transaction(self._pool) as connection:
             rows = (await connection.execute(query)).mappings().all()

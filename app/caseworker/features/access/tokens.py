@@ -1,4 +1,4 @@
-"""Verifies JSON Web Tokens of the configured issuer with its published keys (JWKS).
+"""Verifies JSON Web Tokens from the configured issuer with its published keys (JWKS).
 
 Only public-key signatures with a configured algorithm are accepted. The header of a token selects
 one of the issuer's keys, and has no other influence on the verification.
@@ -180,7 +180,7 @@ def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:
 
 
 class IssuedTokens:
-    """Verifies tokens of the configured issuer; implements :class:`TokenVerifier`."""
+    """Verifies tokens from the configured issuer; implements :class:`TokenVerifier`."""
 
     def __init__(self, rules: TokenRules, keys: IssuerKeys) -> None:
         self._rules = rules

@@ -37,7 +37,7 @@ interrupted."""
 
 
 DIGEST_CHARS = 8
-"""Number of digits of the call's hash that are part of its file names.
+"""Number of hexadecimal digits of the call's hash in the names of its files.
 
 If a run makes a hundred calls, the probability that two of them share these digits is one in a
 million. It matters only if their files also have the same stem: the second file is then refused.
@@ -59,7 +59,7 @@ PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactLimits:
-    """Limits on the size of a file, and on the total size and number of the files of a run."""
+    """Limits on the size of each file, and on the total size and number of a run's files."""
 
     max_bytes: int
     max_run_bytes: int
@@ -232,7 +232,7 @@ class CallArtifacts:
         return tuple(self._saved.values())
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
-        """Store a file. If its bytes, stem and media type equal a stored one's, nothing changes.
+        """Store a file, unless one with the same bytes, stem and media type is already stored.
 
         Raises:
             ArtifactTooLargeError: the file exceeds ``max_bytes`` or the limits of the run.

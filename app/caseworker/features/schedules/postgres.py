@@ -79,7 +79,7 @@ class PostgresSchedules:
     yet."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Create a schedule or update the one of that name; return it and whether it is new."""
+        """Create or update a schedule; return it, and whether it was created."""
         async with transaction(self.engines.work) as connection:
             lock = text(
                 "SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :tenant, 0))"
@@ -102,7 +102,7 @@ class PostgresSchedules:
         return _schedule(row), found is None
 
     async def get(self, tenant: str, name: str) -> Schedule:
-        """Return the schedule of a name."""
+        """Return the schedule with this name."""
         query = select(schedules).where(_is(tenant, name))
         async with transaction(self.engines.work, tenant) as connection:
             row = (await connection.execute(query)).mappings().one_or_none()

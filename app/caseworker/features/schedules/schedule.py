@@ -67,7 +67,7 @@ class ScheduledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
-    """The definition of a schedule by a caller: name, request, timing and policies."""
+    """A schedule as defined by the caller: name, request, timing and policies."""
 
     tenant: str
     name: str
@@ -82,8 +82,8 @@ class Schedule(NewSchedule):
     """A stored schedule."""
 
     schedule_id: str
-    """ID of the schedule, which updates do not change. A schedule that is deleted and created again
-    under its name gets a new one."""
+    """ID of the schedule, which updates do not change. If a schedule is deleted and created again
+    under the same name, it gets a new ID."""
     next_at: datetime | None
     """Next scheduled time; None while the schedule is paused."""
     last_at: datetime | None = None
@@ -117,10 +117,10 @@ class SchedulePage:
 
 
 class ScheduleStore(Protocol):
-    """Stores schedules; all times are those of the database's clock."""
+    """Stores schedules; all times are read from the database's clock."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Create a schedule or update the one of that name; return it and whether it is new.
+        """Create or update a schedule; return it, and whether it was created.
 
         If the timing changes, the new timing applies from now on. Otherwise, runs that are already
         due stay due.
@@ -131,7 +131,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def get(self, tenant: str, name: str) -> Schedule:
-        """Return the schedule of a name.
+        """Return the schedule with this name.
 
         Raises:
             ScheduleNotFoundError: the schedule does not exist.

@@ -43,9 +43,9 @@ class CatchUp(StrEnum):
 
     SKIP = "skip"
     ONE = "one"
-    """Only the last missed time starts a run."""
+    """Start one run, for the last missed time."""
     ALL = "all"
-    """The most recent missed times start runs, up to ``max_catch_up`` of them."""
+    """Start a run for each of the most recent missed times, up to ``max_catch_up`` runs."""
 
 
 class InvalidCronError(ValueError):
@@ -60,7 +60,7 @@ class Timing:
     timezone: str
     catch_up: CatchUp = CatchUp.ONE
     max_catch_up: int = 10
-    """Maximum number of missed times for which ``all`` starts runs."""
+    """Maximum number of missed runs to start if the catch-up policy is ``all``."""
 
     def require_valid(self, now: datetime) -> None:
         """Check that the cron expression is valid and matches some time after ``now``.

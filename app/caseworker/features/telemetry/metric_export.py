@@ -2,7 +2,7 @@
 
 This module is imported only if a collector is configured. It counts nothing itself: it reads the
 same registry as /metrics, so both always agree. All values are cumulative since the start of the
-process, whatever the standard variables prefer.
+process. The standard OpenTelemetry variables for temporality have no effect.
 """
 
 import asyncio

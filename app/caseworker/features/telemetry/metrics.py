@@ -37,7 +37,7 @@ _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Bounded:
-    """Limits the values of a label: a maximum number, and only texts that look like names."""
+    """Limits a label's values to a maximum number, and to texts that look like names."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}

@@ -44,7 +44,7 @@ _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
 class MetricsPage:
-    """Generates the response of /metrics: this process's counters and its current state."""
+    """Generates the /metrics response: this process's counters and its current state."""
 
     media_type = CONTENT_TYPE_LATEST
 

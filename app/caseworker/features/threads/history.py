@@ -17,8 +17,7 @@ from caseworker.runs.run import Run, RunStatus
 GO_ON = "Go on."
 """User message that is inserted if a model must continue although its last answer was complete."""
 MAX_ANSWERS_WITH_CALLS = 20
-"""Maximum number of answers, the newest ones, that include their tool calls. Older answers are text
-only."""
+"""Number of most recent answers that include their tool calls. Older answers are text only."""
 MAX_CALL_BYTES = 256 * 1024
 """Maximum total size, in bytes of UTF-8, of all tool calls and results in a history."""
 

@@ -223,8 +223,8 @@ class PostgresThreads:
     ) -> Sequence[str]:
         """Return the IDs of the newest answers whose run ended with an agent that called tools.
 
-        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to look at;
-        each of them must come from a graph with a single final step.
+        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to search; each
+        of them must come from a graph with a single final step.
         """
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
         async with transaction(self._engines.work, tenant) as connection:

@@ -91,7 +91,7 @@ class Chats:
     async def with_contents(
         self, thread: Thread, messages: Sequence[ThreadMessage], *, models: bool = False
     ) -> list[ThreadMessage]:
-        """Return messages with their contents loaded, and if required their models.
+        """Return messages with their contents, and if ``models`` is set, their models.
 
         The model of an answer is in the journal of its run, which may be long.
         """
@@ -129,7 +129,7 @@ class Chats:
         return await self._said(thread, tree.branch_to(message.parent_id), content)
 
     async def retrying(self, thread: Thread, message_id: str) -> PlannedReply:
-        """Return the turn that answers a message again. Given an answer, it answers its parent.
+        """Return the turn that answers a message again; for an answer, that message is its parent.
 
         Raises:
             MessageNotFoundError: the message does not exist.
@@ -283,7 +283,7 @@ class Chats:
 
 
 def derived_id(*parts: str) -> str:
-    """Return an ID that is derived from ``parts``, so that a repeated request gets the same ID."""
+    """Derive an ID from ``parts``, so that a repeated request gets the same ID."""
     return str(uuid.uuid5(_IDS, "\n".join(parts)))
 
 

@@ -35,7 +35,7 @@ class MessageNotFoundError(LookupError):
 
 
 class AnswerNotEndedError(Exception):
-    """The operation requires that an answer is finished, but its run has not ended."""
+    """The operation requires a finished answer, but the answer's run has not ended."""
 
     def __init__(self, field: str) -> None:
         super().__init__(field)
@@ -216,8 +216,8 @@ class ThreadStore(Protocol):
     ) -> Mapping[str, Mapping[str, Any]]:
         """Return content, ``incomplete``, ``incomplete_reason`` and model by message ID.
 
-        The content of an assistant that has produced no text is None. Without ``models`` the model
-        is None, too.
+        The content is None if the assistant has produced no text. The model is None unless
+        ``models`` is set.
         """
         ...
 
@@ -226,8 +226,8 @@ class ThreadStore(Protocol):
     ) -> Sequence[str]:
         """Return the IDs of the newest answers whose run ended with an agent that called tools.
 
-        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to look at;
-        each of them must come from a graph with a single final step.
+        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to search; each
+        of them must come from a graph with a single final step.
         """
         ...
 

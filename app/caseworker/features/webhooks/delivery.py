@@ -1,6 +1,6 @@
 """Webhook deliveries: messages about finished runs, attempts to deliver them, and the outcomes.
 
-    pending -> delivered | dead        dead | delivered -> pending (redelivered by hand)
+    pending -> delivered | dead        dead | delivered -> pending (redelivered manually)
 
 The SQL statement that ends a run also stores its delivery. The row holds the time at which it is
 due; the queued job only wakes a process. The process claims the delivery for longer than an attempt

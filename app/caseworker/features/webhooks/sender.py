@@ -1,4 +1,4 @@
-"""Sends webhooks to the checked address of a host, and verifies the TLS certificate of its name.
+"""Sends webhooks to a host's validated address, and verifies its TLS certificate by name.
 
 Each attempt resolves the host once, checks every address, and connects to one of them. Connections
 and cookies are not reused, because two names with the same address would share them. Redirects are

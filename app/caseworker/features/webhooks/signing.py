@@ -24,7 +24,7 @@ class SecretBox:
         self._fernet = None if key is None else _fernet_of(key)
 
     def sealed(self, secret: str) -> str:
-        """Return a secret as it is stored: encrypted if a key is configured."""
+        """Return a secret in the form to store: encrypted if a key is configured."""
         return secret if self._fernet is None else self._fernet.encrypt(secret.encode()).decode()
 
     def opened(self, stored: Sequence[str]) -> list[str]:
@@ -60,7 +60,7 @@ def new_secret() -> str:
 def signed_headers(
     keys: Sequence[str], *, message_id: str, at: datetime, body: bytes
 ) -> dict[str, str]:
-    """Return the headers with the ID, the time and the signatures of a message, one per secret.
+    """Return the headers with a message's ID, time and signatures, one signature per secret.
 
     ``at`` is the time of sending in UTC. Receivers reject signatures that are older than some
     minutes.

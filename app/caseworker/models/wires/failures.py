@@ -111,7 +111,7 @@ class Said:
         return f": {redact_text(text, max_chars=_SAID_CHARS)}" if text else ""
 
     def complains_of(self, parameter: str) -> bool:
-        """Return whether the document rejects the given request parameter."""
+        """Return whether the error document rejects the given request parameter."""
         named = re.search(rf"\b{parameter}\b", self.body)
         return named is not None and _COMPLAINTS.search(self.body) is not None
 

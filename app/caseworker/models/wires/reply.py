@@ -70,7 +70,7 @@ class Prose:
         return "".join(self._thinking)
 
     def thought(self, piece: str) -> Iterator[Delta]:
-        """Process a piece of thinking and yield the deltas to stream."""
+        """Process a piece of thinking, and yield the deltas to stream."""
         if piece:
             self._thinking.append(piece)
             yield Delta("thinking", piece)

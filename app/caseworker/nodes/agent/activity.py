@@ -30,7 +30,7 @@ from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult
 
 MERGE_SECONDS = 0.02
-"""Time in seconds during which answer chunks are merged into one event. A chunk that arrives after
+"""Period, in seconds, in which answer chunks are merged into one event. A chunk that arrives after
 a longer pause is emitted immediately."""
 CHUNK_CHARS = 2048
 
@@ -119,7 +119,7 @@ class TurnActivity:
         self._once(TOOL_CALL_END, about, index)
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Emit an event of another kind, which occurs at most once in the turn."""
+        """Emit an event of any other kind that occurs at most once in a turn."""
         self._once(kind, data)
 
     def failed(self, error_class: str, message: str) -> None:

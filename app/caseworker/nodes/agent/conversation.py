@@ -91,7 +91,7 @@ class Conversation:
         return systems + (roles[systems : systems + 1] == ["user"])
 
     def tell_calls(self) -> None:
-        """From now on, send tool calls as plain text; used for an agent without tools."""
+        """Send tool calls as plain text from now on; used for an agent without tools."""
         if any(message.tool_calls for message in self._window):
             self._window = MessageLog(plain(self._window))
 

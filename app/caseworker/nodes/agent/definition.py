@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 def _agent_name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise refusal(
-            "The name of an agent is 1 to 64 of the characters A-Z a-z 0-9 _ - and begins with a"
+            "An agent name has 1 to 64 of the characters A-Z a-z 0-9 _ - and starts with a"
             " letter or a digit."
         )
     return value
@@ -111,13 +111,13 @@ class AgentReference(StepData):
 
 def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
     if not isinstance(value, Mapping):
-        raise refusal("This must be an agent, or the name of one as {name, version}.")
+        raise refusal("This must be an agent, or a reference of the form {name, version}.")
     kind = AgentReference if is_reference(value) else AgentDefinition
     return kind.model_validate(dict(value))
 
 
 def as_use(value: Any) -> Any:
-    """Normalise an entry of the tool list; a string becomes an entry that names a tool."""
+    """Normalise an entry in the tool list; a string becomes an entry that names a tool."""
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -125,7 +125,7 @@ _AGENT_SCHEMA = WithJsonSchema({"type": "object", "description": "An agent, or i
 
 
 class ToolUse(StepData):
-    """An entry of the tool list: exactly one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
+    """A tool list entry: exactly one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
 
     tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Name of a tool, as listed by GET /tools."""
@@ -136,8 +136,8 @@ class ToolUse(StepData):
     mcp: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     """Name of a configured MCP server whose tools the agent may call."""
     allow: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
-    """Names of the only tools of the MCP server that may be used, as the server names them. Null
-    means all of its tools."""
+    """Allowlist for the MCP server's tools, by the names that the server uses. Null allows all of
+    its tools."""
     requires_approval: bool = False
     """Whether a person must approve each call of these tools before it is made."""
 
@@ -145,11 +145,13 @@ class ToolUse(StepData):
     def _is_one_thing(self) -> "ToolUse":
         given = [name for name in ("tool", "toolset", "agent", "mcp") if getattr(self, name)]
         if len(given) != 1:
-            raise refusal("Name one of tool, toolset, agent and mcp.")
+            raise refusal("Set exactly one of tool, toolset, agent and mcp.")
         if self.allow is not None and self.mcp is None:
-            raise refusal("allow belongs to mcp.")
+            raise refusal("allow is only permitted together with mcp.")
         if self.requires_approval and self.agent is not None:
-            raise refusal("requires_approval belongs to tools: write it at the agent's own tools.")
+            raise refusal(
+                "requires_approval applies to tools: set it in the agent's own tool list."
+            )
         return self
 
     @property
@@ -265,7 +267,7 @@ class AgentDefinition(StepData):
             whole = read({"name": "unreadable", "prompt": {}, **kept})
         found += [*whole._unknown_variables(), *whole._unfit_defaults(), *whole._repeated_tools()]
         if whole.depth > MAX_DEPTH:
-            message = f"At most {MAX_DEPTH} agents may stand in one another."
+            message = f"At most {MAX_DEPTH} levels of nested agents are allowed."
             found.append((("tools",), message))
         if found:
             raise _refused(found)
@@ -286,7 +288,9 @@ class AgentDefinition(StepData):
             if unknown:
                 known = listed(self.inputs) or "none"
                 names = ", ".join(map(quoted, unknown))
-                message = f"The inputs declare no variable {names}; they declare: {known}."
+                message = (
+                    f"The variables {names} are not declared in inputs, which declares: {known}."
+                )
                 yield ("prompt", *place), message
 
     def _unfit_defaults(self) -> "Iterator[_Fault]":
@@ -299,7 +303,10 @@ class AgentDefinition(StepData):
         for index, use in enumerate(self.tools):
             name = use.tool or use.toolset or (use.agent.name if use.agent else f"mcp:{use.mcp}")
             if name in seen:
-                yield ("tools", index), f"There are two tools named {quoted(name)}."
+                yield (
+                    ("tools", index),
+                    f"Two tools have the name {quoted(name)}. Rename one of them.",
+                )
             seen.add(name)
 
     def values_of(self, given: Mapping[str, Any]) -> dict[str, Any]:

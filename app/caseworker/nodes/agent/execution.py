@@ -81,7 +81,9 @@ class AgentTask:
         prompt = definition.rendered(definition.values_of(self.inputs), context.limits)
         messages = [*(Message(role=role, content=text) for role, text in prompt), *self.messages]
         if not any(one.role == "user" and one.content.strip() for one in messages):
-            raise AgentInputError([("input", "The agent is asked nothing: give it an input.")])
+            raise AgentInputError(
+                [("input", "The agent has no request: give it an input or messages.")]
+            )
         return Conversation(messages)
 
 

@@ -1,7 +1,7 @@
-"""Offers a tool's functions to models, each with the names and types of only its arguments.
+"""Offers a tool's functions to models, each with only its own arguments and their types.
 
 A model chooses more reliably between functions with few arguments than between the argument sets of
-one tool with many operations. A call of a function is translated to a call of the tool.
+one tool with many operations. A function call is translated into a call to the tool.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ them and its error message suggests a correction."""
 
 @dataclass(frozen=True, slots=True)
 class OfferedFunction:
-    """A function of a tool, with the definition that models receive."""
+    """One of a tool's functions, with the definition that models receive."""
 
     function: PlannerFunction
     definition: ToolDefinition

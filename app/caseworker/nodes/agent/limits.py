@@ -1,4 +1,4 @@
-"""Turn and call limits of an agent: finds the last permitted turn and the first refused one.
+"""An agent's turn and call limits: which turn is the last permitted one, and which is refused.
 
 A limit of N calls or turns permits N. If the limit is 2 or more, the last one is reserved for an
 answer (``wrap_up_reserve``). In that turn the model is informed that no more tools can be called.

@@ -182,10 +182,10 @@ def agent_type(
 
     return NodeType(
         name="agent",
-        description="Lets an agent work: it asks a model, makes the calls of tools that the model"
-        " wants, and so on until there is an answer. Its output leaves on default, everything known"
-        " about it on result. Linked to others, it is a tool of theirs; toolsets and agents linked"
-        " to tools are tools of its own.",
+        description="Runs an agent: calls a model and the tools that the model requests, until"
+        " the model answers. The output default has the answer, result has the full result. If the"
+        " step is linked to another step, it is a tool for that step. Toolsets and agents linked to"
+        " its input tools are its own tools.",
         node=AgentNode(agents),
         data=AgentData,
         handles=Handles(

@@ -58,8 +58,8 @@ class ToolRound:
     async def run(self, *, alone: Callable[[str], bool]) -> None:
         """Run the tool calls of the turn.
 
-        Calls run concurrently, except those to a tool for which ``alone`` returns True; these run
-        by themselves.
+        Calls run concurrently. If ``alone`` returns True for a tool, each call to it runs by
+        itself.
 
         Raises:
             Stop: a limit or a cancel request. After a limit, calls in progress finish first.

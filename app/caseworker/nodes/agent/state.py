@@ -23,8 +23,8 @@ class AgentState:
     """Why the agent ended: ``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``,
     ``aborted`` or ``budget``. None while it runs."""
     error: dict[str, str] | None = None
-    """The ``class`` and ``message`` of the failure or stop; None while it runs and after
-    ``goal``."""
+    """The ``class`` and ``message`` of the failure or stop; None while the agent runs and if it
+    ended with ``goal``."""
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is incomplete; None if it is complete."""
     incomplete_reason: str | None = None

@@ -65,7 +65,7 @@ class OfferedTool:
     journaled: bool = True
     """Whether the journal stores each result under the key of its call."""
     tool: str | None = None
-    """Name of the tool that this is a function of; None if it is not a function of a tool."""
+    """Name of the tool whose function this is; None if it is not a function of another tool."""
 
 
 class ToolOffer:

@@ -36,11 +36,17 @@ def unknown_names(
             continue
         place, tool, server = f"tools.{index}", use.get("tool"), use.get("mcp")
         if isinstance(tool, str) and tool not in tools:
-            yield place, f"There is no tool {quoted(tool)} that may be used; see GET /tools."
+            yield (
+                place,
+                f"No permitted tool is named {quoted(tool)}; see GET /tools.",
+            )
         if isinstance(server, str) and server not in servers:
-            yield f"{place}.mcp", f"There is no MCP server {quoted(server)} configured."
+            yield f"{place}.mcp", f"No MCP server {quoted(server)} is configured."
         if is_reference(inner := use.get("agent")):
-            yield f"{place}.agent", "An agent that is only named must be put here in full."
+            yield (
+                f"{place}.agent",
+                "References to registered agents are not allowed here; insert the agent.",
+            )
         for at, message in unknown_names(inner, tools=tools, servers=servers, models=models):
             yield f"{place}.agent.{at}", message
 

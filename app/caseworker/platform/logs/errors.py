@@ -1,7 +1,7 @@
 """Format exceptions for display: the message on one line, or everything with the traceback.
 
 Messages of the service's own exceptions are safe by construction and shown unchanged: redacting
-them as prose could invert their meaning. Only substrings in the format of a key are redacted.
+them as prose could invert their meaning. Only substrings in the format of an API key are redacted.
 Messages of other exceptions may quote anything, such as a row that the database rejected. Only
 their first line is shown, redacted.
 """

@@ -1,8 +1,8 @@
 """Redact secrets and personal data in logs and in stored text that people read.
 
 The name of a field is checked first. A value whose name denotes a secret or personal data is never
-shown. From a value with an allowlisted name, only keys are removed. All other texts pass through
-the rules and are truncated.
+shown. From a value with an allowlisted name, only API keys are removed. All other texts pass
+through the rules and are truncated.
 """
 
 import dataclasses
@@ -129,7 +129,7 @@ def _beginning(text: str, chars: int) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Return a text that the service itself wrote, with only keys redacted."""
+    """Return a text that the service itself wrote, with only API keys redacted."""
     return _KEYS.apply(text)
 
 

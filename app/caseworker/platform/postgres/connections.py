@@ -2,11 +2,12 @@
 
 Every wait is bounded. The server aborts statements that take too long, lock waits, and idle
 transactions, so that a frozen process does not hold row locks for long. The client closes the
-connection to a server that does not answer. TCP notices a lost network. :class:`Connection` notices
-a frozen server, or a middlebox that keeps the connection open but forwards nothing.
+connection to a server that does not answer. TCP keepalives detect a lost network.
+:class:`Connection` detects a frozen server, or a middlebox that keeps the connection open but
+forwards nothing.
 
-Connections carry settings, prepared statements and LISTEN. A connection pooler in front of Postgres
-must therefore use session pooling, not transaction pooling.
+Connections have state: settings, prepared statements and LISTEN. A connection pooler in front of
+Postgres must therefore use session pooling, not transaction pooling.
 """
 
 import re
@@ -32,8 +33,8 @@ KEEPALIVE: Options = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""TCP keepalive options. All are in seconds, except the last in milliseconds. A lost peer is
-noticed within about ten seconds."""
+"""TCP keepalive options. All values are in seconds, except the last, which is in milliseconds. A
+lost peer is detected within about ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +216,7 @@ A failed connection provides no other information than this message.
 def reason_of(error: BaseException) -> str:
     """Return one line that says why the database cannot be used, with advice.
 
-    The reason is in the words of libpq or the server.
+    The reason is quoted from libpq or the server.
     """
     found: BaseException | None = error
     while found is not None and not isinstance(found, psycopg.Error):

@@ -102,7 +102,7 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSizes:
-    """Numbers of connections that this process may hold, and the timeouts for them."""
+    """Maximum numbers of connections that this process may hold, and their timeouts."""
 
     work: int
     control: int

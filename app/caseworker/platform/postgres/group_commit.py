@@ -53,17 +53,17 @@ STOP_SECONDS = 3.0
 """Seconds that a shutdown waits for queued writes to be committed."""
 
 BATCH = (64, 500)
-"""Maximum number of writes per commit: while the event loop is busy, and otherwise."""
+"""Maximum number of writes per commit: first while the event loop is busy, then otherwise."""
 
 BATCH_BYTES = 1024 * 1024
 """Maximum total size of the writes in one commit, in bytes. A larger write gets its own commit."""
 
 BUSY_SECONDS = 0.05
-"""Maximum seconds that the event loop may take to resume the writers whose writes one commit
+"""Maximum time, in seconds, for the event loop to resume all writers that one commit has
 answered."""
 
 STRIKES = 4
-"""Number of attempts without an answer, or aborted by the server, after which a write fails."""
+"""Number of attempts that may stay unanswered or be aborted by the server before a write fails."""
 
 
 class Later(Enum):

@@ -1,4 +1,4 @@
-"""The two transactions that write the row of a run that may not exist yet: accept and cancel.
+"""The two transactions that may write a run's row before the run exists: accept and cancel.
 
 Both insert the row or update the existing one, so an early cancel request and a late run cannot
 miss each other. In the common case, a new run without conflicts, a batched insert stores the run.
@@ -71,7 +71,8 @@ MAX_RECEIPT_CALLS = 100
 """Maximum number of calls listed in the response to a cancel request."""
 
 MAX_EXPIRED_DROPPED = 100
-"""Maximum number of expired cancel requests, for runs that do not exist, that a new one deletes."""
+"""Maximum number of expired cancel requests (for runs that never came) to delete for each new
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class StoreLimits:
     """Maximum number of cancel requests per tenant for runs that do not exist."""
     max_queued: int | None = None
     quota: Quota
-    """Default quota for tenants that have none of their own."""
+    """Quota for tenants without their own quota."""
     accept_timeout_seconds: float
 
 
@@ -243,7 +244,7 @@ async def halt_overdue(
 ) -> Sequence[tuple[Run, Mapping[str, Any]]]:
     """End up to ``limit`` queued runs whose deadline has passed.
 
-    Return each of them in its final state, with its ExecutionGraph.
+    Return each run in its final state, with its ExecutionGraph.
     """
     rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
     found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))

@@ -26,7 +26,7 @@ FROM json_to_recordset(%s::json) AS new(
 """
 
 NEARLY_FULL_BYTES = 1 << 28
-"""Number of bytes left until the storage limit below which a tenant's runs are accepted one by one.
+"""Remaining storage, in bytes, below which a tenant's runs are accepted one by one.
 
 It exceeds the bytes that the concurrent batches of all processes can insert together.
 """
@@ -47,9 +47,9 @@ RETURNING tenant_id, run_id, created_at
 """
 """Insert runs without conflicts and return them; use :data:`ACCEPT_ONE` for the rest.
 
-A run is not inserted if its ID exists as a run or as a cancel request stored before its run, or if
-its idempotency key exists or is locked with :data:`LOCK_KEY`. It is not inserted either if it might
-have to wait for other runs of its tenant.
+A run is not inserted if a run or an earlier cancel request has its ID. It is not inserted if its
+idempotency key exists, or is locked with :data:`LOCK_KEY`. It is also not inserted if it might have
+to wait for other runs of its tenant.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """
@@ -104,7 +104,7 @@ AND NOT EXISTS (
     WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
 ))
 """  # noqa: S608
-"""Return the ``runs`` that were not inserted only because of the length of the queue.
+"""Return those ``runs`` that were not inserted for the sole reason that the queue is long.
 
 ``is_full`` is whether the queue is full, so that the run is rejected without a further check, or
 has capacity again. The queue holds ``most`` runs. Tenants with fewer than ``few`` queued runs may

@@ -32,8 +32,8 @@ from caseworker.runs.postgres.tables import approvals, of_run, runs
 from caseworker.runs.run import TERMINAL, Run, RunKey
 
 DECISION_CHANNEL = "caseworker_decision"
-"""Postgres notification channel for decisions on questions of runs that still execute other
-steps."""
+"""Postgres notification channel for decisions, for runs that execute other steps in the
+meantime."""
 
 _NOW = func.clock_timestamp()
 _DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)
@@ -78,7 +78,7 @@ LOCK_OWNED = f"""
 SELECT FROM runs WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
 FOR NO KEY UPDATE
 """
-"""Lock the row of a run with the fencing token of its owner; no row if ownership was lost."""
+"""Lock a run's row if it has the owner's fencing token; returns no row if ownership was lost."""
 
 WAKE_DUE = """
 WITH due AS MATERIALIZED (
@@ -126,7 +126,7 @@ class PostgresApprovals:
             return await _read(connection, key, asked.approval_id)
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions by approval ID; questions past their time limit time out first."""
+        """Record expired questions as timed out, then return the decisions by approval ID."""
         ids = list(approval_ids)
         query = select(approvals).where(of_run(approvals, key), approvals.c.approval_id.in_(ids))
         async with transaction(self._engines.work) as connection:

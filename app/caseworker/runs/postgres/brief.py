@@ -1,8 +1,8 @@
 """Compact rows for the journal and the events, which store values by position instead of by name.
 
-A run writes a dozen rows per turn, most of them in a few known forms. Such a row is stored as a
-list in which each value has a fixed position. Values that follow from other columns are left out. A
-row in any other form stores its values by name, as earlier releases did for all rows. Readers get
+A run writes a dozen rows per turn, most of them in a few common formats. These rows are stored as
+lists in which each value has a fixed position. Values that follow from other columns are left out.
+A row in any other form stores its values by name, as earlier releases did for all rows. Readers get
 the same data in both cases: the database view ``journal`` expands calls, and this module expands
 events.
 """
@@ -162,7 +162,7 @@ def whole_event(row: Mapping[str, Any] | RowMapping) -> tuple[str, Mapping[str, 
 
 
 def brief_once(record: EventRecord) -> str | None:
-    """Return a deduplication key without the step ID and the event type that it starts with.
+    """Return a deduplication key without its prefix, which is the step ID and the event type.
 
     A shortened key starts with ``|``; a full key never does.
     """

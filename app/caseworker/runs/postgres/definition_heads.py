@@ -1,4 +1,4 @@
-"""Looks up which version a reference resolves to, in batches for all callers.
+"""Looks up the version that a reference resolves to, in batches for all callers.
 
 A version never changes. A process that has cached its content only needs to check that the version
 still exists, or is still the newest. Concurrent lookups share one query over a dedicated

@@ -119,7 +119,7 @@ class PostgresDefinitions:
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return those of the wanted definitions that exist, by reference.
+        """Return the wanted definitions by reference; those that do not exist are absent.
 
         Raises:
             DefinitionsTooLargeError: together they exceed ``max_bytes``. Nothing was read.
@@ -128,7 +128,7 @@ class PostgresDefinitions:
             return await _definitions(connection, tenant, wanted, max_bytes)
 
     async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return those of the wanted references that refer to an existing definition."""
+        """Return the references in ``wanted`` whose definition exists."""
         async with transaction(self._engines.work, tenant) as connection:
             return (await _heads_of(connection, tenant, wanted)).keys()
 

@@ -20,7 +20,7 @@ QUEUE = "runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceJob:
-    """A job that executes no run, but wakes a process for work that is stored in a table row."""
+    """A job that only wakes a process for work (other than a run) stored in a table row."""
 
     queue: str
     task: str

@@ -47,10 +47,10 @@ LOCK_MS = 200
 skipped."""
 
 USUAL_SECONDS = 30.0
-"""Minimum number of seconds for which the fastest response is remembered."""
+"""Minimum time, in seconds, for which the fastest response is remembered."""
 
 DELAYED_SECONDS = 0.15
-"""Seconds by which a response must be slower than the fastest one to count as old on arrival."""
+"""Delay, in seconds, relative to the fastest response, from which a response is old on arrival."""
 
 LARGE_BYTES = 256 * 1024
 """Size in bytes from which a write uses a separate connection."""
@@ -71,7 +71,7 @@ class UsualTimes:
         self._until = 0.0
 
     def answered_at(self, sent_at: float, arrived_at: float) -> float:
-        """Return the time from which the age of a response counts.
+        """Return the time from which the age of a response is measured.
 
         That is its arrival, if it was as fast as usual. A slower response may have been in transit
         for the whole time, so its age counts from when it was requested.
@@ -165,7 +165,7 @@ class PostgresJournal:
         return permission
 
     async def finish(self, finish: FinishRun) -> FinishResult:
-        """Store the end of a run, if its owner still owns it."""
+        """Store the end of a run, if the writer still owns it."""
         finished = cast("FinishResult", await self._submit(finish))
         self.notifier.notify(finish.key)
         if self._tenants_wait and not finished.frees_place:

@@ -296,7 +296,7 @@ def usual_of(tenant: str, usual: Quota) -> Quota:
 
 
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
-    """Return the quota of a tenant: its own, or if it has none, ``usual``."""
+    """Return a tenant's own quota, or ``usual`` if it has none."""
     row = await _row_of(connection, tenant)
     return usual_of(tenant, usual) if row is None else _quota(row)
 
@@ -333,7 +333,7 @@ class PostgresQuotas:
         return replace(usual if row is None else _own(row), use=use)
 
     async def find(self) -> Sequence[TenantQuota]:
-        """Return the tenants that have a quota of their own."""
+        """Return the tenants that have their own quota, without their usage."""
         async with transaction(self._pool) as connection:
             rows = (await connection.exec_driver_sql(f"{_QUOTA} ORDER BY tenant_id")).mappings()
             return [_own(row) for row in rows]

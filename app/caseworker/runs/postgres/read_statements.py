@@ -10,7 +10,7 @@ SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
 WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request IS NOT NULL
 ORDER BY e.seq
 """
-"""Return a run's status and its events, as they were at the same moment."""
+"""Return a run's status and its events in one consistent read."""
 
 PAYLOADS = """
 SELECT call_key, request_hash, charge, outcome, value, node, request FROM (

@@ -47,7 +47,7 @@ RETURNING true
 """
 
 MERGE_STORED = "SELECT caseworker_merge_stored()"
-"""Merge the storage counters of all sessions, whose rows would otherwise accumulate."""
+"""Merge the storage counters that sessions write as separate rows, which would accumulate."""
 
 OWN_DAYS = "SELECT tenant_id, record, days FROM retention WHERE days IS NOT NULL"
 

@@ -91,7 +91,7 @@ def instant_and_id(place: Any) -> tuple[datetime, str]:
     """Return the time and the ID in a cursor's position.
 
     Raises:
-        ValueError, TypeError: the position has another form.
+        ValueError, TypeError: the position does not consist of a time and an ID.
     """
     at, name = place
     return datetime.fromisoformat(at), id_in(name)
@@ -140,7 +140,7 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
 
 
 def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
-    """Return the request for its stored form."""
+    """Convert the stored form of a request back to the request."""
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
@@ -165,7 +165,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
 
 
 def run_from_row(row: Row) -> Run:
-    """Return the run in a row of ``runs``, which must not be a mere cancel request."""
+    """Convert a row of ``runs`` to a run; the row must not hold only a cancel request."""
     return Run(
         key=RunKey(row["tenant_id"], row["run_id"]),
         kind=RunKind(row["kind"]),

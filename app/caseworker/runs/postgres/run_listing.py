@@ -31,8 +31,8 @@ LIST_STATEMENT_MS = 3000
 RUN_BYTES = 1200
 """Approximate size of a run on a page in bytes, without its metadata."""
 LISTED_CHARS = LISTED_INPUT_CHARS + LOOKAHEAD_CHARS
-"""Number of characters to read of a run's input: those that are shown, and those that redaction
-looks ahead."""
+"""Number of characters to read from a run's input: the shown ones, plus the look-ahead for
+redaction."""
 
 _LISTED_REQUEST: ColumnElement[Any] = literal_column(
     f"""(SELECT (r - '{{graph,inputs,chat,input}}'::text[]) || jsonb_strip_nulls(jsonb_build_object(
@@ -81,7 +81,7 @@ _STOPPABLE = [status.value for status in RunStatus if status not in TERMINAL]
 
 
 def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
-    """Return the query for a page of runs, newest first, plus one run that shows if more follow.
+    """Return the query for a page of runs, newest first, plus one run if there are more.
 
     If the page exceeds ``max_bytes``, only runs that start within that limit are returned. Each row
     has a column ``there_are``: the number of runs on the page without that limit.

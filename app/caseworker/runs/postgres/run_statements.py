@@ -5,8 +5,8 @@ The statements are written for the driver, so that each exists only once. The ba
 ``exec_driver_sql``. Each takes its rows as one JSON document, so it is prepared once for all batch
 sizes.
 
-Runs are looked up one by one with LATERAL. For a join the planner, which does not know the batch
-size, would keep scanning a whole table that was small when it made the plan.
+Runs are looked up one by one with LATERAL. For a join, the planner would not know the batch size.
+It would keep scanning the whole table if the table was small when the plan was made.
 """
 
 OWNED = "('running')"
@@ -47,7 +47,8 @@ RETURNING runs.*
 run."""
 
 FENCE_UNUSED = "(fence = 0 OR created_at <= clock_timestamp() - interval '1 day')"
-"""SQL condition: no former owner of an erased run can still write to a new run with the same ID."""
+"""SQL condition that is true if no former owner of an erased run can write to a new run with the
+same ID."""
 
 DROP_EXPIRED = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (

@@ -1,4 +1,4 @@
-"""Imports rows of an ended run into a new one: journal entries, and the files of their calls.
+"""Copies rows from an ended run to the new run that resumes it: journal entries and their files.
 
 The contents stay in the database. Python reads only the few columns that decide which rows are
 imported. The new run has copies, so later changes to the old run do not affect it.

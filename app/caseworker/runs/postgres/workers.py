@@ -89,7 +89,7 @@ WHERE CASE WHEN surely THEN true
     ELSE pg_try_advisory_xact_lock({_LIFE_LOCK.format(worker_id="worker_id")}) END
 FOR UPDATE OF workers SKIP LOCKED
 """  # noqa: S608
-"""Return which of the silent workers are dead: they still have sent no heartbeat.
+"""Return the silent workers that are dead, because they still have sent no heartbeat.
 
 They also hold no connection, unless they have been silent for ``stale_seconds``.
 """
@@ -120,10 +120,10 @@ LIMIT %(limit)s
 """
 """Return queued runs that have no job and do not wait for another run of their tenant.
 
-Workers take jobs oldest first, so such a run is among the oldest when it would be next at the
-latest. Checking only those takes the same time however long the queue is. Runs with a concurrency
-key, or of tenants with a limit, may have to wait without a job. Every worker tries to claim those
-at each heartbeat.
+Only the oldest queued runs are checked, so the time does not depend on the queue's length. Workers
+take jobs oldest first, so a run without a job becomes one of the oldest in time. Runs with a
+concurrency key, or of tenants with a limit, may have to wait without a job. Every worker tries to
+claim those at each heartbeat.
 """
 
 DELETE_STALLED_JOBS = """
@@ -140,7 +140,7 @@ DELETE FROM procrastinate_jobs WHERE id IN (
 
 
 class PostgresWorkers:
-    """Stores heartbeats in Postgres, over a dedicated connection."""
+    """Stores heartbeats in Postgres over a dedicated connection."""
 
     def __init__(self, engines: Engines) -> None:
         self._pool = engines.pulse
@@ -202,7 +202,7 @@ class WorkerState:
     pid: int | None
     started_at: datetime
     drain_requested_at: datetime | None
-    """Time at which an operator asked it to accept no more runs; None if that did not happen."""
+    """Time at which an operator asked the worker to drain; None if it was not asked."""
     beat_at: datetime
     silent_seconds: float
     """Seconds since the worker's last heartbeat, on the database's clock."""

@@ -1,4 +1,4 @@
-"""Converts the writes of run owners to JSON rows, once, and determines their size.
+"""Converts journal writes to JSON rows, each only once, and determines their size.
 
 A row is serialized when its write is submitted, not when its batch is sent. The size of a write is
 therefore known when its connection is chosen, and a repeated batch only joins existing texts. A
@@ -23,13 +23,13 @@ BREATH_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnersWrite:
-    """A write by the owner of a run, with its rows as JSON texts."""
+    """A journal write by the owner of a run, with its rows as JSON texts."""
 
     what: JournalWrite | FinishRun
     calls: Mapping[tuple[Ownership, str], str]
-    """Rows of calls by owner and node ID."""
+    """Journal rows to write, as JSON texts, by owner and CallNode ID."""
     events: Mapping[tuple[Ownership, int], str]
-    """Rows of events by owner and sequence number."""
+    """Event rows to write, as JSON texts, by owner and sequence number."""
     end: str | None
     """Row that ends the run; None if the write does not end it."""
     size_bytes: int

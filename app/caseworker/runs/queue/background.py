@@ -55,13 +55,13 @@ FROM next WHERE job.id = next.id RETURNING job.*
 """Like procrastinate's own statement, but excludes some tenants; these jobs have no locks."""
 
 RESCUE_SECONDS = 5.0
-"""Minimum interval, in seconds, between searches for lost jobs. A job that is late by as much
-counts as lost."""
+"""Minimum interval, in seconds, between searches for lost jobs. A job that is late by more than
+this is considered lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundQueue:
-    """One queue: the tasks that its jobs execute, and how many of them at the same time."""
+    """A queue: the tasks that its jobs execute, and the maximum number of concurrent jobs."""
 
     tasks: Mapping[str, Task]
     """Handlers by task name; each is called with the arguments of a job."""

@@ -44,7 +44,7 @@ STOP_GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTimes:
-    """How often a worker polls, and when other workers count as dead, in seconds."""
+    """A worker's poll interval, and the time after which other workers are considered dead."""
 
     poll: float
     """Poll interval in seconds. Notifications wake the worker at once; polling finds jobs whose
@@ -64,12 +64,12 @@ class Executor(Protocol):
 
     @property
     def free_slots(self) -> int:
-        """Number of further runs that may be started now."""
+        """Number of runs that can still be started now."""
         ...
 
     @property
     def slots(self) -> RunSlots:
-        """The slots of this process, with the tenants that hold them."""
+        """This process's slots for runs, with the tenants that hold them."""
         ...
 
     def reserve(self) -> bool:
@@ -85,7 +85,7 @@ class Executor(Protocol):
         ...
 
     async def freed(self) -> None:
-        """Wait until a run ends that may have kept other runs of its tenant waiting."""
+        """Wait for the end of a run whose tenant may have further runs waiting."""
         ...
 
     def start(self, run: Run, *, permitted_at: float) -> None:

@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: the SDK's transport with a client that limits response sizes.
 
 A failed request must not end the session for other requests. A failed or broken connection
-therefore becomes an error response of that request only.
+therefore becomes an error response to that request only.
 """
 
 import json

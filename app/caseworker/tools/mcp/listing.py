@@ -79,9 +79,9 @@ def usable_tools(config: ServerConfig, listed: Iterable[ListedTool]) -> dict[str
 
 def _checked(config: ServerConfig, tool: ListedTool) -> ServerTool:
     if not _NAME.fullmatch(tool.name):
-        raise ValueError("Its name is not made of at most 90 letters, digits and _ . / -")
+        raise ValueError("Its name must consist of at most 90 letters, digits and _ . / -")
     if not is_storable(tool.input_schema):
-        raise ValueError("Its schema holds what no JSON text in a database can hold.")
+        raise ValueError("Its schema contains values that the database cannot store.")
     parameters = {**tool.input_schema, "type": "object"}
     description = _CONTROL.sub(" ", tool.description or tool.title or "")
     spec = spec_of(

@@ -1,4 +1,4 @@
-"""Manages a process's MCP servers: starts each on first use, and again after it was lost."""
+"""Manages a process's MCP servers: starts each on first use, and restarts it after a loss."""
 
 import asyncio
 import time

@@ -40,8 +40,8 @@ MAX_SKIPPED_BYTES: Final = 64 << 20
 """Maximum number of bytes to skip in a line that is too long. A child that writes more is
 stopped."""
 MAX_UNASKED: Final = 5000
-"""Maximum number of messages within ``WINDOW_SECONDS`` that are not responses. A child that sends
-more is stopped."""
+"""Maximum number of unsolicited messages (all except responses) in ``WINDOW_SECONDS``. A child that
+sends more is stopped."""
 WINDOW_SECONDS: Final = 10.0
 _CHUNK_BYTES: Final = 64 * 1024
 _QUEUED: Final = 64
@@ -60,7 +60,7 @@ class FloodError(Exception):
 
 
 class Lines:
-    """Splits a stream into messages. Of a line that is too long, only both ends are kept."""
+    """Splits a stream into messages. Only the start and the end of a too long line are kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes

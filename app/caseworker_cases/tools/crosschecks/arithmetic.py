@@ -21,7 +21,8 @@ class _UndecidedError(Exception):
 def agrees(expression: str, value: str) -> bool | None:
     """Return whether an expression in Python notation evaluates to ``value``.
 
-    Integers must be equal. Other numbers must agree to nine digits. None means undecidable.
+    Integers must be equal. Other numbers must agree to nine digits. None means that it cannot be
+    decided.
     """
     try:
         found = _value(ast.parse(expression, mode="eval").body)

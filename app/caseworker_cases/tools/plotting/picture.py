@@ -17,7 +17,7 @@ PIXELS_PER_INCH = 96
 MIN_WIDTH, MAX_WIDTH, DEFAULT_WIDTH = 400, 2000, 900
 MIN_HEIGHT, MAX_HEIGHT, DEFAULT_HEIGHT = 260, 1400, 500
 MAX_POINTS = 25_000
-"""Maximum number of values in one chart, over all series."""
+"""Maximum number of values in one chart, across all series."""
 
 
 class Kind(StrEnum):

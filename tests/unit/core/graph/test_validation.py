@@ -59,16 +59,17 @@ def test_all_problems_are_told_at_once_each_with_its_place() -> None:
     )
 
     assert problems(broken, unknown="strange") == {
-        "steps.1.id": "The id 'A' is taken by steps.0. Give every step an id of its own.",
+        "steps.1.id": "The id 'A' is already used by steps.0. Give each step a unique id.",
         "steps.2.type": "Step 'B' has the unknown type 'strange'. Use one of these: known.",
         "edges.0.target": "There is no step 'Z' (edge 'A' to 'Z')."
-        " Name a step of this graph, or add it.",
+        " Correct the id, or add the step.",
         "edges.1.source": "There is no step 'Y' (edge 'Y' to 'B')."
-        " Name a step of this graph, or add it.",
-        "edges.2.id": "The id 'e' is taken by edges.1. Give every edge an id of its own, or none.",
-        "edges.3": "This edge from 'A' to 'B' is the same as edges.2. Remove one of them.",
-        "entry.1": "There is no step 'X'. Name a step of this graph, or add it.",
-        "entry.2": "Step 'A' is named by entry.0 already. Name it once.",
+        " Correct the id, or add the step.",
+        "edges.2.id": "The id 'e' is already used by edges.1."
+        " Give each edge a unique id, or no id.",
+        "edges.3": "The edge from 'A' to 'B' is a duplicate of edges.2. Remove one of them.",
+        "entry.1": "There is no step 'X'. Correct the id, or add the step.",
+        "entry.2": "Step 'A' is already listed as entry.0. List it only once.",
         "max_parallel": "max_parallel must be at least 1.",
     }
 
@@ -130,9 +131,9 @@ def test_an_edge_on_a_channel_that_a_step_does_not_serve_is_refused() -> None:
 
     assert problems(checked, traits) == {
         "edges.1.data.channel": "Step 'A' has no output on channel link."
-        " Use the other channel, or another step.",
+        " Use the other channel or another step.",
         "edges.2.data.channel": "Step 'C' has no input on channel flow."
-        " Use the other channel, or another step.",
+        " Use the other channel or another step.",
     }
 
 
@@ -144,7 +145,7 @@ def test_a_channel_that_is_none_is_refused(channel: str | None) -> None:
 
     assert problems(graph("A", edge)) == {
         "edges.0.target": "There is no step 'Z' (edge 'A' to 'Z')."
-        " Name a step of this graph, or add it.",
+        " Correct the id, or add the step.",
         "edges.0.data.channel": f"The channel must be flow or link, not {channel!r}.",
     }
 
@@ -174,7 +175,7 @@ def test_a_graph_in_which_nothing_would_begin_is_refused() -> None:
         ("steps", Severity.ERROR),
         ("edges.1", Severity.WARNING),
     ]
-    assert found[0].message.startswith("Nothing would be executed")
+    assert found[0].message.startswith("No step would be executed")
 
 
 def test_a_step_that_can_only_be_linked_is_not_executed() -> None:
@@ -186,7 +187,7 @@ def test_a_step_that_can_only_be_linked_is_not_executed() -> None:
 
     assert list(reached) == ["steps.1.type", "steps.2.type"]
     assert list(named) == ["entry.1"]
-    assert named["entry.1"].startswith("Step 'N' would be executed but can only be linked.")
+    assert named["entry.1"].startswith("Step 'N' cannot be executed; it can only be linked.")
 
 
 def test_long_and_strange_names_are_cut_and_escaped() -> None:

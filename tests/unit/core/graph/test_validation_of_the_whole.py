@@ -30,7 +30,7 @@ def test_a_circle_of_flow_is_refused_with_its_path() -> None:
     assert problem.place == "edges.3"
     assert problem.severity is ERROR
     assert problem.message == (
-        "The edges on channel flow lead in a circle: B -> C -> D -> B. Remove one of them."
+        "The edges on channel flow form a cycle: B -> C -> D -> B. Remove one of them."
     )
 
 
@@ -79,7 +79,7 @@ def test_a_step_that_takes_no_part_is_a_warning() -> None:
     (problem,) = problems(graph("ALX", link("L", "A"), entry="A"))
 
     assert (problem.place, problem.severity) == ("steps.2", WARNING)
-    assert problem.message == "Step 'X' is never executed: nothing leads to it from an entry."
+    assert problem.message == "Step 'X' is never executed: no path leads to it from an entry."
 
 
 def test_places_are_those_of_the_graph_that_was_given() -> None:

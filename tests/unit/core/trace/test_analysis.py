@@ -333,7 +333,7 @@ def test_what_waits_for_a_person_is_what_was_given_up_last(
     assert first_halted(snapshot) is None
 
     text = explain(snapshot, waiting=True)
-    assert text.splitlines()[0] == "Run chain-1 waits, after 10 ms."
+    assert text.splitlines()[0] == "Run chain-1 is waiting after 10 ms."
     rows = {line.split()[0]: line for line in text.splitlines() if line.startswith("n0")}
     assert "waiting" in rows[second]
     assert "waiting" in rows[approval]
@@ -385,4 +385,4 @@ def test_the_time_of_a_person_belongs_to_the_question(
     assert shares["run"] == 200
     assert ("approval of pay", 100, 10_300) in script.path(snapshot)
     assert waited_for_people_ms(snapshot) == 10_200
-    assert "Waited 10.20 s for a person." in explain(snapshot)
+    assert "Waited 10.20 s for approvals." in explain(snapshot)

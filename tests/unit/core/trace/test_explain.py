@@ -10,10 +10,10 @@ from tests.support.manual_clock import ManualClock
 WHOLE = """\
 Run chain-1 was halted after 1.61 s.
 $0.9542 · 2 LLM calls · 2 tool calls · 1 retry · 5,120 tokens in, 3,080 out · depth 2
-Began 2025-02-19 21:20:00 UTC.
+Started 2025-02-19 21:20:00 UTC.
 
 Stopped at llm step_2 (n000007) after 1.61 s: cost ceiling exceeded
-Failed, and plan went on: tool divide (n000005): ZeroDivisionError: division by zero
+Failed, but plan continued: tool divide (n000005): ZeroDivisionError: division by zero
 
 n000001 agent_run                                  halted      1.61 s
         │  budget
@@ -35,7 +35,7 @@ Critical path
   agent_run (n000001) 10 ms > llm plan (n000002) 700 ms > tool web_search (n000004) 100 ms > llm
   compose (n000006) 800 ms
 
-What each model cost
+Cost by model
   big-1, big tier                            2x           5,000 tokens in, 3,000 out   $0.9500
   nano                                       1x                120 tokens in, 80 out   $0.0042
 """
@@ -90,7 +90,7 @@ def test_tiers_of_several_models_are_summed(graph: ExecutionGraph, root: str) ->
     told = [" ".join(line.split()) for line in explain(graph.snapshot()).splitlines()[-4:]]
 
     assert told == [
-        "What each tier cost",
+        "Cost by tier",
         "small 2x 20 tokens in, 10 out $0.2000",
         "big 1x 10 tokens in, 5 out $0.1000",
         "no tier 1x 0 tokens in, 0 out $0.0500",
@@ -113,8 +113,8 @@ def test_every_line_fits_a_terminal(graph: ExecutionGraph, root: str) -> None:
 @pytest.mark.parametrize(
     ("status", "headline"),
     [
-        ("created", "Run chain-1 has not begun yet, after 2.50 s."),
-        ("running", "Run chain-1 is running, after 2.50 s."),
+        ("created", "Run chain-1 has not started yet after 2.50 s."),
+        ("running", "Run chain-1 has been running for 2.50 s."),
         ("success", "Run chain-1 completed in 2.50 s."),
         ("fail", "Run chain-1 failed after 2.50 s."),
         ("halt", "Run chain-1 was halted after 2.50 s."),
@@ -153,7 +153,7 @@ def test_what_a_cancel_ended_is_called_cancelled(graph: ExecutionGraph, root: st
 
 def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:
     """A run without calls is explained before and after its root exists."""
-    assert explain(graph.snapshot()) == "Run chain-1 has not begun yet.\n"
+    assert explain(graph.snapshot()) == "Run chain-1 has not started yet.\n"
     graph.mark_halt(graph.create_root("run"), "cancelled")
 
     assert "Stopped at run (n000001) after 0 ms: cancelled" in explain(graph.snapshot())
@@ -167,7 +167,7 @@ def test_a_large_tree_is_cut_and_says_so(graph: ExecutionGraph, root: str) -> No
     text = explain(graph.snapshot(), max_nodes=10)
 
     assert text.count("tool search") == 9
-    assert "… and 21 more calls, all of them in the snapshot" in text
+    assert "… and 21 more calls; the snapshot contains all calls" in text
 
 
 @pytest.mark.parametrize(("failures", "counted"), [(5, []), (6, ["… and 1 more failure"])])
@@ -215,7 +215,7 @@ def test_durations_have_a_unit_that_fits(
     """Durations are shown in units from milliseconds to hours."""
     clock.advance(milliseconds)
 
-    assert explain(graph.snapshot()).startswith(f"Run chain-1 has not begun yet, after {text}.")
+    assert explain(graph.snapshot()).startswith(f"Run chain-1 has not started yet after {text}.")
 
 
 def test_an_error_is_told_once_where_it_began(graph: ExecutionGraph, root: str) -> None:
@@ -291,7 +291,7 @@ def test_waits_and_skipped_steps_are_told(
 
     assert "UTC, after 1.50 s in the queue." in text
     assert "waited 400 ms between its attempts" in text
-    assert "Skipped, because every path to them was dead: b, c" in text
+    assert "Skipped, because no path to them was taken: b, c" in text
 
 
 def test_a_turn_that_only_calls_tools_shows_the_calls(graph: ExecutionGraph, root: str) -> None:

@@ -102,7 +102,7 @@ def test_agents_stand_in_one_another_at_most_eight_deep() -> None:
         return {"name": f"a{depth}", "prompt": {}, "tools": tools}
 
     assert AgentDefinition.model_validate(nested(8)).depth == 8
-    assert places(nested(9)) == {"agent.tools": "At most 8 agents may stand in one another."}
+    assert places(nested(9)) == {"agent.tools": "At most 8 levels of nested agents are allowed."}
 
 
 @pytest.mark.req("003/FR1.3")

@@ -1,7 +1,7 @@
 """Create, configure, start and stop one PostgreSQL cluster on disk.
 
-This module does not know which processes share the cluster. `server` does, and makes every call
-here under its lock.
+This module does not know which processes share the cluster. The module `server` does, and calls
+this one only under its lock.
 """
 
 import hashlib
@@ -134,6 +134,7 @@ class Cluster:
             if running is None or not running.is_alive():
                 return
             if self._control("stop", "-m", mode, timeout_seconds=timeout_seconds):
+                running.wait_for_exit()
                 return
         raise EmbeddedPostgresError(f"the embedded database in {self.directory} failed to stop")
 
@@ -238,6 +239,11 @@ class Postmaster:
             return process.name().startswith("postgres") and Path(process.cwd()) == self.cluster
         except (psutil.Error, OSError):
             return False
+
+    def wait_for_exit(self) -> None:
+        """Wait until the process of a stopped server has exited: it removes its PID file first."""
+        while self.is_alive():
+            time.sleep(0.01)
 
     def accepts(self) -> bool:
         """Return whether a client can connect to the server now."""

@@ -32,8 +32,9 @@ class EmbeddedPostgres:
     """A handle to the server in ``data_dir``, which runs while any handle is started.
 
     All methods block: a first start takes one to three seconds, a later one half a second, and
-    joining a running server about ten milliseconds. A handle that is never stopped is stopped when
-    the interpreter exits. A server whose only owner was killed keeps running for the next owner.
+    joining a running server about ten milliseconds. A handle that is still started when the
+    interpreter exits is stopped at that point. A server whose only owner was killed keeps running
+    for the next owner.
     """
 
     def __init__(self, data_dir: Path, *, timeout_seconds: float = 60.0) -> None:
