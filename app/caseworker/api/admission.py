@@ -74,12 +74,12 @@ class Admission(ABC):
             ProblemError: the body is invalid for this service; the error names every field.
             GraphRefusedError: the graph or agent is invalid; the error lists all problems.
         """
-        limits, given = self._limits, body.budget
+        limits, given, ceiling = self._limits, body.budget, self._limits.budget_ceiling
         require_none([*usual_violations(body, limits), *self._violations(body)])
         of_request, of_run = await self._own_fields(body, tenant)
         request = RunRequest(
             kind=self.kind,
-            budget=self._usual if given is None else self._capped(given),
+            budget=self._usual if given is None else given.over(self._usual).merged_with(ceiling),
             requires_prices=requires_prices(given, self._default, limits),
             deadline=body.deadline,
             start_at=body.start_at,
@@ -98,9 +98,6 @@ class Admission(ABC):
             webhook=_webhook(body.webhook),
             **of_run,
         )
-
-    def _capped(self, given: GivenBudget) -> Budget:
-        return given.over(self._usual).merged_with(self._limits.budget_ceiling)
 
     @abstractmethod
     def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
@@ -177,11 +174,6 @@ class GraphAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    @property
-    def definitions_kind(self) -> DefinitionKind:
-        """Kind of the definitions that these runs execute."""
-        return DefinitionKind(self.kind)
-
     def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
         """Return the graph and its inputs."""
         inputs = dict(request.inputs)
@@ -226,7 +218,7 @@ class GraphAdmission(Admission):
         return self.by_handle(body.inputs or {}) | short
 
     async def _runnable(self, body: Any, tenant: str) -> tuple[DefinitionRef | None, RunnableGraph]:
-        kind = self.definitions_kind
+        kind = DefinitionKind(self.kind)
         sent = getattr(body, kind)
         if not is_reference(sent):
             return None, await self._definitions.inline(tenant, sent, kind)
@@ -234,7 +226,7 @@ class GraphAdmission(Admission):
 
     async def _own_fields(self, body: Any, tenant: str) -> tuple[_Fields, _Fields]:
         ref, runnable = await self._runnable(body, tenant)
-        graph, kind = runnable.graph, self.definitions_kind
+        graph, kind = runnable.graph, DefinitionKind(self.kind)
         require_models = partial(self._definitions.require_models, kind, graph)
         return (
             {"graph": graph, "definition_ref": ref, "inputs": self._inputs(body)},
@@ -314,7 +306,7 @@ class AgentAdmission(GraphAdmission):
         require_none(list(self._input_violations(body, runnable.graph)))
         if body.model is not None:
             agent = {**agent_of(runnable.graph), "model": body.model.model_dump(exclude_unset=True)}
-            runnable = await self._definitions.inline(tenant, agent, self.definitions_kind)
+            runnable = await self._definitions.inline(tenant, agent, DefinitionKind(self.kind))
         return ref, runnable
 
     def _violations(self, body: Any) -> Iterator[Violation]:

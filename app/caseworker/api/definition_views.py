@@ -111,36 +111,31 @@ class AgentDefinitionView(DefinitionSummary):
         return cls(**_members(definition.head, root), agent=definition.content)
 
 
-class GraphList(View):
+class DefinitionList(View):
+    """A page of registered definitions: one item per version, without its definition."""
+
+    @classmethod
+    def of(cls, page: DefinitionPage, root: str) -> Self:
+        """Return the view of a page of versions. ``root`` is the path prefix for their URLs."""
+        items, cursor = cls.model_fields
+        heads = [DefinitionSummary.of(head, root) for head in page.heads]
+        return cls.model_validate({items: heads, cursor: page.next_cursor})
+
+
+class GraphList(DefinitionList):
     """A page of registered graphs: one item per version, without its definition."""
 
     graphs: list[DefinitionSummary]
     next_cursor: str | None
     """Cursor of the next page; null on the last page."""
 
-    @classmethod
-    def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Return the view of a page of graph versions.
 
-        ``root`` is the path prefix for their URLs.
-        """
-        return cls(graphs=_heads(page, root), next_cursor=page.next_cursor)
-
-
-class AgentList(View):
+class AgentList(DefinitionList):
     """A page of registered agents: one item per version, without its definition."""
 
     agents: list[DefinitionSummary]
     next_cursor: str | None
     """Cursor of the next page; null on the last page."""
-
-    @classmethod
-    def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Return the view of a page of agent versions.
-
-        ``root`` is the path prefix for their URLs.
-        """
-        return cls(agents=_heads(page, root), next_cursor=page.next_cursor)
 
 
 class Validation(View):
@@ -157,17 +152,7 @@ class Validation(View):
         return cls(valid=not errors, problems=[ProblemView.of(problem) for problem in problems])
 
 
-def _heads(page: DefinitionPage, root: str) -> list[DefinitionSummary]:
-    return [DefinitionSummary.of(head, root) for head in page.heads]
-
-
 def _members(head: DefinitionVersion, root: str) -> dict[str, Any]:
-    return {
-        "name": head.name,
-        "version": head.version,
-        "description": head.description,
-        "sha256": head.sha256,
-        "size_bytes": head.size_bytes,
-        "created_at": head.created_at,
-        "links": DefinitionLinks.of(head, root),
-    }
+    names = ("name", "version", "description", "sha256", "size_bytes", "created_at")
+    members = {name: getattr(head, name) for name in names}
+    return {**members, "links": DefinitionLinks.of(head, root)}

@@ -6,12 +6,11 @@ from typing import Any
 
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.json_text import is_storable
-from caseworker.api.run_body import AgentRunBody, CaseBody
+from caseworker.api.run_body import AgentRunBody, CaseBody, OwnBody
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.graphs import Definition
-from caseworker.runs.ports import Accepted
 from caseworker.runs.run import DefinitionRef
 
 
@@ -23,10 +22,10 @@ class RunTool:
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema of the tool's arguments."""
-    accept: Callable[[ApiRequest, Mapping[str, Any], Mapping[str, Any]], Awaitable[Accepted]]
-    """Callback that accepts the run for a call; invoked once per call. It takes the request, the
-    tool's arguments, and the fields ``run_id`` (may be null) and ``metadata`` for the run. It
-    raises the same errors as a route that accepts runs, or a ValidationError."""
+    body: Callable[[Mapping[str, Any], Mapping[str, Any]], OwnBody]
+    """Function that returns the request body for a call. It takes the tool's arguments, and the
+    fields ``run_id`` (may be null) and ``metadata`` for the run. It may raise a
+    ValidationError."""
 
 
 Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[RunTool]]]
@@ -64,10 +63,8 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool
 def _tool_of(found: Definition) -> RunTool:
     agent = AgentDefinition.model_validate(found.content)
 
-    async def accept(
-        request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
-    ) -> Accepted:
-        body = AgentRunBody.model_validate(
+    def body(args: Mapping[str, Any], of_run: Mapping[str, Any]) -> AgentRunBody:
+        return AgentRunBody.model_validate(
             {
                 "kind": "agent",
                 "agent": {"name": found.head.name, "version": found.head.version},
@@ -76,21 +73,13 @@ def _tool_of(found: Definition) -> RunTool:
                 **of_run,
             }
         )
-        return await request.runs.accept(await request.admit(body))
 
     return RunTool(
         name=found.head.name,
         description=agent.description or f"The agent {found.head.name}.",
         parameters=parameters_of(agent),
-        accept=accept,
+        body=body,
     )
-
-
-async def _accept_case(
-    request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
-) -> Accepted:
-    body = CaseBody.model_validate({**args, **of_run})
-    return await request.runs.accept(await request.admit(body))
 
 
 _RUN_CASE = RunTool(
@@ -113,5 +102,5 @@ _RUN_CASE = RunTool(
             "seed": {"type": "integer"},
         },
     },
-    accept=_accept_case,
+    body=lambda args, of_run: CaseBody.model_validate({**args, **of_run}),
 )

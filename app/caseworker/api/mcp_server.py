@@ -125,7 +125,8 @@ class OfferingServer:
         request.require(AccessScope.RUN)
         run_id = run_id_of(request.headers.get(SESSION_HEADER), context.request_id)
         of_run = {"run_id": run_id, "metadata": {"via": "mcp", "tool": tool.name}}
-        accepted = await tool.accept(request, args, of_run)
+        new = await request.admit(tool.body(args, of_run))
+        accepted = await request.runs.accept(new)
         try:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:

@@ -16,6 +16,11 @@ from caseworker.runs.payloads import Given, PayloadReading
 from caseworker.runs.ports import CancelStatus, Page
 from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus
 
+_OF_RUN = (
+    *("kind", "status", "finish_reason", "created_at", "started_at", "finished_at", "usage"),
+    *("stop", "metadata"),
+)
+"""Fields of runs that are shown unchanged."""
 _LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
 
 
@@ -183,27 +188,19 @@ def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
     source = run.request.source
     definition = None if named is None else RunDefinition.model_validate(named)
     return {
+        **{name: getattr(run, name) for name in _OF_RUN},
         "run_id": run.key.run_id,
-        "kind": run.kind,
-        "status": run.status,
         **{kind: definition if named and named.kind is kind else None for kind in DefinitionKind},
         "thread_id": None if run.request.chat is None else run.request.chat.thread_id,
         "input": given.input,
-        "finish_reason": run.finish_reason,
-        "created_at": run.created_at,
         "start_at": run.request.start_at,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
         # A waiting run has released its attempt; it counts again when it resumes.
         "attempts": run.attempts + (run.status is RunStatus.WAITING),
         "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
-        "usage": run.usage,
-        "stop": run.stop,
         "cancel": None if cancel is None else CancelView.model_validate(cancel),
         "from": None if source is None else RunSourceView.model_validate(source),
         "priority": run.queueing.priority,
         "concurrency_key": run.queueing.concurrency_key,
-        "metadata": run.metadata,
         "links": Links.of(run.key.run_id, root),
     }
 

@@ -30,9 +30,6 @@ class KindRules:
     consists of the outputs of all steps."""
     graph: Callable[[RunRequest], Mapping[str, Any]] = lambda request: request.graph or {}
     """Function that returns the graph that a run executes."""
-    shared_as: Callable[[RunRequest], str | None] = lambda request: None
-    """Function that returns a key: requests of this kind with the same key share their graph. None
-    means that the graph belongs to a single run."""
     inputs: Callable[[RunRequest], Outputs] = lambda request: request.inputs
     """Function that returns the inputs for the first steps of the graph, by handle."""
     finish_reasons: Mapping[RunStatus, str] = field(default_factory=dict)
@@ -77,11 +74,6 @@ def _case_graph(request: RunRequest) -> Mapping[str, Any]:
     return _one_step(CASE_STEP, data)
 
 
-def _case_shared_as(request: RunRequest) -> str | None:
-    own = request.expected_tools or request.gold_answer is not None
-    return None if own else request.mode or ""
-
-
 KINDS: Final[Mapping[str, KindRules]] = MappingProxyType(
     {
         rules.kind: rules
@@ -90,7 +82,6 @@ KINDS: Final[Mapping[str, KindRules]] = MappingProxyType(
                 kind=RunKind.CASE,
                 step=CASE_STEP,
                 graph=_case_graph,
-                shared_as=_case_shared_as,
                 inputs=lambda request: {DEFAULT_HANDLE: request.input},
                 finish_reasons=_FINISH_REASONS,
                 result_has_reason=True,

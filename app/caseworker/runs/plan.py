@@ -22,11 +22,12 @@ class RunGraphs:
 
     def __init__(self, catalog: NodeCatalog) -> None:
         self._catalog = catalog
-        self._shared: dict[tuple[RunKind, str], PreparedGraph] = {}
+        self._usual: dict[tuple[RunKind, str | None], PreparedGraph] = {}
+        """Graphs of runs without a graph, expected tools or gold answer, by kind and mode."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
-        """Return the prepared graph of a run; one of this run alone is prepared in a thread."""
-        if KINDS[run.request.kind].shared_as(run.request) is None:
+        """Return the prepared graph of a run; a graph sent by a caller is prepared in a thread."""
+        if run.request.graph is not None:
             return await asyncio.to_thread(self.graph_for, run)
         return self.graph_for(run)
 
@@ -36,15 +37,15 @@ class RunGraphs:
         Raises:
             GraphProblemsError: this process cannot execute the graph.
         """
-        request = run.request
-        rules = KINDS[request.kind]
-        name = rules.shared_as(request)
-        if name is None:
-            return self._catalog.prepare(rules.graph(request), graph_id=run.key.run_id)
-        found = self._shared.get((request.kind, name))
+        request, key = run.request, (run.kind, run.request.mode)
+        graph, answer = request.graph, request.gold_answer
+        own = graph is not None or answer is not None or request.expected_tools
+        found = None if own else self._usual.get(key)
         if found is None:
-            found = self._catalog.prepare(rules.graph(request), graph_id=request.kind.value)
-            self._shared[request.kind, name] = found
+            graph = KINDS[request.kind].graph(request)
+            found = self._catalog.prepare(graph, graph_id=run.key.run_id)
+            if not own:
+                self._usual[key] = found
         return found
 
 

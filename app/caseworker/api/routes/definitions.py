@@ -9,9 +9,8 @@ from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.definition_body import MAX_VERSION, DefinitionName
 from caseworker.api.definition_views import (
     AgentDefinitionView,
-    AgentList,
+    DefinitionList,
     GraphDefinitionView,
-    GraphList,
     RegisteredDefinition,
 )
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
@@ -42,7 +41,7 @@ VersionPath = Annotated[int, Path(description="Version number.", ge=1, le=MAX_VE
 def definition_routes(
     kind: DefinitionKind,
     view: type[GraphDefinitionView | AgentDefinitionView],
-    many: type[GraphList | AgentList],
+    many: type[DefinitionList],
 ) -> APIRouter:
     """Return a router that lists, reads and deletes definitions of one kind.
 
