@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.run import DefinitionRef
@@ -53,9 +54,9 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
     }
     graph["steps"].append({"id": "all", "type": "map", "data": {"graph": named("plus-one")}})
 
-    complete = (await graphs.inline(TENANT, graph)).graph
+    complete = (await graphs.inline(TENANT, graph, DefinitionKind.GRAPH)).graph
 
-    assert await graphs.problems(TENANT, complete) == ()
+    assert await graphs.problems(TENANT, complete, DefinitionKind.GRAPH) == ()
     assert str(complete).count("'type': 'tool'") == 2 + 1 + 1 + 1
 
 
@@ -65,7 +66,7 @@ async def test_what_is_not_registered_is_said_once(graphs: Definitions) -> None:
     graph["steps"][1]["type"] = "unknown"
 
     with pytest.raises(GraphRefusedError) as refused:
-        await graphs.inline(TENANT, graph)
+        await graphs.inline(TENANT, graph, DefinitionKind.GRAPH)
 
     places = [problem.place for problem in refused.value.problems]
     assert places[0] == "steps.0.data.graph.name"

@@ -13,8 +13,8 @@ from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.observing import RunObservers
-from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.settings.schema import Settings
 

@@ -20,23 +20,24 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http import events, problems, runs, traces
-from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
+from caseworker.runs.http.admission import Admissions, AgentAdmission, CaseAdmission, GraphAdmission
 from caseworker.runs.http.event_stream import EventStreams
 from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.kinds import CASE_STEP
 from caseworker.tools.dispatch import ToolDispatch
 
 
 def _open_runs(parts: Parts) -> Opened:
     """Build the services that convert requests to runs."""
     limits, models = parts.service(ApiLimits), parts.service(ModelGateway).table
-    has_cases = any(each["name"] == "case" for each in parts.service(NodeCatalog).describe())
-    return Opened(
-        services=[
-            EventStreams(limits.max_event_streams),
-            CaseAdmission(limits, parts.service(ToolDispatch), models, installed=has_cases),
-            GraphAdmission(limits, parts.service(Definitions), models),
-        ]
+    step_types = [each["name"] for each in parts.service(NodeCatalog).describe()]
+    definitions, tools = parts.service(Definitions), parts.service(ToolDispatch)
+    admissions = (
+        CaseAdmission(limits, tools, models, installed=CASE_STEP in step_types),
+        GraphAdmission(limits, definitions, models),
+        AgentAdmission(limits, definitions, models),
     )
+    return Opened(services=[EventStreams(limits.max_event_streams), Admissions(admissions)])
 
 
 RUNS: Final = Feature(

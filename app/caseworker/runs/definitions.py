@@ -34,6 +34,7 @@ from caseworker.runs.graphs import (
     Registered,
     RunnableGraph,
 )
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import DefinitionRef
 
 MANY_STEPS = 200
@@ -44,17 +45,6 @@ event loop responsive."""
 COMPILED_BYTES = 512 * 1024
 """Size of the cache of prepared graphs, in bytes of JSON. In memory, they take about ten times as
 much."""
-
-AGENT_STEP = "agent"
-_AGENT_PLACE = f"steps.0.data.{AGENT_STEP}."
-
-
-def graph_of(kind: DefinitionKind, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the graph to execute for a definition; an agent becomes a graph with one step."""
-    if kind is DefinitionKind.GRAPH:
-        return content
-    step = {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: content}}
-    return {"steps": [step], "edges": []}
 
 
 class Definitions:
@@ -69,7 +59,7 @@ class Definitions:
         )
 
     async def inline(
-        self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind = DefinitionKind.GRAPH
+        self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind
     ) -> RunnableGraph:
         """Validate and prepare an inline graph or agent.
 
@@ -93,17 +83,17 @@ class Definitions:
             known = await self.store.known(tenant, [replace(ref, version=None)])
             raise GraphRefusedError([_not_there(Missing((), ref), known)], ref.kind)
         head = found.head
-        content = found.content
-        if ref.kind is DefinitionKind.AGENT:
-            content = {**content, "name": head.name, "version": head.version}
+        content = KINDS[ref.kind].content_of(found)
         runnable, problems = await self._examined(tenant, ref.kind, content, itself=head.ref)
         _require_no_error(problems, ref.kind)
         return head.ref, runnable
 
-    async def problems(self, tenant: str, graph: Mapping[str, Any]) -> Sequence[Problem]:
-        """Return all problems of a graph: errors and warnings."""
+    async def problems(
+        self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind
+    ) -> Sequence[Problem]:
+        """Return all problems of a graph or agent: errors and warnings."""
         try:
-            return (await self._examined(tenant, DefinitionKind.GRAPH, graph))[1]
+            return (await self._examined(tenant, kind, content))[1]
         except GraphRefusedError as refused:
             return refused.problems
 
@@ -174,9 +164,9 @@ class Definitions:
             itself = registering
             expansion.put(itself, content)
         try:
-            expanded = await expansion.expand(graph_of(kind, content), itself=itself)
+            expanded = await expansion.expand(KINDS[kind].graph_of(content), itself=itself)
         except GraphRefusedError as refused:
-            raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
+            raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
         prepared, found = await self._checked(expanded.graph, expanded.size)
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
@@ -185,7 +175,7 @@ class Definitions:
             gaps = {place_of(gap.path) for gap in expansion.missing}
             others = [problem for problem in found if not _is_at(problem, gaps)]
             found = (*(_not_there(gap, there) for gap in expansion.missing), *others)
-        problems = at_home(found, kind)
+        problems = KINDS[kind].at_home(found)
         if text is not None and not expansion.named_others and len(text) <= LARGE_BYTES:
             self._compiled[kind, text] = _Compiled(runnable, problems, len(text))
         return runnable, problems
@@ -206,7 +196,7 @@ class Definitions:
             GraphRefusedError: the graph uses other models; each problem gives the place.
         """
         _, found = await self._checked(graph, GraphSize.of(graph), allowed)
-        _require_no_error(at_home(found, kind), kind)
+        _require_no_error(KINDS[kind].at_home(found), kind)
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
         """Store an agent as the next version under the name that it contains.
@@ -214,11 +204,12 @@ class Definitions:
         Raises:
             GraphRefusedError: the agent is invalid, or would contain itself.
         """
+        kind = DefinitionKind.AGENT
         if is_reference(agent):
             missing = Problem("prompt", "This field is required.")
-            raise GraphRefusedError([missing], DefinitionKind.AGENT)
+            raise GraphRefusedError([missing], kind)
         name, description = agent.get("name"), agent.get("description")
-        ref = DefinitionRef(name if isinstance(name, str) else "", kind=DefinitionKind.AGENT)
+        ref = DefinitionRef(name if isinstance(name, str) else "", kind=kind)
         content = {key: value for key, value in agent.items() if key != "version"}
         described = description if isinstance(description, str) else None
         return await self.register(tenant, ref, content, described)
@@ -231,7 +222,7 @@ class Definitions:
         description: str | None,
     ) -> NewDefinition:
         text = canonical(content)
-        named = self._checks.references(graph_of(ref.kind, content))
+        named = self._checks.references(KINDS[ref.kind].graph_of(content))
         return NewDefinition(
             tenant=tenant,
             kind=ref.kind,
@@ -288,16 +279,6 @@ def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         raise GraphRefusedError(errors, kind)
-
-
-def at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
-    """Return the problems with places relative to the definition instead of its graph.
-
-    An agent is executed as a step of a graph, so the places of its problems have a prefix there.
-    """
-    if kind is DefinitionKind.GRAPH:
-        return problems
-    return [replace(one, place=one.place.removeprefix(_AGENT_PLACE)) for one in problems]
 
 
 def _not_there(gap: Missing, known: Set[DefinitionRef]) -> Problem:

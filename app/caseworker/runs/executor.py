@@ -50,9 +50,10 @@ from caseworker.runs.giving_back import (
     when_there,
 )
 from caseworker.runs.journal import LostRunError
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.observing import RunObservers, log_context
 from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
-from caseworker.runs.plan import RunGraphs, facts_of, inputs_of
+from caseworker.runs.plan import RunGraphs, facts_of
 from caseworker.runs.ports import JournalStore, RunStore
 from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
@@ -437,7 +438,7 @@ class RunExecutor:
         context = execution.context(
             services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
         )
-        return GraphExecution(prepared, inputs_of(run.request), context)
+        return GraphExecution(prepared, KINDS[run.request.kind].inputs(run.request), context)
 
     async def _release(
         self, active: ActiveRun, execution: Execution, reason: str, **how: Any

@@ -12,10 +12,11 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.journal import EventLog, run_ended
-from caseworker.runs.plan import CASE_STEP, result_of
+from caseworker.runs.kinds import KINDS
+from caseworker.runs.plan import result_of
 from caseworker.runs.ports import SpentSoFar
 from caseworker.runs.replay import graph_of, spent_before, tries_of
-from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKind, RunStatus
+from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +37,14 @@ def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
         return stopped(run, outcome.stop, result, at=at)
     if outcome.error is not None:
         return failed(run, outcome.error, result, at=at, step_id=_failed_step(outcome))
-    finish_reason = None if run.kind is RunKind.AGENT else "success"
-    return RunOutcome(status=RunStatus.COMPLETED, finish_reason=finish_reason, result=result)
+    status = RunStatus.COMPLETED
+    finish_reason = KINDS[run.kind].finish_reasons.get(status)
+    return RunOutcome(status=status, finish_reason=finish_reason, result=result)
 
 
 def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> RunOutcome:
     """Return the outcome of a run that was stopped."""
-    cause = replace(stop.cause, at=at)
-    finish_reason = None
+    cause, rules = replace(stop.cause, at=at), KINDS[run.kind]
     match cause.kind:
         case StopKind.CANCELLED:
             status = RunStatus.CANCELLED
@@ -51,8 +52,8 @@ def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datet
             status = RunStatus.FAILED
         case _:
             status = RunStatus.HALTED
-            finish_reason = None if run.kind is RunKind.AGENT else "budget"
-    if result is not None and run.kind is RunKind.CASE:
+    finish_reason = rules.finish_reasons.get(status)
+    if result is not None and rules.result_has_reason:
         result = {**result, "finish_reason": finish_reason}
     return RunOutcome(status=status, finish_reason=finish_reason, result=result, stop=cause)
 
@@ -65,14 +66,14 @@ def failed(
     at: datetime,
     step_id: str | None = None,
 ) -> RunOutcome:
-    """Return the outcome of a run that ended with an error; a case has its own finish reason.
+    """Return the outcome of a run that ended with an error.
 
     ``step_id`` is the step that failed, or None.
     """
-    finish_reason = None if result is None else result.get("finish_reason")
+    own = result if KINDS[run.kind].result_has_reason else None
     return RunOutcome(
         status=RunStatus.FAILED,
-        finish_reason=finish_reason if run.kind is RunKind.CASE else None,
+        finish_reason=None if own is None else own.get("finish_reason"),
         result=result,
         stop=StopCause(
             kind=StopKind.ERROR,
@@ -161,7 +162,8 @@ def _result_so_far(run: Run, earlier: Sequence[CallRecord], stop: Stop) -> Mappi
     """Return the partial result from the steps of previous executions."""
     if not earlier:
         return None
-    reports = {CASE_STEP: StepReport()} if run.kind is RunKind.CASE else {}
+    step = KINDS[run.kind].step
+    reports = {} if step is None else {step: StepReport()}
     for key, recorded in tries_of(earlier).items():
         step_id = key.removeprefix("step:")
         if step_id == key or "/" in step_id:

@@ -1,36 +1,33 @@
-"""The graph that a run executes, its inputs and its result."""
+"""The graph that a run executes, and its result."""
 
 import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from caseworker.core.graph.facts import StepStatus
-from caseworker.core.graph.graph import DEFAULT_HANDLE
-from caseworker.engine.context import Outputs
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
 from caseworker.nodes.agent.execution import cut_off_result
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import RunFacts
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.runs.definitions import AGENT_STEP
-from caseworker.runs.run import Run, RunKind, RunRequest
+from caseworker.runs.kinds import KINDS
+from caseworker.runs.run import Run, RunKind
 
-CASE_STEP = "case"
 RESULT = "result"
 
 
 class RunGraphs:
-    """Prepares the graphs of runs for execution; a case becomes a graph with one step."""
+    """Prepares the graphs of runs for execution."""
 
     def __init__(self, catalog: NodeCatalog) -> None:
         self._catalog = catalog
-        self._usual: dict[str | None, PreparedGraph] = {}
-        """Prepared graphs of cases without expected tools or gold answer, by mode."""
+        self._usual: dict[tuple[RunKind, str | None], PreparedGraph] = {}
+        """Graphs of runs without a graph, expected tools or gold answer, by kind and mode."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
         """Return the prepared graph of a run; a graph sent by a caller is prepared in a thread."""
-        if run.request.kind is not RunKind.CASE:
+        if run.request.graph is not None:
             return await asyncio.to_thread(self.graph_for, run)
         return self.graph_for(run)
 
@@ -40,29 +37,16 @@ class RunGraphs:
         Raises:
             GraphProblemsError: this process cannot execute the graph.
         """
-        request = run.request
-        if request.kind is not RunKind.CASE:
-            return self._catalog.prepare(request.graph or {}, graph_id=run.key.run_id)
-        if request.expected_tools or request.gold_answer is not None:
-            return self._of_case(request)
-        found = self._usual.get(request.mode)
+        request, key = run.request, (run.kind, run.request.mode)
+        graph, answer = request.graph, request.gold_answer
+        own = graph is not None or answer is not None or request.expected_tools
+        found = None if own else self._usual.get(key)
         if found is None:
-            found = self._usual[request.mode] = self._of_case(request)
+            graph = KINDS[request.kind].graph(request)
+            found = self._catalog.prepare(graph, graph_id=run.key.run_id)
+            if not own:
+                self._usual[key] = found
         return found
-
-    def _of_case(self, request: RunRequest) -> PreparedGraph:
-        data = {  # the question is an input, not part of the graph
-            "expected_tools": list(request.expected_tools),
-            "gold_answer": request.gold_answer,
-            "mode": request.mode,
-        }
-        step = {"id": CASE_STEP, "type": "case", "data": data}
-        return self._catalog.prepare({"steps": [step], "edges": []}, graph_id=request.kind.value)
-
-
-def inputs_of(request: RunRequest) -> Outputs:
-    """Return the inputs for the first steps of a run's graph, by handle."""
-    return {DEFAULT_HANDLE: request.input} if request.kind is RunKind.CASE else request.inputs
 
 
 def facts_of(run: Run) -> RunFacts:
@@ -81,9 +65,9 @@ def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
         if report is not None and ended is not None and report.status is not StepStatus.COMPLETED:
             cut_off = cut_off_result(report.outputs.get(RESULT), turn, text, ended)
             report.outputs = {**report.outputs, RESULT: cut_off}
-    if run.request.kind is RunKind.GRAPH:
+    step_id = KINDS[run.request.kind].step
+    if step_id is None:
         return _graph_result(outcome)
-    step_id = CASE_STEP if run.request.kind is RunKind.CASE else AGENT_STEP
     result: Mapping[str, Any] | None = outcome.steps[step_id].outputs.get(RESULT)
     return None if result is None else dict(result)
 

@@ -13,10 +13,8 @@ from caseworker.engine.context import Outputs
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import Routing
 from caseworker.engine.step_path import StepPath
-from caseworker.runs.plan import CASE_STEP, inputs_of
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import RunRequest
-
-_CASE: Mapping[str, Any] = {"steps": [{"id": CASE_STEP, "type": "case", "data": {}}], "edges": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,8 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
 
     That is the case inside a ``map`` step or a fallback.
     """
-    graph: Mapping[str, Any] = request.graph or _CASE
+    rules = KINDS[request.kind]
+    graph = rules.graph(request)
     ways: list[tuple[StepPath | None, str, PreparedGraph]] = []
     within: StepPath | None = None
     for at in path.lineage():
@@ -54,7 +53,7 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
     while len(ways) > 1 and ways[-1][1] in ways[-1][2].topology.entries:
         ways.pop()  # an entry step received the inputs of the step that executes its graph
     within, step_id, prepared = ways[-1]
-    routing = Routing(prepared, inputs_of(request), within)
+    routing = Routing(prepared, rules.inputs(request), within)
     edges = prepared.topology.incoming.get(step_id, ())
     keys = {edge.source: routing.path_of(edge.source).record_key for edge in edges}
     return StepSources(step_id, routing, keys)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.graph.validation import Problem
+from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, GraphLimits, Registered
@@ -48,7 +49,7 @@ class World:
         return await self.graphs.register(TENANT, DefinitionRef(name), graph)
 
     async def inline(self, graph: dict[str, Any]) -> Any:
-        return (await self.graphs.inline(TENANT, graph)).graph
+        return (await self.graphs.inline(TENANT, graph, DefinitionKind.GRAPH)).graph
 
     async def refused(self, graph: dict[str, Any]) -> Sequence[Problem]:
         with pytest.raises(GraphRefusedError) as refused:

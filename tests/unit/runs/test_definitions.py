@@ -23,6 +23,7 @@ from tests.unit.runs.registering import LIMITS, World
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+GRAPH = DefinitionKind.GRAPH
 LINKS = """
 INSERT INTO definitions (tenant_id, kind, name, version, definition, uses, sha256, size_bytes)
 SELECT tenant_id, kind, 'g' || number, version, replace(definition::text, '"g0"', before)::json,
@@ -161,15 +162,15 @@ async def test_validating_tells_everything_and_refuses_nothing(world: World) -> 
     """Errors, warnings, unknown names and exceeded limits are listed."""
     graph = containing(named("x"), {"steps": []})
 
-    problems = await world.graphs.problems(TENANT, graph)
-    large = await world.graphs.problems(TENANT, flat(*map(str, range(101))))
+    problems = await world.graphs.problems(TENANT, graph, GRAPH)
+    large = await world.graphs.problems(TENANT, flat(*map(str, range(101))), GRAPH)
 
     assert [(problem.place, problem.severity.value) for problem in problems] == [
         ("steps.0.data.graph.name", "error"),
         ("steps.1.data.graph.steps", "warning"),
     ]
     assert [problem.place for problem in large] == [""]
-    assert await world.graphs.problems(TENANT, flat("a")) == ()
+    assert await world.graphs.problems(TENANT, flat("a"), GRAPH) == ()
 
 
 class TestCircles:
@@ -378,7 +379,7 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: Wo
     class Elsewhere(ShapeChecks):
         def references(self, graph: Any) -> Sequence[DefinitionReference]:
             return (
-                [DefinitionReference(("steps", 0, "data", "body"), DefinitionKind.GRAPH, "g")]
+                [DefinitionReference(("steps", 0, "data", "body"), GRAPH, "g")]
                 if "root" in graph
                 else []
             )
@@ -387,4 +388,4 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: Wo
     await world.register("g", flat("a"))
 
     with pytest.raises(GraphRefusedError):
-        await graphs.inline(TENANT, {**flat("a"), "root": True})
+        await graphs.inline(TENANT, {**flat("a"), "root": True}, GRAPH)

@@ -11,11 +11,8 @@ from caseworker.platform.http.json_text import is_storable
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import Definition
-from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
-from caseworker.runs.http.body import AgentRunBody, CaseBody
-from caseworker.runs.ports import Accepted
+from caseworker.runs.http.body import AgentRunBody, CaseBody, OwnBody
 from caseworker.runs.run import DefinitionRef
-from caseworker.runs.service import RunService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +23,10 @@ class RunTool:
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema of the tool's arguments."""
-    accept: Callable[[ApiRequest, Mapping[str, Any], Mapping[str, Any]], Awaitable[Accepted]]
-    """Callback that accepts the run for a call; invoked once per call. It takes the request, the
-    tool's arguments, and the fields ``run_id`` (may be null) and ``metadata`` for the run. It
-    raises the same errors as a route that accepts runs, or a ValidationError."""
+    body: Callable[[Mapping[str, Any], Mapping[str, Any]], OwnBody]
+    """Function that returns the request body for a call. It takes the tool's arguments, and the
+    fields ``run_id`` (may be null) and ``metadata`` for the run. It may raise a
+    ValidationError."""
 
 
 Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[RunTool]]]
@@ -67,10 +64,8 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool
 def _tool_of(found: Definition) -> RunTool:
     agent = AgentDefinition.model_validate(found.content)
 
-    async def accept(
-        request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
-    ) -> Accepted:
-        body = AgentRunBody.model_validate(
+    def body(args: Mapping[str, Any], of_run: Mapping[str, Any]) -> AgentRunBody:
+        return AgentRunBody.model_validate(
             {
                 "kind": "agent",
                 "agent": {"name": found.head.name, "version": found.head.version},
@@ -79,23 +74,12 @@ def _tool_of(found: Definition) -> RunTool:
                 **of_run,
             }
         )
-        new = await request.service(GraphAdmission).new_run(body, request.caller.tenant, None)
-        return await request.service(RunService).accept(new)
 
     return RunTool(
         name=found.head.name,
         description=agent.description or f"The agent {found.head.name}.",
         parameters=parameters_of(agent),
-        accept=accept,
-    )
-
-
-async def _accept_case(
-    request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
-) -> Accepted:
-    body = CaseBody.model_validate({**args, **of_run})
-    return await request.service(RunService).accept(
-        request.service(CaseAdmission).new_run(body, request.caller.tenant, None)
+        body=body,
     )
 
 
@@ -119,5 +103,5 @@ _RUN_CASE = RunTool(
             "seed": {"type": "integer"},
         },
     },
-    accept=_accept_case,
+    body=lambda args, of_run: CaseBody.model_validate({**args, **of_run}),
 )

@@ -28,6 +28,7 @@ from caseworker.faces.mcp_server.offers import Offers, RunTool
 from caseworker.platform.caller import Scope as AccessScope
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.platform.http.request import ApiRequest
+from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.runs import shown
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
@@ -125,7 +126,8 @@ class OfferingServer:
         request.require(AccessScope.RUN)
         run_id = run_id_of(request.headers.get(SESSION_HEADER), context.request_id)
         of_run = {"run_id": run_id, "metadata": {"via": "mcp", "tool": tool.name}}
-        accepted = await tool.accept(request, args, of_run)
+        new = await request.service(Admissions).new_run(tool.body(args, of_run), request)
+        accepted = await request.service(RunService).accept(new)
         try:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:

@@ -31,45 +31,39 @@ from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRA
 from caseworker.runs.http.problems import QUOTA_EXCEEDED
 from caseworker.runs.run import DefinitionRef
 
-GRAPH_NOT_FOUND = ProblemType(
-    slug="graph-not-found",
-    status=404,
-    title="Graph not found",
-    detail="No graph has this name and version. GET /graphs lists all graphs.",
-)
-AGENT_NOT_FOUND = ProblemType(
-    slug="agent-not-found",
-    status=404,
-    title="Agent not found",
-    detail="No agent has this name and version. GET /agents lists all agents.",
-)
-GRAPH_IN_USE = ProblemType(
-    slug="graph-in-use",
-    status=409,
-    title="Graph is in use",
-    detail="First delete the graphs and agents that use it.",
-)
-AGENT_IN_USE = ProblemType(
-    slug="agent-in-use",
-    status=409,
-    title="Agent is in use",
-    detail="First delete the graphs and agents that use it.",
-)
+NOT_FOUND = {
+    kind: ProblemType(
+        slug=f"{kind.value}-not-found",
+        status=404,
+        title=f"{kind.value.capitalize()} not found",
+        detail=f"No {kind.value} has this name and version. GET /{kind.value}s lists all "
+        f"{kind.value}s.",
+    )
+    for kind in DefinitionKind
+}
+IN_USE = {
+    kind: ProblemType(
+        slug=f"{kind.value}-in-use",
+        status=409,
+        title=f"{kind.value.capitalize()} is in use",
+        detail="First delete the graphs and agents that use it.",
+    )
+    for kind in DefinitionKind
+}
 
 
 def _in_use(error: DefinitionInUseError) -> ProblemError:
     users = ", ".join(f"{one.kind.value} {one.name}@{one.version}" for one in error.users)
-    kind = GRAPH_IN_USE if error.ref.kind is DefinitionKind.GRAPH else AGENT_IN_USE
-    return ProblemError(kind, f"First delete the definitions that use it: {users}.")
+    detail = f"First delete the definitions that use it: {users}."
+    return ProblemError(IN_USE[error.ref.kind], detail)
 
 
 def _not_found(error: DefinitionNotFoundError) -> ProblemError:
-    is_graph = error.ref.kind is DefinitionKind.GRAPH
-    return ProblemError(GRAPH_NOT_FOUND if is_graph else AGENT_NOT_FOUND)
+    return ProblemError(NOT_FOUND[error.ref.kind])
 
 
 ERRORS: Errors = {DefinitionInUseError: _in_use, DefinitionNotFoundError: _not_found}
-PROBLEMS = (GRAPH_NOT_FOUND, AGENT_NOT_FOUND, GRAPH_IN_USE, AGENT_IN_USE)
+PROBLEMS = (*NOT_FOUND.values(), *IN_USE.values())
 
 
 class DefinitionLinks(View):
@@ -167,36 +161,31 @@ class AgentDefinitionView(DefinitionSummary):
         return cls(**_members(definition.head, root), agent=definition.content)
 
 
-class GraphList(View):
+class DefinitionList(View):
+    """A page of registered definitions: one item per version, without its definition."""
+
+    @classmethod
+    def of(cls, page: DefinitionPage, root: str) -> Self:
+        """Return the view of a page of versions. ``root`` is the path prefix for their URLs."""
+        items, cursor = cls.model_fields
+        heads = [DefinitionSummary.of(head, root) for head in page.heads]
+        return cls.model_validate({items: heads, cursor: page.next_cursor})
+
+
+class GraphList(DefinitionList):
     """A page of registered graphs: one item per version, without its definition."""
 
     graphs: list[DefinitionSummary]
     next_cursor: str | None
     """Cursor of the next page; null on the last page."""
 
-    @classmethod
-    def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Return the view of a page of graph versions.
 
-        ``root`` is the path prefix for their URLs.
-        """
-        return cls(graphs=_heads(page, root), next_cursor=page.next_cursor)
-
-
-class AgentList(View):
+class AgentList(DefinitionList):
     """A page of registered agents: one item per version, without its definition."""
 
     agents: list[DefinitionSummary]
     next_cursor: str | None
     """Cursor of the next page; null on the last page."""
-
-    @classmethod
-    def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Return the view of a page of agent versions.
-
-        ``root`` is the path prefix for their URLs.
-        """
-        return cls(agents=_heads(page, root), next_cursor=page.next_cursor)
 
 
 class Validation(View):
@@ -213,20 +202,10 @@ class Validation(View):
         return cls(valid=not errors, problems=[ProblemView.of(problem) for problem in problems])
 
 
-def _heads(page: DefinitionPage, root: str) -> list[DefinitionSummary]:
-    return [DefinitionSummary.of(head, root) for head in page.heads]
-
-
 def _members(head: DefinitionVersion, root: str) -> dict[str, Any]:
-    return {
-        "name": head.name,
-        "version": head.version,
-        "description": head.description,
-        "sha256": head.sha256,
-        "size_bytes": head.size_bytes,
-        "created_at": head.created_at,
-        "links": DefinitionLinks.of(head, root),
-    }
+    names = ("name", "version", "description", "sha256", "size_bytes", "created_at")
+    members = {name: getattr(head, name) for name in names}
+    return {**members, "links": DefinitionLinks.of(head, root)}
 
 
 _WHERE = {"Location": {"description": "URL of the version.", "schema": {"type": "string"}}}
@@ -251,10 +230,7 @@ VersionPath = Annotated[int, Path(description="Version number.", ge=1, le=MAX_VE
 def definition_routes(
     kind: DefinitionKind,
     view: type[GraphDefinitionView | AgentDefinitionView],
-    many: type[GraphList | AgentList],
-    *,
-    not_found: ProblemType,
-    in_use: ProblemType,
+    many: type[DefinitionList],
 ) -> APIRouter:
     """Return a router that lists, reads and deletes definitions of one kind.
 
@@ -263,6 +239,7 @@ def definition_routes(
     """
     what = kind.value
     router = api_router(f"{what}s", prefix=f"/{what}s")
+    not_found, in_use = NOT_FOUND[kind], IN_USE[kind]
     found = answers(*EVERY_RUN_ROUTE, not_found)
     deleting: dict[str, Any] = {
         "status_code": HTTPStatus.NO_CONTENT,
@@ -348,13 +325,7 @@ def definition_routes(
     return router
 
 
-graphs = definition_routes(
-    DefinitionKind.GRAPH,
-    GraphDefinitionView,
-    GraphList,
-    not_found=GRAPH_NOT_FOUND,
-    in_use=GRAPH_IN_USE,
-)
+graphs = definition_routes(DefinitionKind.GRAPH, GraphDefinitionView, GraphList)
 
 
 @graphs.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)
@@ -378,17 +349,12 @@ async def validate_graph(
     body: Annotated[GraphToValidate, Body(openapi_examples=GRAPHS_TO_VALIDATE)], request: ApiRequest
 ) -> Validation:
     """Validate a graph and return all problems; nothing is stored."""
-    problems = await request.service(Definitions).problems(request.caller.tenant, body.graph)
+    definitions, kind = request.service(Definitions), DefinitionKind.GRAPH
+    problems = await definitions.problems(request.caller.tenant, body.graph, kind)
     return Validation.of(problems)
 
 
-agents = definition_routes(
-    DefinitionKind.AGENT,
-    AgentDefinitionView,
-    AgentList,
-    not_found=AGENT_NOT_FOUND,
-    in_use=AGENT_IN_USE,
-)
+agents = definition_routes(DefinitionKind.AGENT, AgentDefinitionView, AgentList)
 
 
 @agents.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from fastapi import Path, Query, Response
 from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
 
-from caseworker.features.definitions.http import AGENT_NOT_FOUND, GRAPH_NOT_FOUND
+from caseworker.features.definitions.http import NOT_FOUND
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import (
@@ -39,7 +39,7 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.validation import refusal
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
-from caseworker.runs.http.admission import CaseAdmission, GraphAdmission
+from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.body import (
     POST_HEADERS,
     AgentRunBody,
@@ -193,11 +193,7 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
     try:
         if body.webhook is not None:
             await request.service(WebhookCheck).require_secret(tenant)
-        if isinstance(body, CaseBody):
-            request.require_small()
-            new = request.service(CaseAdmission).new_run(body, tenant, None)
-        else:
-            new = await request.service(GraphAdmission).new_run(body, tenant, None)
+        new = await request.service(Admissions).new_run(body, request)
         quota = (await request.service(PostgresQuotas).get(tenant)).quota
         await new.require_models_of(quota)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
@@ -233,8 +229,7 @@ _PUT: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
         *EVERY_BODY,
-        GRAPH_NOT_FOUND,
-        AGENT_NOT_FOUND,
+        *NOT_FOUND.values(),
         TOO_MANY_SCHEDULES,
         QUOTA_EXCEEDED,
     ),

@@ -7,9 +7,10 @@ executed.
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -20,7 +21,7 @@ from caseworker.features.threads.thread import (
     Thread,
 )
 from caseworker.nodes.agent.definition import MAX_MESSAGES, MAX_TOOLS
-from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
+from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.platform.http.field_types import (
     STORABLE,
@@ -32,20 +33,20 @@ from caseworker.platform.http.problems import (
     INVALID_REQUEST,
     ProblemError,
     Violation,
-    invalid,
 )
 from caseworker.platform.validation import refusal
-from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.http.admission import (
+    Admissions,
     GraphAdmission,
+    agent_of,
     as_json,
     fits,
     given_limits,
     reference_from,
     require_none,
     requires_prices,
-    unfit_values,
 )
 from caseworker.runs.http.body import (
     BudgetBody,
@@ -55,13 +56,14 @@ from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, ThreadId
 from caseworker.runs.http.graph_problems import graph_violations
 from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.quotas import QuotaStore
-from caseworker.runs.run import DefinitionRef, NewRun, Run, RunKey, RunSource
+from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunSource
 from caseworker.runs.service import new_run_id
 
-_CHAT = "chat"
 _BROUGHT = "users_tools"
 """Name of a placeholder agent used to validate a user's tools."""
+_OF_TOOLS = DefinitionKind.AGENT
 
 
 class NewThreadBody(BodyModel):
@@ -146,12 +148,12 @@ class ThreadAdmission:
         self,
         limits: ApiLimits,
         definitions: Definitions,
-        graph_runs: GraphAdmission,
+        admissions: Admissions,
         quotas: QuotaStore,
     ) -> None:
         self._limits = limits
         self._definitions = definitions
-        self._graph_runs = graph_runs
+        self._admissions = admissions
         self._quotas = quotas
 
     async def new_thread(self, body: NewThreadBody, tenant: str) -> Thread:
@@ -162,12 +164,12 @@ class ThreadAdmission:
             GraphRefusedError: its agent or graph cannot be executed.
         """
         require_none(list(self._violations(body)))
-        kind = DefinitionKind.AGENT if body.graph is None else DefinitionKind.GRAPH
+        kind, definition = next(_definitions_in(body))
         thread = Thread(
             tenant=tenant,
             thread_id=body.thread_id or new_run_id(),
             kind=kind,
-            definition=body.agent or body.graph or {},
+            definition=definition,
             inputs=body.inputs or {},
             tools=body.tools or (),
             title=body.title,
@@ -228,28 +230,27 @@ class ThreadAdmission:
         self, thread: Thread, body: AnswerBody, asked: str
     ) -> tuple[NewRun, tuple[Mapping[str, Any], ...]]:
         """Return a validated run of the agent or graph that answers, and the user's tools."""
-        kind, given = thread.kind, thread.definition
-        if body.agent is not None or body.graph is not None:
-            kind = DefinitionKind.AGENT if body.graph is None else DefinitionKind.GRAPH
-            given = body.agent or body.graph or {}
+        kind, given = next(_definitions_in(body), (thread.kind, thread.definition))
+        rules = cast("GraphAdmission", self._admissions[RunKind(kind)])
         inputs = dict(thread.inputs if body.inputs is None else body.inputs)
-        ref, graph = await self._graph(thread.tenant, kind, given, with_inputs=bool(inputs))
-        if kind is DefinitionKind.AGENT:
-            inputs = {INPUTS: inputs} if inputs else {}
+        found = None
+        if is_reference(given):
+            with suppress(DefinitionNotFoundError):
+                wanted = reference_from(given, kind)
+                found = await self._definitions.get(thread.tenant, wanted)
         run = GraphRunBody.model_construct(
             kind="graph",
-            graph=graph,
-            inputs={**inputs, DEFAULT_HANDLE: asked},
+            graph=rules.chat_graph(given, found, with_inputs=bool(inputs)),
+            inputs={**rules.by_handle(inputs), DEFAULT_HANDLE: asked},
             **{name: getattr(body, name) for name in ("budget", "deadline", "seed", "timezone")},
             metadata=body.metadata,
         )
         try:
-            new = await self._graph_runs.new_run(run, thread.tenant, None)
+            new = await self._admissions[RunKind.GRAPH].new_run(run, thread.tenant, None)
         except GraphRefusedError as refused:
-            raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
-        if kind is DefinitionKind.AGENT:
-            require_none(list(unfit_values(new.request.graph or {}, inputs.get(INPUTS, {}))))
-        request = replace(new.request, definition_ref=ref)
+            raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
+        require_none(list(rules.unfit_values(new.request.graph or {}, inputs)))
+        request = replace(new.request, definition_ref=None if found is None else found.head.ref)
         brought = await self._users_tools(thread)
         # The transaction that accepts the run calls it: it must not need another connection.
         require_models = partial(self._require_models, kind, request.graph or {}, brought)
@@ -272,38 +273,9 @@ class ThreadAdmission:
         await self._definitions.require_models(kind, graph, allowed)
         if brought is not None:
             try:
-                await self._definitions.require_models(DefinitionKind.AGENT, brought, allowed)
+                await self._definitions.require_models(_OF_TOOLS, brought, allowed)
             except GraphRefusedError as refused:
                 raise _in_tools(refused) from None
-
-    async def _graph(
-        self,
-        tenant: str,
-        kind: DefinitionKind,
-        given: Mapping[str, Any],
-        *,
-        with_inputs: bool,
-    ) -> tuple[DefinitionRef | None, dict[str, Any]]:
-        ref, graph = None, dict(given)
-        if is_reference(given):
-            try:
-                found = await self._definitions.get(tenant, reference_from(given, kind))
-            except DefinitionNotFoundError:
-                if kind is DefinitionKind.AGENT:  # validation reports it with all other problems
-                    return None, _graph_of_agent(given, with_inputs=with_inputs)
-                message = "Unknown graph. GET /graphs lists all graphs."
-                raise invalid("graph.name", message) from None
-            ref, graph = found.head.ref, dict(found.content)
-        if kind is DefinitionKind.AGENT:
-            agent = given if ref is None else {"name": ref.name, "version": ref.version}
-            return ref, _graph_of_agent(agent, with_inputs=with_inputs)
-        steps = graph.get("steps")
-        starts = [
-            step.get("id")
-            for step in (steps if isinstance(steps, list) else ())
-            if isinstance(step, dict) and step.get("type") == CHAT_START
-        ]
-        return ref, {"entry": starts, **graph} if starts else graph
 
     async def _users_tools(self, thread: Thread) -> Mapping[str, Any] | None:
         """Return the graph of a placeholder agent with the user's tools; None without tools.
@@ -314,9 +286,8 @@ class ThreadAdmission:
         if not thread.tools:
             return None
         stand_in = {"name": _BROUGHT, "prompt": {"system": "-"}, "tools": list(thread.tools)}
-        agent = DefinitionKind.AGENT
         try:
-            return (await self._definitions.inline(thread.tenant, stand_in, agent)).graph
+            return (await self._definitions.inline(thread.tenant, stand_in, _OF_TOOLS)).graph
         except GraphRefusedError as refused:
             raise _in_tools(refused) from None
 
@@ -350,8 +321,16 @@ class ThreadAdmission:
 
 def _tools_in(brought: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """Return the user's tools, with references to agents resolved."""
-    tools = brought["steps"][0]["data"][AGENT_STEP]["tools"]
+    tools = agent_of(brought)["tools"]
     return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
+
+
+def _definitions_in(
+    body: NewThreadBody | AnswerBody,
+) -> Iterator[tuple[DefinitionKind, Mapping[str, Any]]]:
+    for kind in DefinitionKind:
+        if (given := getattr(body, kind)) is not None:
+            yield kind, given
 
 
 def _in_tools(refused: GraphRefusedError) -> ProblemError:
@@ -372,26 +351,6 @@ def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:
 def _hash(sent: Mapping[str, Any]) -> str:
     given = {name: value for name, value in sent.items() if value not in (None, [], {})}
     return hashlib.sha256(as_json(given)).hexdigest()
-
-
-def _graph_of_agent(agent: Mapping[str, Any], *, with_inputs: bool) -> dict[str, Any]:
-    """Return the graph in which an agent answers a thread; the agent is its first step."""
-    handles = (DEFAULT_HANDLE, *((INPUTS,) if with_inputs else ()))
-    edges = [
-        {
-            "source": _CHAT,
-            "target": AGENT_STEP,
-            "source_handle": handle,
-            "target_handle": handle,
-            "data": {"channel": "flow"},
-        }
-        for handle in handles
-    ]
-    steps = [
-        {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: dict(agent)}},
-        {"id": _CHAT, "type": CHAT_START, "data": {}},
-    ]
-    return {"steps": steps, "edges": edges}
 
 
 def _ends(prepared: PreparedGraph | None) -> Sequence[str]:

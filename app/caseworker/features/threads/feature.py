@@ -9,7 +9,7 @@ from caseworker.features.threads.admission import ThreadAdmission
 from caseworker.features.threads.postgres import PostgresThreads
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.http.admission import GraphAdmission
+from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.service import RunService
 
@@ -20,7 +20,7 @@ def open_threads(parts: Parts) -> Opened:
     admission = ThreadAdmission(
         parts.service(ApiLimits),
         parts.service(Definitions),
-        parts.service(GraphAdmission),
+        parts.service(Admissions),
         parts.service(PostgresQuotas),
     )
     return Opened(services=[Chats(store, parts.service(RunService)), admission])

@@ -30,6 +30,7 @@ from caseworker.features.threads.thread import (
     ThreadNotFoundError,
     ThreadPage,
 )
+from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.field_types import (
     BodyModel,
     PageQuery,
@@ -153,8 +154,7 @@ class ThreadView(View):
         definition = dict(thread.definition) or None
         return cls(
             thread_id=thread.thread_id,
-            agent=definition if thread.kind == "agent" else None,
-            graph=definition if thread.kind == "graph" else None,
+            **{kind: definition if kind is thread.kind else None for kind in DefinitionKind},
             inputs=dict(thread.inputs),
             tools=list(thread.tools),
             title=thread.title,

@@ -1,8 +1,9 @@
 """Base models and field types for requests and responses, with their validation messages."""
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -20,6 +21,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from caseworker.platform.http.json_text import is_storable
 from caseworker.platform.validation import refusal
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class BodyModel(BaseModel):
@@ -149,3 +152,8 @@ class PageQuery(QueryModel):
     """Maximum number of items on the page."""
     cursor: Cursor | None = None
     """Value of ``next_cursor`` from the previous page; omitted for the first page."""
+
+
+def by_kind(models: Iterable[type[Model]]) -> Mapping[str, type[Model]]:
+    """Return models by the only value of their field ``kind``."""
+    return {get_args(model.model_fields["kind"].annotation)[0]: model for model in models}

@@ -8,90 +8,150 @@ configured defaults, so a request repeated after a configuration change still ma
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.frozen_json import ValueTooLargeError, freeze
-from caseworker.engine.prepared import PreparedGraph
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.agent.definition import AgentDefinition, AgentInputError
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
+from caseworker.nodes.chat import CHAT_START
 from caseworker.nodes.model_spec import no_model
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.platform.http.problems import (
     INVALID_REQUEST,
     ProblemError,
     Violation,
+    invalid,
     violations_of,
 )
+from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.webhook_addresses import AddressRefusedError
-from caseworker.runs.definitions import AGENT_STEP, Definitions
-from caseworker.runs.graphs import RunnableGraph
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.graphs import Definition, RunnableGraph
 from caseworker.runs.http.body import (
     AgentRunBody,
     CaseBody,
     GivenBudget,
-    GraphRunBody,
+    OwnBody,
     RunFields,
     WebhookBody,
 )
 from caseworker.runs.http.definition_body import DefinitionByName
 from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.kinds import AGENT_STEP
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from caseworker.runs.service import new_run_id
 from caseworker.tools.dispatch import ToolDispatch
 
+_CHAT = "chat"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-class CaseAdmission:
+_Fields = Mapping[str, Any]
+
+
+class Admission(ABC):
+    """Validates request bodies of one kind and converts them to runs."""
+
+    kind: ClassVar[RunKind]
+
+    def __init__(self, limits: ApiLimits, models: ModelTable, budget: Budget = UNLIMITED) -> None:
+        """``budget`` holds the limits that apply if the caller sends none."""
+        self._limits = limits
+        self._models = models
+        self._default = budget
+        self._usual = budget.merged_with(limits.budget_ceiling)
+
+    async def new_run(self, body: OwnBody, tenant: str, idempotency_key: str | None) -> NewRun:
+        """Return the run that the body describes, with defaults and ceilings applied.
+
+        The run keeps the current defaults even if it is executed later.
+
+        Raises:
+            ProblemError: the body is invalid for this service; the error names every field.
+            GraphRefusedError: the graph or agent is invalid; the error lists all problems.
+        """
+        limits, given, ceiling = self._limits, body.budget, self._limits.budget_ceiling
+        require_none([*usual_violations(body, limits), *self._violations(body)])
+        of_request, of_run = await self._own_fields(body, tenant)
+        request = RunRequest(
+            kind=self.kind,
+            budget=self._usual if given is None else given.over(self._usual).merged_with(ceiling),
+            requires_prices=requires_prices(given, self._default, limits),
+            deadline=body.deadline,
+            start_at=body.start_at,
+            seed=limits.default_seed if body.seed is None else body.seed,
+            timezone=body.timezone or limits.default_timezone,
+            **of_request,
+        )
+        return NewRun(
+            key=RunKey(tenant, body.run_id or new_run_id()),
+            request=request,
+            request_hash=request_hash(body),
+            idempotency_key=idempotency_key,
+            named=body.run_id is not None,
+            metadata=body.metadata or {},
+            queueing=body.queueing,
+            webhook=_webhook(body.webhook),
+            **of_run,
+        )
+
+    @abstractmethod
+    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+        """Return the fields of this kind in the body of an equivalent request.
+
+        ``sent`` are the fields that the caller sends to replace them.
+        """
+
+    @abstractmethod
+    def _violations(self, body: Any) -> Iterator[Violation]: ...
+
+    @abstractmethod
+    async def _own_fields(self, body: Any, tenant: str) -> tuple[_Fields, _Fields]:
+        """Return the fields of RunRequest and of NewRun that runs of this kind set."""
+
+
+class CaseAdmission(Admission):
     """Validates request bodies of kind ``case`` and converts them to runs."""
+
+    kind = RunKind.CASE
 
     def __init__(
         self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable, *, installed: bool = True
     ) -> None:
         """Admit cases, unless the package of cases is not ``installed``."""
-        self._limits = limits
+        super().__init__(limits, models, limits.default_budget)
         self._tools = tools
-        self._models = models
         self._installed = installed
-        self._usual = limits.default_budget.merged_with(limits.budget_ceiling)
 
-    def new_run(self, body: CaseBody, tenant: str, idempotency_key: str | None) -> NewRun:
-        """Return the run that the body describes, with defaults and ceilings applied.
+    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+        """Return the question and its settings."""
+        return {
+            "input": request.input,
+            "expected_tools": list(request.expected_tools),
+            "gold_answer": request.gold_answer,
+            "mode": request.mode,
+        }
 
-        Raises:
-            ProblemError: the body is invalid for this service; the error names every field.
-        """
-        require_none([*usual_violations(body, self._limits), *self._violations(body)])
-        new = new_run(body, self._request(body), tenant, idempotency_key)
-        return replace(new, require_models=self._require_models)
+    async def _own_fields(self, body: CaseBody, tenant: str) -> tuple[_Fields, _Fields]:
+        of_request = {
+            "input": body.input,
+            "expected_tools": tuple(body.expected_tools or ()),
+            "gold_answer": body.gold_answer,
+            "mode": body.mode or self._limits.default_mode,
+        }
+        return of_request, {"require_models": self._require_models}
 
     async def _require_models(self, allowed: Collection[str]) -> None:
         require_none(list(self._without_model(self._models.restricted(allowed))))
-
-    def _request(self, body: CaseBody) -> RunRequest:
-        """Apply the current defaults; the run keeps them even if it is executed later."""
-        limits = self._limits
-        return RunRequest(
-            kind=RunKind.CASE,
-            input=body.input,
-            expected_tools=tuple(body.expected_tools or ()),
-            gold_answer=body.gold_answer,
-            mode=body.mode or limits.default_mode,
-            budget=_budget(body.budget, self._usual, limits),
-            requires_prices=requires_prices(body.budget, limits.default_budget, limits),
-            deadline=body.deadline,
-            seed=limits.default_seed if body.seed is None else body.seed,
-            timezone=body.timezone or limits.default_timezone,
-        )
 
     def _violations(self, body: CaseBody) -> Iterator[Violation]:
         if not self._installed:
@@ -110,60 +170,75 @@ class CaseAdmission:
             yield Violation("kind", no_model(Tier.SMALL, models))
 
 
-class GraphAdmission:
-    """Validates request bodies of kind ``graph`` or ``agent`` and converts them to runs."""
+class GraphAdmission(Admission):
+    """Validates request bodies of kind ``graph`` and converts them to runs."""
+
+    kind = RunKind.GRAPH
 
     def __init__(self, limits: ApiLimits, definitions: Definitions, models: ModelTable) -> None:
-        self._limits = limits
+        super().__init__(limits, models)
         self._definitions = definitions
-        self._models = models
-        self._usual = UNLIMITED.merged_with(limits.budget_ceiling)
 
-    async def new_run(
-        self, body: GraphRunBody | AgentRunBody, tenant: str, idempotency_key: str | None
-    ) -> NewRun:
-        """Return the run that the body describes, with defaults and ceilings applied.
+    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+        """Return the graph and its inputs."""
+        inputs = dict(request.inputs)
+        if sent.get("input") is not None:
+            inputs.pop(DEFAULT_HANDLE, None)
+        return {"graph": request.graph, "inputs": inputs}
+
+    def chat_graph(
+        self, given: Mapping[str, Any], found: Definition | None, *, with_inputs: bool
+    ) -> dict[str, Any]:
+        """Return the graph that answers in a thread.
+
+        ``found`` is the definition to which ``given`` refers; None if it is inline or unknown.
 
         Raises:
-            ProblemError: the body is invalid for this service; the error names every field.
-            GraphRefusedError: the graph or agent is invalid; the error lists all problems.
+            ProblemError: the definition is unknown.
         """
-        require_none([*usual_violations(body, self._limits), *self._violations(body)])
-        if isinstance(body, AgentRunBody):
-            kind, sent = DefinitionKind.AGENT, body.agent
-        else:
-            kind, sent = DefinitionKind.GRAPH, body.graph
-        ref, runnable = await self._runnable(tenant, kind, sent)
-        if isinstance(body, AgentRunBody):
-            require_none(list(_input_violations(body, runnable.graph)))
-            if body.model is not None:
-                agent = runnable.graph["steps"][0]["data"][AGENT_STEP]
-                model = body.model.model_dump(exclude_unset=True)
-                runnable = await self._definitions.inline(tenant, {**agent, "model": model}, kind)
-        limits = self._limits
-        request = RunRequest(
-            kind=RunKind(kind),
-            budget=_budget(body.budget, self._usual, limits),
-            requires_prices=requires_prices(body.budget, UNLIMITED, limits),
-            deadline=body.deadline,
-            seed=limits.default_seed if body.seed is None else body.seed,
-            timezone=body.timezone or limits.default_timezone,
-            graph=runnable.graph,
-            definition_ref=ref,
-            inputs=_inputs(body),
-        )
-        new = new_run(body, request, tenant, idempotency_key, runnable.prepared)
-        require_models = partial(self._definitions.require_models, kind, runnable.graph)
-        return replace(new, require_models=require_models)
+        if found is None and is_reference(given):
+            raise invalid("graph.name", "Unknown graph. GET /graphs lists all graphs.")
+        graph = dict(given if found is None else found.content)
+        steps = graph.get("steps")
+        starts = [
+            step.get("id")
+            for step in (steps if isinstance(steps, list) else ())
+            if isinstance(step, dict) and step.get("type") == CHAT_START
+        ]
+        return {"entry": starts, **graph} if starts else graph
 
-    async def _runnable(
-        self, tenant: str, kind: DefinitionKind, sent: dict[str, Any]
-    ) -> tuple[DefinitionRef | None, RunnableGraph]:
+    def by_handle(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the ``inputs`` of a request by input handle of the graph."""
+        return inputs
+
+    def unfit_values(
+        self, graph: Mapping[str, Any], inputs: Mapping[str, Any]
+    ) -> Iterator[Violation]:
+        """Yield a violation for each of the ``inputs`` that the graph does not accept."""
+        return iter(())
+
+    def _inputs(self, body: Any) -> Mapping[str, Any]:
+        """Return the input values by handle; ``input`` is the value of the default handle."""
+        short = {} if body.input is None else {DEFAULT_HANDLE: body.input}
+        return self.by_handle(body.inputs or {}) | short
+
+    async def _runnable(self, body: Any, tenant: str) -> tuple[DefinitionRef | None, RunnableGraph]:
+        kind = DefinitionKind(self.kind)
+        sent = getattr(body, kind)
         if not is_reference(sent):
             return None, await self._definitions.inline(tenant, sent, kind)
         return await self._definitions.named(tenant, reference_from(sent, kind))
 
-    def _violations(self, body: GraphRunBody | AgentRunBody) -> Iterator[Violation]:
+    async def _own_fields(self, body: Any, tenant: str) -> tuple[_Fields, _Fields]:
+        ref, runnable = await self._runnable(body, tenant)
+        graph, kind = runnable.graph, DefinitionKind(self.kind)
+        require_models = partial(self._definitions.require_models, kind, graph)
+        return (
+            {"graph": graph, "definition_ref": ref, "inputs": self._inputs(body)},
+            {"prepared": runnable.prepared, "require_models": require_models},
+        )
+
+    def _violations(self, body: Any) -> Iterator[Violation]:
         most = self._limits.max_body_bytes
         if body.inputs and not fits(body.inputs, most, self._limits):
             yield Violation("inputs", f"The inputs must not exceed {most} bytes as JSON.")
@@ -172,8 +247,127 @@ class GraphAdmission:
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value either as input or as inputs.{DEFAULT_HANDLE}, not both."
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
-        if isinstance(body, AgentRunBody) and body.model is not None:
+
+
+class AgentAdmission(GraphAdmission):
+    """Validates request bodies of kind ``agent`` and converts them to runs."""
+
+    kind = RunKind.AGENT
+
+    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+        """Return the agent, its conversation and the values of its variables."""
+        return {
+            "agent": agent_of(request.graph or {}),
+            "input": request.inputs.get(DEFAULT_HANDLE),
+            "messages": request.inputs.get(MESSAGES),
+            "inputs": request.inputs.get(INPUTS),
+        }
+
+    def chat_graph(
+        self, given: Mapping[str, Any], found: Definition | None, *, with_inputs: bool
+    ) -> dict[str, Any]:
+        """Return the graph in which an agent answers a thread; the agent is its first step.
+
+        If the agent is unknown, validation of the graph reports that with all other problems.
+        """
+        ref = None if found is None else found.head
+        agent = dict(given) if ref is None else {"name": ref.name, "version": ref.version}
+        edges = [
+            {
+                "source": _CHAT,
+                "target": AGENT_STEP,
+                "source_handle": handle,
+                "target_handle": handle,
+                "data": {"channel": "flow"},
+            }
+            for handle in (DEFAULT_HANDLE, *((INPUTS,) if with_inputs else ()))
+        ]
+        steps = [
+            {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: agent}},
+            {"id": _CHAT, "type": CHAT_START, "data": {}},
+        ]
+        return {"steps": steps, "edges": edges}
+
+    def by_handle(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the agent's variables, which are one input."""
+        return {INPUTS: inputs} if inputs else {}
+
+    def unfit_values(
+        self, graph: Mapping[str, Any], inputs: Mapping[str, Any]
+    ) -> Iterator[Violation]:
+        """Yield a violation for each of the ``inputs`` that the graph's agent does not accept."""
+        try:
+            _parsed(graph).values_of(inputs)
+        except AgentInputError as error:
+            for place, message in error.faults:
+                yield Violation(f"inputs.{place}", message)
+
+    def _inputs(self, body: Any) -> Mapping[str, Any]:
+        said = [message.model_dump() for message in body.messages or ()]
+        return {**super()._inputs(body), **({MESSAGES: said} if said else {})}
+
+    async def _runnable(self, body: Any, tenant: str) -> tuple[DefinitionRef | None, RunnableGraph]:
+        ref, runnable = await super()._runnable(body, tenant)
+        require_none(list(self._input_violations(body, runnable.graph)))
+        if body.model is not None:
+            agent = {**agent_of(runnable.graph), "model": body.model.model_dump(exclude_unset=True)}
+            runnable = await self._definitions.inline(tenant, agent, DefinitionKind(self.kind))
+        return ref, runnable
+
+    def _violations(self, body: Any) -> Iterator[Violation]:
+        yield from super()._violations(body)
+        if body.model is not None:
             yield from (Violation(*fault) for fault in body.model.faults(self._models))
+
+    def _input_violations(
+        self, body: AgentRunBody, graph: Mapping[str, Any]
+    ) -> Iterator[Violation]:
+        """Yield violations in the input, messages and variables."""
+        said, asked = body.messages or [], body.input
+        if isinstance(asked, str) and not asked.strip():
+            yield Violation("input", "The input must not be blank.")
+        elif asked is None and not said:
+            yield Violation("input", "An agent run requires input or messages.")
+        elif asked is None and "user" not in (
+            *(each.role for each in said),
+            *(each.role for each in _parsed(graph).prompt.messages),
+        ):
+            yield Violation("messages", "At least one message must have the role user.")
+        yield from self.unfit_values(graph, body.inputs or {})
+
+
+def agent_of(graph: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the agent in the first step of a graph."""
+    agent: Mapping[str, Any] = graph["steps"][0]["data"][AGENT_STEP]
+    return agent
+
+
+def _parsed(graph: Mapping[str, Any]) -> AgentDefinition:
+    return AgentDefinition.model_validate(agent_of(graph))
+
+
+class Admissions:
+    """The admission of each kind of runs, by its name."""
+
+    def __init__(self, admissions: Iterable[Admission]) -> None:
+        self._by_kind = {each.kind: each for each in admissions}
+
+    def __getitem__(self, kind: RunKind) -> Admission:
+        return self._by_kind[kind]
+
+    async def new_run(
+        self, body: OwnBody, request: ApiRequest, idempotency_key: str | None = None
+    ) -> NewRun:
+        """Return the run that the body of a request describes.
+
+        Raises:
+            ProblemError: the body is too large for its kind, or invalid for this service.
+            GraphRefusedError: the graph or agent is invalid; the error lists all problems.
+        """
+        if not body.contains_graph:
+            request.require_small()
+        admission = self[RunKind(body.kind)]
+        return await admission.new_run(body, request.caller.tenant, idempotency_key)
 
 
 def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:
@@ -189,51 +383,6 @@ def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionR
         named = ({**wrong, "loc": (kind.value, *wrong["loc"])} for wrong in found)
         raise ProblemError(INVALID_REQUEST, violations=violations_of(named)) from None
     return DefinitionRef(wanted.name, wanted.version, kind)
-
-
-def _inputs(body: GraphRunBody | AgentRunBody) -> Mapping[str, Any]:
-    """Return the input values by handle; ``input`` is the value of the default handle."""
-    short = {} if body.input is None else {DEFAULT_HANDLE: body.input}
-    if isinstance(body, GraphRunBody):
-        return {**(body.inputs or {}), **short}
-    said = [message.model_dump() for message in body.messages or ()]
-    return {
-        **short,
-        **({INPUTS: body.inputs} if body.inputs else {}),
-        **({MESSAGES: said} if said else {}),
-    }
-
-
-def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield violations in the input, messages and variables of an agent run."""
-    said, asked = body.messages or [], body.input
-    if isinstance(asked, str) and not asked.strip():
-        yield Violation("input", "The input must not be blank.")
-    elif asked is None and not said:
-        yield Violation("input", "An agent run requires input or messages.")
-    elif asked is None and "user" not in (
-        *(each.role for each in said),
-        *(each.role for each in _agent_in(graph).prompt.messages),
-    ):
-        yield Violation("messages", "At least one message must have the role user.")
-    yield from unfit_values(graph, body.inputs or {})
-
-
-def unfit_values(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield a violation for each entry of ``inputs`` that the graph's agent does not accept.
-
-    ``graph`` must consist of a single agent step. ``inputs`` are the values for the agent's
-    variables.
-    """
-    try:
-        _agent_in(graph).values_of(inputs)
-    except AgentInputError as error:
-        for place, message in error.faults:
-            yield Violation(f"inputs.{place}", message)
-
-
-def _agent_in(graph: Mapping[str, Any]) -> AgentDefinition:
-    return AgentDefinition.model_validate(graph["steps"][0]["data"][AGENT_STEP])
 
 
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
@@ -292,11 +441,6 @@ def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
     return usual if given is None else given.over(usual)
 
 
-def _budget(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> Budget:
-    """Cap the given limits at the ceilings; ``usual`` is capped already."""
-    return usual if given is None else given.over(usual).merged_with(limits.budget_ceiling)
-
-
 def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
     """Return whether the run may only call models whose price is known.
 
@@ -305,31 +449,6 @@ def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits)
     set_by_caller = given is not None and "max_cost_usd" in given.given
     budget = given.budget if given is not None and set_by_caller else usual
     return budget.max_cost_usd is not None or limits.ceiling_requires_prices
-
-
-def new_run(
-    body: RunFields,
-    request: RunRequest,
-    tenant: str,
-    idempotency_key: str | None,
-    prepared: PreparedGraph | None = None,
-) -> NewRun:
-    """Return the run to accept for a validated body.
-
-    Generates a run ID if the body has none. ``request`` holds the values with defaults applied;
-    ``prepared`` is the graph, ready for execution, if the run has one.
-    """
-    return NewRun(
-        key=RunKey(tenant, body.run_id or new_run_id()),
-        request=request if body.start_at is None else replace(request, start_at=body.start_at),
-        request_hash=request_hash(body),
-        idempotency_key=idempotency_key,
-        named=body.run_id is not None,
-        metadata=body.metadata or {},
-        queueing=body.queueing,
-        webhook=_webhook(body.webhook),
-        prepared=prepared,
-    )
 
 
 def _webhook(given: WebhookBody | None) -> Webhook | None:

@@ -4,8 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -25,7 +24,14 @@ from starlette.datastructures import Headers
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
-from caseworker.platform.http.field_types import STORABLE, BodyModel, Instant, Reason, ZoneName
+from caseworker.platform.http.field_types import (
+    STORABLE,
+    BodyModel,
+    Instant,
+    Reason,
+    ZoneName,
+    by_kind,
+)
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
@@ -145,6 +151,8 @@ class RunFields(BodyModel):
     """ID of the run; defaults to a generated UUIDv7. Sending the same ID again creates no second
     run."""
     kind: str
+    contains_graph: ClassVar[bool] = False
+    """Whether the body contains or names a graph or agent, and may therefore be larger."""
     input: Any = None
     budget: BudgetBody | None = None
     """Limits for the run."""
@@ -214,6 +222,7 @@ class CaseBody(RunFields):
 class GraphRunBody(RunFields):
     """A graph to run."""
 
+    contains_graph = True
     kind: Literal["graph"]
     """Kind of the run."""
     graph: GraphOrName
@@ -246,6 +255,7 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSA
 class AgentRunBody(RunFields):
     """An agent to run."""
 
+    contains_graph = True
     kind: Literal["agent"]
     """Kind of the run."""
     agent: AgentOrName
@@ -325,9 +335,7 @@ class GoingOnBody(RunFields):
 
 OwnBody = CaseBody | GraphRunBody | AgentRunBody
 
-_BODIES: Mapping[Any, type[OwnBody]] = MappingProxyType(
-    {"graph": GraphRunBody, "agent": AgentRunBody}
-)
+_BODIES: Mapping[Any, type[OwnBody]] = by_kind(get_args(OwnBody))
 
 
 def body_of_kind(sent: Any) -> OwnBody:

@@ -11,14 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from caseworker.core.budget.budget import Budget
-from caseworker.core.graph.graph import DEFAULT_HANDLE
-from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
-from caseworker.runs.definitions import AGENT_STEP
 from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
 from caseworker.runs.http.admission import request_hash
 from caseworker.runs.http.body import GoingOnBody, OwnBody, body_of_kind
-from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunSource
+from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
 
 
@@ -43,17 +40,18 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     return source
 
 
-def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
+def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> OwnBody:
     """Return an equivalent body without ``from``, with omitted fields copied from the source run.
+
+    ``fields`` are those fields of the source run that only its kind has.
 
     Raises:
         ProblemError: a field is invalid or does not belong to runs of this kind.
     """
     sent = {name: value for name, value in body.sent.items() if value is not None}
     del sent["from"]
-    inherited = _fields_of(source)
-    if "input" in sent and source.kind is RunKind.GRAPH:
-        inherited["inputs"].pop(DEFAULT_HANDLE, None)
+    about = {"kind": source.kind.value, "seed": source.seed, "timezone": source.timezone}
+    inherited = {name: it for name, it in {**about, **fields}.items() if it is not None}
     if "messages" in sent:
         inherited.pop("input", None)
     try:
@@ -82,27 +80,3 @@ def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget
         chat=source.chat,
     )
     return replace(new, request=request, request_hash=request_hash(body))
-
-
-def _fields_of(request: RunRequest) -> dict[str, Any]:
-    """Return a stored request as body fields, without those specific to one run."""
-    fields: Mapping[str, Any]
-    match request.kind:
-        case RunKind.GRAPH:
-            fields = {"graph": request.graph, "inputs": dict(request.inputs)}
-        case RunKind.AGENT:
-            fields = {
-                "agent": (request.graph or {})["steps"][0]["data"][AGENT_STEP],
-                "input": request.inputs.get(DEFAULT_HANDLE),
-                "messages": request.inputs.get(MESSAGES),
-                "inputs": request.inputs.get(INPUTS),
-            }
-        case RunKind.CASE:
-            fields = {
-                "input": request.input,
-                "expected_tools": list(request.expected_tools),
-                "gold_answer": request.gold_answer,
-                "mode": request.mode,
-            }
-    about = {"kind": request.kind.value, "seed": request.seed, "timezone": request.timezone}
-    return {name: it for name, it in {**about, **fields}.items() if it is not None}

@@ -11,14 +11,12 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.http.admission import CaseAdmission, GraphAdmission, request_hash
+from caseworker.runs.http.admission import Admissions, request_hash
 from caseworker.runs.http.body import (
     POST_HEADERS,
-    AgentRunBody,
     CancelBody,
-    CaseBody,
     GoingOnBody,
-    GraphRunBody,
+    OwnBody,
     RunBody,
     idempotency_key,
     wait_seconds,
@@ -216,23 +214,15 @@ async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
     await request.service(RunService).erase(RunKey(request.caller.tenant, run_id))
 
 
-async def _accepted(
-    body: CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest
-) -> Accepted:
-    tenant, key = request.caller.tenant, idempotency_key(request.headers)
+async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepted:
+    key = idempotency_key(request.headers)
     if body.webhook is not None:
-        await request.service(WebhookCheck).require_secret(tenant)
+        await request.service(WebhookCheck).require_secret(request.caller.tenant)
     if isinstance(body, GoingOnBody):
         return await _accepted_from(body, request, key)
-    if isinstance(body, CaseBody):
-        request.require_small()
-        return await request.service(RunService).accept(
-            request.service(CaseAdmission).new_run(body, tenant, key)
-        )
     try:
-        return await request.service(RunService).accept(
-            await request.service(GraphAdmission).new_run(body, tenant, key)
-        )
+        new = await request.service(Admissions).new_run(body, request, key)
+        return await request.service(RunService).accept(new)
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)
         if earlier is None:
@@ -247,20 +237,16 @@ async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None
     earlier = await _accepted_before(body, request, key)
     if earlier is not None:
         return earlier
-    tenant = request.caller.tenant
-    source = (await source_of(body, tenant, request.service(RunService))).request
-    complete = completed(body, source)
-    if isinstance(complete, CaseBody):
-        new = request.service(CaseAdmission).new_run(complete, tenant, key)
-    else:
-        new = await request.service(GraphAdmission).new_run(complete, tenant, key)
-    return await request.service(RunService).accept(
-        going_on(new, body, source, request.service(ApiLimits).budget_ceiling)
-    )
+    admissions, runs = request.service(Admissions), request.service(RunService)
+    source = (await source_of(body, request.caller.tenant, runs)).request
+    fields = admissions[source.kind].fields_of(source, body.sent)
+    new = await admissions.new_run(completed(body, source, fields), request, key)
+    ceiling = request.service(ApiLimits).budget_ceiling
+    return await runs.accept(going_on(new, body, source, ceiling))
 
 
 async def _accepted_before(
-    body: GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest, key: str | None
+    body: OwnBody | GoingOnBody, request: ApiRequest, key: str | None
 ) -> Accepted | None:
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:

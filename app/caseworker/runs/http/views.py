@@ -1,6 +1,6 @@
 """API schemas for runs and cancel receipts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -10,12 +10,17 @@ from typing_extensions import TypeAliasType
 
 from caseworker.core.budget.budget import Budget, json_name, json_number
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.field_types import DocumentedAs, View
+from caseworker.platform.http.field_types import DocumentedAs, View, by_kind
 from caseworker.runs.http.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from caseworker.runs.payloads import Given, PayloadReading
 from caseworker.runs.ports import CancelStatus, Page
 from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus
 
+_OF_RUN = (
+    *("kind", "status", "finish_reason", "created_at", "started_at", "finished_at", "usage"),
+    *("stop", "metadata"),
+)
+"""Fields of runs that are shown unchanged."""
 _LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
 
 
@@ -168,11 +173,7 @@ RunView = TypeAliasType(
     ],
 )
 
-_VIEWS: dict[RunKind, type[CaseRun | GraphRun | AgentRun]] = {
-    RunKind.CASE: CaseRun,
-    RunKind.GRAPH: GraphRun,
-    RunKind.AGENT: AgentRun,
-}
+_VIEWS: Mapping[str, type[CaseRun | GraphRun | AgentRun]] = by_kind((CaseRun, GraphRun, AgentRun))
 
 
 async def view_of(run: Run, root: str, payloads: PayloadReading) -> CaseRun | GraphRun | AgentRun:
@@ -187,28 +188,19 @@ def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
     source = run.request.source
     definition = None if named is None else RunDefinition.model_validate(named)
     return {
+        **{name: getattr(run, name) for name in _OF_RUN},
         "run_id": run.key.run_id,
-        "kind": run.kind,
-        "status": run.status,
-        "graph": definition if named and named.kind is DefinitionKind.GRAPH else None,
-        "agent": definition if named and named.kind is DefinitionKind.AGENT else None,
+        **{kind: definition if named and named.kind is kind else None for kind in DefinitionKind},
         "thread_id": None if run.request.chat is None else run.request.chat.thread_id,
         "input": given.input,
-        "finish_reason": run.finish_reason,
-        "created_at": run.created_at,
         "start_at": run.request.start_at,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
         # A waiting run has released its attempt; it counts again when it resumes.
         "attempts": run.attempts + (run.status is RunStatus.WAITING),
         "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
-        "usage": run.usage,
-        "stop": run.stop,
         "cancel": None if cancel is None else CancelView.model_validate(cancel),
         "from": None if source is None else RunSourceView.model_validate(source),
         "priority": run.queueing.priority,
         "concurrency_key": run.queueing.concurrency_key,
-        "metadata": run.metadata,
         "links": Links.of(run.key.run_id, root),
     }
 

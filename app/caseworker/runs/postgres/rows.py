@@ -100,7 +100,7 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 
 
 def request_to_json(request: RunRequest) -> dict[str, Any]:
-    """Return a request in its stored form; requests of kind ``case`` have no graph."""
+    """Return a request in its stored form; not every request has a graph."""
     stored = {name: getattr(request, name) for name in _REQUEST}
     stored["budget"] = budget = {}
     for name in _LIMITS:
@@ -118,11 +118,11 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
         stored["models"] = list(request.models)
     if request.chat is not None:
         stored["chat"] = request.chat.to_json()
-    if request.kind is not RunKind.CASE:
+    if request.graph is not None:
         ref = request.definition_ref
         named = None if ref is None else {"name": ref.name, "version": ref.version}
         if ref is not None and ref.kind.value != request.kind.value:
-            stored["chat"]["agent"], named = named, None  # the previous release ignores it there
+            stored["chat"][ref.kind.value], named = named, None  # the previous release ignores it
         stored["graph_ref"] = named
         stored |= {"graph": request.graph, "inputs": dict(request.inputs)}
     return stored
@@ -133,10 +133,11 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
-    deadline, source, chat = stored["deadline"], stored.get("source"), stored.get("chat")
+    deadline, source, chat = stored["deadline"], stored.get("source"), stored.get("chat", {})
     start_at, ref, kind = stored.get("start_at"), stored.get("graph_ref"), stored["kind"]
-    if chat and "agent" in chat:
-        ref, kind = chat["agent"], DefinitionKind.AGENT
+    for other in DefinitionKind:
+        if other in chat:
+            ref, kind = chat[other], other
     read = {
         "kind": RunKind(stored["kind"]),
         "expected_tools": tuple(stored["expected_tools"]),

@@ -1,5 +1,6 @@
 """From a request body to a run: defaults, ceilings, limits and the request hash."""
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -27,7 +28,8 @@ def new_run(
 ) -> NewRun:
     tools = tool_dispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
     admission = CaseAdmission(limits or api_limits(), tools, MODELS)
-    return admission.new_run(CaseBody.model_validate({"input": "2+2?"} | (body or {})), "t", None)
+    read = CaseBody.model_validate({"input": "2+2?"} | (body or {}))
+    return asyncio.run(admission.new_run(read, "t", None))
 
 
 def refused_fields(

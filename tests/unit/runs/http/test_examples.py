@@ -1,5 +1,6 @@
 """The examples in the OpenAPI document are valid."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.definitions import graph_of
 from caseworker.runs.graphs import GraphChecks
 from caseworker.runs.http.admission import CaseAdmission
 from caseworker.runs.http.body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
@@ -18,6 +18,7 @@ from caseworker.runs.http.definition_body import (
     NewGraphBody,
 )
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
+from caseworker.runs.kinds import KINDS
 from caseworker.settings.schema import Settings
 from tests.support.limits import api_limits
 
@@ -43,13 +44,13 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
         if is_reference(agent):
             DefinitionByName.model_validate(agent)
         else:
-            assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()
+            assert catalog.examine(KINDS[DefinitionKind.AGENT].graph_of(agent))[1] == ()
         return
     if value.get("kind") != "graph":
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
         models = build_models(Settings()).table
         admission = CaseAdmission(api_limits(), tools, models)
-        admission.new_run(CaseBody.model_validate(value), "t", None)
+        asyncio.run(admission.new_run(CaseBody.model_validate(value), "t", None))
         return
     graph = GraphRunBody.model_validate(value).graph
     if is_reference(graph):
@@ -70,4 +71,4 @@ def test_every_agent_that_is_shown_is_valid(catalog: GraphChecks) -> None:
     """Each example agent is valid; definitions it refers to are not looked up."""
     for example in NEW_AGENTS.values():
         agent = NewAgentBody.model_validate(example["value"]).agent
-        assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()
+        assert catalog.examine(KINDS[DefinitionKind.AGENT].graph_of(agent))[1] == ()

@@ -1,0 +1,94 @@
+"""What the kinds of runs differ in: the graph, its inputs, and how the end of a run is reported.
+
+All other modules look up the rules of a kind in :data:`KINDS`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.graph.validation import Problem
+from caseworker.engine.context import Outputs
+from caseworker.runs.graphs import Definition
+from caseworker.runs.run import RunKind, RunRequest, RunStatus
+
+CASE_STEP: Final = "case"
+AGENT_STEP: Final = "agent"
+
+_FINISH_REASONS = {RunStatus.COMPLETED: "success", RunStatus.HALTED: "budget"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindRules:
+    """How runs of one kind are executed, and what they report when they end."""
+
+    kind: RunKind
+    step: str | None = None
+    """ID of the only step of the graph, whose result is that of the run. If None, the result
+    consists of the outputs of all steps."""
+    graph: Callable[[RunRequest], Mapping[str, Any]] = lambda request: request.graph or {}
+    """Function that returns the graph that a run executes."""
+    inputs: Callable[[RunRequest], Outputs] = lambda request: request.inputs
+    """Function that returns the inputs for the first steps of the graph, by handle."""
+    finish_reasons: Mapping[RunStatus, str] = field(default_factory=dict)
+    """Finish reason of a run by its final status; a run with another status has none."""
+    result_has_reason: bool = False
+    """Whether the result contains the finish reason. If so, that of a failed run is taken from
+    it."""
+
+    def graph_of(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the graph to execute for a definition; an agent becomes a graph with one step."""
+        return content if self.step is None else _one_step(self.step, {self.step: content})
+
+    def content_of(self, found: Definition) -> Mapping[str, Any]:
+        """Return the content of a registered definition; that of an agent names its version."""
+        if self.step is None:
+            return found.content
+        return {**found.content, "name": found.head.name, "version": found.head.version}
+
+    def at_home(self, problems: Sequence[Problem]) -> Sequence[Problem]:
+        """Return the problems with their places relative to the definition instead of the graph.
+
+        An agent is executed as a step of a graph, so the places of its problems have a prefix
+        there.
+        """
+        if self.step is None:
+            return problems
+        prefix = f"steps.0.data.{self.step}."
+        return [replace(one, place=one.place.removeprefix(prefix)) for one in problems]
+
+
+def _one_step(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"steps": [{"id": name, "type": name, "data": data}], "edges": []}
+
+
+def _case_graph(request: RunRequest) -> Mapping[str, Any]:
+    """Return the graph of a case; the question is an input, not part of the graph."""
+    data = {
+        "expected_tools": list(request.expected_tools),
+        "gold_answer": request.gold_answer,
+        "mode": request.mode,
+    }
+    return _one_step(CASE_STEP, data)
+
+
+KINDS: Final[Mapping[str, KindRules]] = MappingProxyType(
+    {
+        rules.kind: rules
+        for rules in (
+            KindRules(
+                kind=RunKind.CASE,
+                step=CASE_STEP,
+                graph=_case_graph,
+                inputs=lambda request: {DEFAULT_HANDLE: request.input},
+                finish_reasons=_FINISH_REASONS,
+                result_has_reason=True,
+            ),
+            KindRules(kind=RunKind.GRAPH, finish_reasons=_FINISH_REASONS),
+            KindRules(kind=RunKind.AGENT, step=AGENT_STEP),
+        )
+    }
+)
+"""Rules for each kind of run or definition, by its name."""
