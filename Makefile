@@ -150,7 +150,7 @@ SBOM := dist/sbom.json
 
 sbom: $(SYNC_STAMP)
 	@mkdir -p $(dir $(SBOM))
-	$(BIN)/uv export --quiet --locked --no-dev --format cyclonedx1.5 --output-file $(SBOM)
+	$(BIN)/uv export --quiet --locked --all-extras --no-dev --format cyclonedx1.5 --output-file $(SBOM)
 
 audit: $(SYNC_STAMP)
 	@$(BIN)/uv audit --locked $(ARGS) || { \
@@ -177,5 +177,5 @@ $(UV_STAMP): $(BIN)/python
 	@touch $@
 
 $(SYNC_STAMP): pyproject.toml clients/python/pyproject.toml uv.lock $(UV_STAMP)
-	$(BIN)/uv sync --locked --inexact --quiet
+	$(BIN)/uv sync --locked --all-extras --inexact --quiet
 	@touch $@

@@ -1,4 +1,4 @@
-"""An agent with the tools of an MCP server, shown while it works."""
+"""Run an agent with the tools of an MCP server, and print its events as they happen."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A case: a question that is answered with tools, and verified."""
+"""Run a case: a question that is answered with tools and verified."""
 
 from local_service import connected
 

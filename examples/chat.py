@@ -1,4 +1,4 @@
-"""A chat: a question, one that follows it, and an edit that begins another branch."""
+"""Chat in a thread: ask two questions, then edit the second one, which creates a branch."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ with (
 ):
 
     def post(path: str, body: dict[str, Any]) -> Any:
-        """Return what the service answers."""
+        """POST a body and return the JSON response."""
         return http.post(path, json=body).raise_for_status().json()
 
     def show_answer(turn: Any) -> None:
-        """Print what was said, and the answer once all of it has come."""
+        """Print the user message, and the answer once it is complete."""
         text = StreamedText()
         for event in client.stream_events(turn["run"]["run_id"]):
             text.add(event)

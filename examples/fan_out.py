@@ -1,4 +1,4 @@
-"""A graph: three steps side by side, and one that waits for all of them."""
+"""Run a graph with three parallel steps and a step that waits for all of them."""
 
 from local_service import connected
 

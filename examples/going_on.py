@@ -1,4 +1,4 @@
-"""A run that a limit halts, and a second one that goes on from it with a raised limit."""
+"""Halt a run by a limit, then resume it as a second run with a higher limit."""
 
 from itertools import pairwise
 
@@ -31,7 +31,7 @@ with connected() as client:
     )
     outputs = second.result.outputs
     print(second.status, {name: each["default"]["value"] for name, each in outputs.items()})
-    print("tool calls made anew:", second.usage.tool_calls)
+    print("new tool calls:", second.usage.tool_calls)
     for node_id, node in client.get_trace(second.run_id).snapshot["nodes"].items():
         if node["kind"] == "tool":
-            print(node_id, "taken over" if "taken_over" in node["metadata"] else "made here")
+            print(node_id, "imported" if "taken_over" in node["metadata"] else "new")

@@ -1,4 +1,4 @@
-"""A small MCP server: what a workshop has on its shelves, and what that costs."""
+"""A small MCP server for the stock and the prices of a workshop."""
 
 from mcp.server.mcpserver import MCPServer
 

@@ -1,8 +1,8 @@
-"""What the examples have in common: a client of a service.
+"""Connects the examples to a service.
 
-With CASEWORKER_URL set that is the service there. Without, each example starts one of its own, with
-a database in a folder that is removed afterwards, and without any model endpoint: cases are read by
-the built-in planner, and agents hear what a real model replied when the example was recorded.
+If CASEWORKER_URL is set, they use that service. Otherwise each example starts its own service, with
+a database in a temporary folder and without a model endpoint. The built-in planner plans cases, and
+agents replay the recorded replies of a real model.
 """
 
 import os
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 def connected(
     recording: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[CaseworkerClient]:
-    """Return a client; ``recording`` is what the models replay, ``settings`` are the service's."""
+    """Yield a client; models replay ``recording``, and ``settings`` configure the service."""
     if url := os.environ.get("CASEWORKER_URL"):
         with CaseworkerClient(url) as client:
             yield client

@@ -1,4 +1,4 @@
-"""Two agents in a pipeline, the first of which has a third one as a tool."""
+"""Run two agents in a pipeline; the first one has a third agent as a tool."""
 
 import json
 import sys

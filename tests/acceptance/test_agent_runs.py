@@ -151,5 +151,5 @@ async def test_agents_from_files_are_there_when_the_service_answers(
 
     assert (run["status"], run["agent"]) == ("completed", {"name": "filed", "version": 1})
     [line] = [one for one in str(refused.value).splitlines() if "agents.folder" in one]
-    assert line.startswith("agents.folder: wrong.yaml: tools.0: There is no tool 'sawdust'")
+    assert line.startswith("agents.folder: wrong.yaml: tools.0: No permitted tool is named 'saw")
     require_sound_events(database_url)

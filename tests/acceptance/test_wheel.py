@@ -10,6 +10,7 @@ from configparser import ConfigParser
 from pathlib import Path
 from urllib.request import urlopen
 
+import httpx
 import pytest
 
 from tests.support.database import TestServer
@@ -36,6 +37,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = ("--target", folder / "installed", "--python", sys.executable)
     uv("pip", "install", "--quiet", "--offline", "--no-deps", *target, wheel)
     return folder / "installed"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the programs of an environment with only the wheels, without any extra."""
+    folder = tmp_path_factory.mktemp("bare")
+    for package in ("caseworker", "caseworker-client"):
+        uv("build", "--quiet", "--wheel", "--out-dir", folder / "dist", "--package", package, ROOT)
+    uv("venv", "--quiet", "--python", sys.executable, folder / "venv")
+    programs = folder / "venv" / "bin"
+    wheels = (folder / "dist").glob("*.whl")
+    uv("pip", "install", "--quiet", "--python", programs / "python", *wheels)
+    return programs
 
 
 @pytest.fixture
@@ -102,3 +116,48 @@ def test_it_migrates_serves_and_runs_a_case(
     assert all(path.startswith(f"{installed}/") for path in found.stdout.decode().split())
     assert "answer    397.8" in shown
     assert sent == (ROOT / "app/caseworker/ui/static/app.js").read_bytes()
+
+
+def test_without_extras_it_serves_all_but_cases(
+    bare: Path, empty_database_url: str, tmp_path: Path
+) -> None:
+    """Without extras, cases are refused with the name of the extra, and agents run."""
+    clean = {"PATH": os.environ["PATH"], "AUTH_ANONYMOUS": "loopback", "SERVER_PORT": "0"}
+    python, script = str(bare / "python"), str(bare / "caseworker")
+    no_database = subprocess.run(
+        [python, script, "serve"], env=clean, cwd=tmp_path, capture_output=True, text=True
+    )
+    serving = {**clean, "DATABASE_URL": empty_database_url}
+    collected = {**serving, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    no_otel = subprocess.run(
+        [python, script, "serve", "--migrate"],
+        env=collected,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    command = (python, "-u", script, "serve", "--migrate")
+    with ChildProcess(command, env=serving, cwd=tmp_path) as child:
+        until = time.monotonic() + 600
+        while "Caseworker listens on " not in child.stdout:
+            assert child.exit_code is None, child.stderr
+            assert time.monotonic() < until, child.stdout + child.stderr
+            time.sleep(0.1)
+        url = child.stdout.split("Caseworker listens on ")[1].split()[0]
+        refused = httpx.post(f"{url}/runs", json={"input": "What is 6 * 7?"}, timeout=600)
+        agent = {"name": "a", "prompt": {"system": "Answer."}}
+        ran = httpx.post(
+            f"{url}/runs",
+            json={"kind": "agent", "agent": agent, "input": "Hello"},
+            headers={"Prefer": "wait=60"},
+            timeout=600,
+        )
+
+    assert no_database.returncode == no_otel.returncode == 2
+    assert "pip install 'caseworker[embedded]'" in no_database.stderr + no_database.stdout
+    assert "pip install 'caseworker[otel]'" in no_otel.stderr + no_otel.stdout
+    assert refused.status_code == 422
+    assert refused.json()["errors"] == [
+        {"field": "kind", "message": "Runs of kind case need caseworker[cases]."}
+    ]
+    assert (ran.status_code, ran.json()["status"]) == (200, "succeeded"), ran.text

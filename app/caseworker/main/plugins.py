@@ -2,18 +2,19 @@
 
 The service registers its own objects through the same groups, in pyproject.toml. Only what is
 configured is imported. An entry point names the object itself, or a class or function that creates
-it. A factory with a required parameter receives a :class:`ModelEndpoint` (providers),
+it. One that names an extra (``module:object [extra]``) exists only if the extra is installed. A factory with a required parameter receives a :class:`ModelEndpoint` (providers),
 :class:`ToolResources` (tools), :class:`NodeParts` (node types) or a function that opens a client
 (commands).
 """
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from typing import Any, TypeVar
 
 from caseworker.main.configuration import StartupError
@@ -229,7 +230,29 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
 
 
 def _registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
-    return _all_points().select(group=group) if points is None else points
+    """Return the entry points of a group, without those whose extra is not installed."""
+    found = _all_points().select(group=group) if points is None else points
+    return [each for each in found if _is_installed(each)]
+
+
+def _is_installed(point: EntryPoint) -> bool:
+    """Return whether the extras that an entry point names (``module:object [extra]``) are present.
+
+    An extra is present if all packages that it requires are.
+    """
+    if not point.extras or point.dist is None:
+        return True
+    extras = "|".join(map(re.escape, point.extras))
+    required = (
+        re.match(rf"([\w.-]+).*;.*\bextra == ['\"](?:{extras})['\"]", each)
+        for each in point.dist.requires or ()
+    )
+    try:
+        for each in filter(None, required):
+            distribution(each[1])
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 _all_points = cache(entry_points)

@@ -1,7 +1,8 @@
 """Metrics and spans of a process, and their export."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -12,6 +13,7 @@ from caseworker.api.services import MetricsAccess
 from caseworker.core.trace.spans import SpanOf, resource_of, spans_of_nodes
 from caseworker.features.telemetry.metrics import RunMetrics
 from caseworker.features.telemetry.process_metrics import MetricsPage
+from caseworker.main.configuration import StartupError
 from caseworker.main.loop_watch import LoopWatch
 from caseworker.runs.heartbeat import Loops
 from caseworker.runs.observing import RunObserver, RunObservers
@@ -97,11 +99,15 @@ class Telemetry:
 
 
 def _export_to(endpoint: str | None) -> Any:
-    """Return the span exporter, or None without a collector; its libraries load only if needed."""
+    """Return the span exporter, or None without a collector; its libraries load only if needed.
+
+    Raises:
+        StartupError: the extra ``otel`` is not installed.
+    """
     if not _has_collector(endpoint, "TRACES"):
         return None
-    from caseworker.features.telemetry.exporting import SpanExport
-
+    with _otel_required():
+        from caseworker.features.telemetry.exporting import SpanExport
     return SpanExport(resource_of(version("caseworker")), endpoint)
 
 
@@ -110,12 +116,23 @@ def _metrics_to(settings: TelemetrySettings, page: MetricsPage, registry: Collec
     every_seconds, endpoint = settings.otlp_metrics_seconds, settings.otlp_endpoint
     if every_seconds is None or not _has_collector(endpoint, "METRICS"):
         return None
-    from caseworker.features.telemetry.metric_export import MetricExport
-
+    with _otel_required():
+        from caseworker.features.telemetry.metric_export import MetricExport
     about = resource_of(version("caseworker"))
     return MetricExport(
         page.refresh, registry.collect, about, endpoint, every_seconds=every_seconds
     )
+
+
+@contextmanager
+def _otel_required() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise StartupError(
+            "A collector is configured (telemetry.otlp_endpoint or OTEL_EXPORTER_OTLP_ENDPOINT), "
+            "but OpenTelemetry is not installed: pip install 'caseworker[otel]'."
+        ) from error
 
 
 def _has_collector(endpoint: str | None, of: str) -> bool:

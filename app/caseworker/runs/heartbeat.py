@@ -171,7 +171,7 @@ class Heartbeat:
             del self.executor.broken[key]
 
     async def leave(self) -> None:
-        """Record that this process ends. On failure, the missing heartbeats reveal it."""
+        """Record that this process ends. If that fails, its missing heartbeats show it."""
         try:
             await self.workers.leave(self.executor.worker_id)
         except StoreUnavailableError:

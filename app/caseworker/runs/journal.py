@@ -144,7 +144,7 @@ class RunJournal:
         return self._recorded.get(call_key)
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return the charges of earlier executions inside a step."""
+        """Return what earlier executions charged for the calls and steps inside a step."""
         if self._spent is None:
             self._spent = spent_by_path(self._earlier)
         return self._spent.get(path.text, NOTHING)

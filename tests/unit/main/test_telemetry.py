@@ -1,6 +1,7 @@
 """Background telemetry tasks of a process, and their shutdown."""
 
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from caseworker.features.telemetry import metric_export
 from caseworker.features.telemetry.metric_export import MetricExport
 from caseworker.features.telemetry.process_metrics import MetricsPage
+from caseworker.main.configuration import StartupError
 from caseworker.main.telemetry import Telemetry
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.heartbeat import Loops
@@ -65,6 +67,15 @@ async def test_metrics_are_sent_only_where_a_collector_of_them_is_configured(
     telemetry.keep(cast("Loops", loops))
 
     assert ("metrics" in loops.names) == sends
+
+
+def test_a_collector_needs_the_extra_otel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without OpenTelemetry, a configured collector stops the start with the command to run."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "caseworker.features.telemetry.exporting", raising=False)
+
+    with pytest.raises(StartupError, match=r"pip install 'caseworker\[otel\]'"):
+        Telemetry(TelemetrySettings(otlp_endpoint=NOWHERE))
 
 
 @pytest.mark.parametrize("connects", [False, True])

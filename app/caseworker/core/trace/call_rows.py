@@ -208,7 +208,7 @@ def _asked(request: Any) -> str:
     if messages := request.get("messages"):
         last = messages[-1]
         named = last.get("result_of") or last.get("reply_of")  # a reference to another call's reply
-        return _excerpt(str(last.get("content") or f"what {named} brought"))
+        return _excerpt(str(last.get("content") or f"the result of {named}"))
     return _excerpt(_said(request.get("args", request)))
 
 

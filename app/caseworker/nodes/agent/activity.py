@@ -119,7 +119,7 @@ class TurnActivity:
         self._once(TOOL_CALL_END, about, index)
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Emit an event of any other kind that occurs at most once in a turn."""
+        """Emit an event of type ``kind``; a second event of this type in the turn is dropped."""
         self._once(kind, data)
 
     def failed(self, error_class: str, message: str) -> None:

@@ -77,9 +77,9 @@ SELECT accepted.*, jobs, waiting FROM accepted, deferred, before
 """  # noqa: S608
 """Insert queued runs, each with its job, under the conditions of :data:`ACCEPT_NEW`.
 
-The last parameter is the maximum queue length. The first parameter limits the count of runs that
-already wait, which is returned as ``waiting``; 0 skips the count. procrastinate's own SQL function
-adds the jobs, with the same values as :class:`QueueDispatch`.
+The last parameter is the maximum queue length. The result column ``waiting`` is the number of runs
+that already wait, counted up to the first parameter; 0 skips the count. procrastinate's own SQL
+function adds the jobs, with the same values as :class:`QueueDispatch`.
 """
 
 ASK_FOR_ROOM = f"""

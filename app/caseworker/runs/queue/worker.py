@@ -175,7 +175,7 @@ class QueueWorker:
     claiming: asyncio.Semaphore
     """Semaphore that limits concurrent claims; see :func:`claims_at_once`."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set after the first search for a job, which means that the worker is ready."""
+    """Event that is set after the first search for a job, when the worker is ready."""
 
     async def run(self) -> None:
         """Take jobs until the database connection is lost.

