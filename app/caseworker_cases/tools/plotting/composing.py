@@ -1,6 +1,6 @@
 """Converts prices to a chart description: its labels, values and candles.
 
-The drawing process receives the description and only draws.
+The description contains all prices, labels and candles, so the drawing process only draws.
 """
 
 import unicodedata
