@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
-from caseworker.platform.http.field_types import STORABLE, BodyModel, Instant, Reason, ZoneName
+from caseworker.platform.http.bodies import STORABLE, BodyModel, Instant, Reason, ZoneName
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
