@@ -74,9 +74,8 @@ class Api(Process):
         """
         limits = limits or api_limits()
         given: dict[type, object] = {type(each): each for each in (limits, *services)}
-        if graph_checks is not None:
-            store = self.services[Definitions].store
-            given[Definitions] = Definitions(store, graph_checks, limits.of_graphs)
+        checks = graph_checks or self.catalog
+        given[Definitions] = Definitions(self.definitions, checks, limits.of_graphs)
         if Authentication not in given:
             given[Authentication] = Authentication(self.keys, bootstrap_key=bootstrap_key)
         options = {"version": "0.0.0", "lifespan": None, **options}

@@ -7,7 +7,7 @@ from typing import Any
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.json_text import is_storable
+from caseworker.platform.http.bodies import is_storable
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.graphs import Definition

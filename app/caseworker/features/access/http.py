@@ -24,7 +24,7 @@ from caseworker.platform.caller import (
     CredentialRequiredError,
     Scope,
 )
-from caseworker.platform.http.field_types import BodyModel, Instant, QueryModel, View
+from caseworker.platform.http.bodies import BodyModel, Instant, QueryModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, Errors, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from caseworker.engine.approvals import Verdict
 from caseworker.platform.caller import Scope
-from caseworker.platform.http.field_types import BodyModel, PageQuery, Reason, View
+from caseworker.platform.http.bodies import BodyModel, PageQuery, Reason, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import (
     INVALID_REQUEST,

@@ -17,7 +17,7 @@ from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from caseworker.features.artifacts.keeping import ArtifactReading, StoredArtifact
-from caseworker.platform.http.field_types import View, named_like
+from caseworker.platform.http.bodies import View, named_like
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router

@@ -8,7 +8,7 @@ from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.table import ChatModel
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.platform.http.field_types import View
+from caseworker.platform.http.bodies import View
 from caseworker.platform.http.openapi import EVERY_CALLER, answers
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.tools.dispatch import ToolDispatch

@@ -11,7 +11,7 @@ from caseworker.core.graph.validation import Problem, Severity
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.field_types import DocumentedAs, PageQuery, View
+from caseworker.platform.http.bodies import DocumentedAs, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
@@ -25,10 +25,9 @@ from caseworker.runs.http.definition_body import (
     NewAgentBody,
     NewGraphBody,
 )
-from caseworker.runs.http.graph_problems import words_of
 from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
-from caseworker.runs.http.problems import QUOTA_EXCEEDED
+from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of
 from caseworker.runs.run import DefinitionRef
 
 NOT_FOUND = {

@@ -13,7 +13,7 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName
 from caseworker.platform.caller import TENANT_FORM, Scope
-from caseworker.platform.http.field_types import BodyModel, View
+from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires

@@ -27,7 +27,7 @@ from caseworker.features.schedules.timing import (
     Timing,
 )
 from caseworker.platform.caller import Caller, Scope
-from caseworker.platform.http.field_types import BodyModel, DocumentedAs, PageQuery, View, ZoneName
+from caseworker.platform.http.bodies import BodyModel, DocumentedAs, PageQuery, View, ZoneName
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import (
     INVALID_REQUEST,

@@ -23,12 +23,7 @@ from caseworker.features.threads.thread import (
 from caseworker.nodes.agent.definition import MAX_MESSAGES, MAX_TOOLS
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.platform.http.field_types import (
-    STORABLE,
-    BodyModel,
-    Instant,
-    ZoneName,
-)
+from caseworker.platform.http.bodies import STORABLE, BodyModel, Instant, ZoneName
 from caseworker.platform.http.problems import (
     INVALID_REQUEST,
     ProblemError,
@@ -54,8 +49,8 @@ from caseworker.runs.http.body import (
 )
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, ThreadId
-from caseworker.runs.http.graph_problems import graph_violations
 from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.quotas import QuotaStore
 from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunSource

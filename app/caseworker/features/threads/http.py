@@ -31,13 +31,7 @@ from caseworker.features.threads.thread import (
     ThreadPage,
 )
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.field_types import (
-    BodyModel,
-    PageQuery,
-    QueryModel,
-    Reason,
-    View,
-)
+from caseworker.platform.http.bodies import BodyModel, PageQuery, QueryModel, Reason, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, Violation
 from caseworker.platform.http.request import ApiRequest, api_router

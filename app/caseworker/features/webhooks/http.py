@@ -19,7 +19,7 @@ from caseworker.features.webhooks.delivery import (
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.signing import new_secret
 from caseworker.platform.caller import Scope
-from caseworker.platform.http.field_types import BodyModel, PageQuery, View
+from caseworker.platform.http.bodies import BodyModel, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router, requires

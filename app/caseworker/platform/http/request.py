@@ -26,7 +26,7 @@ from caseworker.platform.caller import (
     ScopeMissingError,
 )
 from caseworker.platform.fair_slots import FairSlots
-from caseworker.platform.http.json_text import MalformedJsonError, UnstorableTextError, read_json
+from caseworker.platform.http.bodies import MalformedJsonError, UnstorableTextError, read_json
 from caseworker.platform.http.openapi import SCOPE, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,

@@ -24,7 +24,7 @@ from starlette.datastructures import Headers
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
-from caseworker.platform.http.field_types import (
+from caseworker.platform.http.bodies import (
     STORABLE,
     BodyModel,
     Instant,

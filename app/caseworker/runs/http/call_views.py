@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from caseworker.core.trace.analysis import ShownStatus, status_of
-from caseworker.platform.http.field_types import View
+from caseworker.platform.http.bodies import View
 from caseworker.runs.payloads import CallPayload
 from caseworker.runs.run import RunStatus
 

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints
 
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
-from caseworker.platform.http.field_types import STORABLE, BodyModel, DocumentedAs, named_like
+from caseworker.platform.http.bodies import STORABLE, BodyModel, DocumentedAs, named_like
 
 MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from caseworker.platform.caller import AccessRefusedError
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.http.field_types import QueryModel, View
+from caseworker.platform.http.bodies import QueryModel, View
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import Shares
 from caseworker.runs.errors import RunNotFoundError

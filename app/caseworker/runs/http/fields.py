@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import AfterValidator, Field, StringConstraints
 
 from caseworker.core.budget.budget import MAX_LIMIT
-from caseworker.platform.http.field_types import named_like
+from caseworker.platform.http.bodies import named_like
 from caseworker.platform.validation import refusal
 
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from caseworker.core.graph.graph import Channel, Step
 from caseworker.core.graph.topology import Topology
-from caseworker.platform.http.field_types import View
+from caseworker.platform.http.bodies import View
 from caseworker.runs.step_inputs import shape_of
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 from starlette.datastructures import QueryParams
 
-from caseworker.platform.http.field_types import (
+from caseworker.platform.http.bodies import (
     STORABLE,
     BodyModel,
     Instant,
@@ -15,8 +15,8 @@ from caseworker.platform.http.field_types import (
     QueryModel,
     Reason,
     StorableText,
+    is_storable,
 )
-from caseworker.platform.http.json_text import is_storable
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.ports import RunFilter

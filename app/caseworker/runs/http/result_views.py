@@ -12,7 +12,7 @@ from pydantic import Field
 from caseworker.core.budget.stops import StopKind
 from caseworker.core.graph.facts import StepStatus
 from caseworker.models.ports import Incomplete
-from caseworker.platform.http.field_types import View
+from caseworker.platform.http.bodies import View
 
 
 class Usage(View):

@@ -6,7 +6,7 @@ The models only document the dicts that ``caseworker.core.trace`` creates.
 from typing import Any
 
 from caseworker.core.trace.node import NodeKind, NodeStatus
-from caseworker.platform.http.field_types import View
+from caseworker.platform.http.bodies import View
 
 
 class CallNode(View):

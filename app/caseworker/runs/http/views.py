@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 
 from caseworker.core.budget.budget import Budget, json_name, json_number
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.field_types import DocumentedAs, View, by_kind
+from caseworker.platform.http.bodies import DocumentedAs, View, by_kind
 from caseworker.runs.http.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from caseworker.runs.payloads import Given, PayloadReading
 from caseworker.runs.ports import CancelStatus, Page

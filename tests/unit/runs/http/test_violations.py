@@ -12,7 +12,7 @@ from caseworker.platform import validation
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation, violations_of
 from caseworker.platform.validation import field_of
 from caseworker.runs.http.body import CaseBody
-from caseworker.runs.http.graph_problems import graph_violations, words_of
+from caseworker.runs.http.problems import graph_violations, words_of
 
 CANARY = "canary-5e1f"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.platform.http import json_text
-from caseworker.platform.http.json_text import (
+from caseworker.platform.http import bodies as json_text
+from caseworker.platform.http.bodies import (
     MalformedJsonError,
     UnstorableTextError,
     is_nested_deeper,

@@ -1,0 +1,301 @@
+"""Parse untrusted JSON with limits, and describe the fields of requests and responses.
+
+Python's parser accepts more than JSON allows (NaN, duplicate keys, integers of any length), and
+Postgres stores less (no NUL, no unpaired surrogates). Both differences are rejected here.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any, NoReturn, TypeVar, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation
+from caseworker.platform.validation import field_of, refusal
+
+_BOM = b"\xef\xbb\xbf"
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
+"""Matches a string as a whole, even if unterminated, so that brackets in it do not count.
+
+The pattern is unambiguous, so matching takes linear time for any text.
+"""
+
+_LONG_NUMBER = re.compile(r"\d{19}|[eE]\+?\d{3}")
+"""Matches every number that may be too large; texts without a match skip the check per number."""
+_INT64_DIGITS = 19
+_INT64 = 2**63
+
+
+class MalformedJsonError(ValueError):
+    """The text is not acceptable JSON; the message explains how to correct it."""
+
+
+class UnstorableTextError(ValueError):
+    """The text is valid JSON, but contains strings that the database cannot store."""
+
+    def __init__(self, violations: list[Violation]) -> None:
+        super().__init__("Strings must not contain NUL characters or unpaired surrogates.")
+        self.violations = violations
+
+
+def read_json(body: bytes, *, max_depth: int) -> Any:
+    """Parse a request body and return its value.
+
+    Raises:
+        MalformedJsonError: it is not JSON, is nested deeper than ``max_depth``, or holds duplicate
+            keys or numbers beyond 64 bits.
+        UnstorableTextError: it holds NUL characters or unpaired surrogates.
+    """
+    if body.startswith(_BOM):
+        raise MalformedJsonError("The body must not start with a byte order mark.")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise MalformedJsonError("The body is not valid UTF-8.") from None
+    if is_nested_deeper(text, max_depth):
+        raise MalformedJsonError(f"The body exceeds {max_depth} levels of nesting.")
+    try:
+        value = (_CAREFUL if _LONG_NUMBER.search(text) else _DECODER).decode(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise MalformedJsonError(f"The body is not valid JSON: {place}.") from None
+    if "\\u" in text:  # NUL and unpaired surrogates can only come from escapes
+        _require_storable(value)
+    return value
+
+
+def is_nested_deeper(text: str, limit: int) -> bool:
+    """Return whether arrays and objects in a JSON text are nested deeper than ``limit``."""
+    if text.count("[") + text.count("{") <= limit:
+        return False
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        match match.group()[0]:
+            case "[" | "{":
+                depth += 1
+                if depth > limit:
+                    return True
+            case "]" | "}":
+                depth -= 1
+                if depth < 0:
+                    return False  # invalid JSON; the parser gives a better message
+    return False
+
+
+def is_storable(text: str) -> bool:
+    """Return whether the database can store a text."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _require_storable(value: Any) -> None:
+    message = "Strings must not contain NUL characters or unpaired surrogates."
+    places = islice(_unstorable(value, ()), MAX_VIOLATIONS)
+    violations = [Violation(field_of(path), message) for path in places]
+    if violations:
+        raise UnstorableTextError(violations)
+
+
+def _unstorable(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Yield the paths of strings and keys that cannot be stored."""
+    match value:
+        case str():
+            if not is_storable(value):
+                yield path
+        case list():
+            for index, item in enumerate(value):
+                yield from _unstorable(item, (*path, index))
+        case dict():
+            for key, item in value.items():
+                if not is_storable(key):
+                    yield (*path, key)
+                yield from _unstorable(item, (*path, key))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise MalformedJsonError("The body contains an object with a duplicate key.")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _INT64_DIGITS + 1 or not -_INT64 <= int(digits) < _INT64:
+        raise MalformedJsonError(
+            "The body contains an integer of more than 64 bits. Send it as a string."
+        )
+    return int(digits)
+
+
+def _fraction(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise MalformedJsonError(
+            "The body contains a number that is too large. Send it as a string."
+        )
+    return number
+
+
+def _constant(_: str) -> NoReturn:
+    raise MalformedJsonError("NaN and Infinity are not valid JSON. Omit the field or send null.")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+_CAREFUL = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_integer,
+    parse_float=_fraction,
+    parse_constant=_constant,
+)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class BodyModel(BaseModel):
+    """Base model for request bodies. Types are strict, and unknown fields are rejected."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True
+    )
+
+
+class QueryModel(BaseModel):
+    """Base model for query parameters. Unknown parameters are rejected."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class View(BaseModel):
+    """Base model for responses, built from the attributes of a domain object."""
+
+    model_config = ConfigDict(
+        from_attributes=True, frozen=True, use_attribute_docstrings=True, serialize_by_alias=True
+    )
+
+
+class DocumentedAs:
+    """Annotation that documents a JSON object by one or several models, without validating it.
+
+    Values stored by the service are returned unchanged: validation would slow down every response
+    and reject values stored by earlier versions. Graphs in requests are validated later, so that
+    all problems are reported at once.
+    """
+
+    def __init__(self, *models: type[BaseModel]) -> None:
+        self._models = models
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema for the OpenAPI document."""
+        choices: list[CoreSchema | tuple[CoreSchema, str]] = [
+            model.__pydantic_core_schema__ for model in self._models
+        ]
+        return handler(core_schema.union_schema(choices))  # also for one model: gives a reference
+
+
+MAX_REASON_CHARS = 500
+
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
+
+
+def named_like(pattern: str, most: int, message: str) -> AfterValidator:
+    """Return a validator for names of 1 to ``most`` characters that match an anchored pattern.
+
+    Other names are rejected with ``message``.
+    """
+    form = re.compile(pattern[1:-1], re.ASCII)
+
+    def check(value: str) -> str:
+        if len(value) > most or not form.fullmatch(value):
+            raise refusal(message)
+        return value
+
+    return AfterValidator(check)
+
+
+def _instant(value: Any) -> datetime:
+    if isinstance(value, str) and _RFC3339.fullmatch(value):
+        try:
+            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+    raise refusal(
+        "This must be an RFC 3339 timestamp with an offset, such as 2025-09-08T12:00:00Z. In a "
+        "query string, encode + as %2B."
+    )
+
+
+def _zone(value: str) -> str:
+    if _ZONE.fullmatch(value):
+        try:
+            return ZoneInfo(value).key
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            pass
+    raise refusal("This must be an IANA time zone, such as Europe/Paris or UTC.")
+
+
+def _text(value: str) -> str:
+    if not is_storable(value):
+        raise refusal("This must not contain NUL characters or unpaired surrogates.")
+    return value
+
+
+STORABLE = AfterValidator(_text)
+"""Validator that rejects text the database cannot store. In an annotation, it must follow the
+length constraints of the string; otherwise their messages would name items instead of
+characters."""
+
+StorableText = Annotated[str, STORABLE]
+"""Text that the database can store: no NUL characters and no unpaired surrogates."""
+
+Instant = Annotated[
+    datetime,
+    BeforeValidator(_instant),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2025-09-08T12:00:00Z"]}),
+]
+"""A timestamp in RFC 3339 format, converted to UTC."""
+
+ZoneName = Annotated[
+    str,
+    AfterValidator(_zone),
+    Field(json_schema_extra={"maxLength": 64}, examples=["Europe/Paris"]),
+]
+
+Reason = Annotated[str, StringConstraints(max_length=MAX_REASON_CHARS), STORABLE]
+"""Reason for cancelling a run, shown in receipts and traces."""
+
+Cursor = Annotated[str, StringConstraints(max_length=512), STORABLE]
+
+
+class PageQuery(QueryModel):
+    """Query parameters that select a page of a list."""
+
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    """Maximum number of items on the page."""
+    cursor: Cursor | None = None
+    """Value of ``next_cursor`` from the previous page; omitted for the first page."""
+
+
+def by_kind(models: Iterable[type[Model]]) -> Mapping[str, type[Model]]:
+    """Return models by the only value of their field ``kind``."""
+    return {get_args(model.model_fields["kind"].annotation)[0]: model for model in models}
