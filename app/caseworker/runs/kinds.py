@@ -1,4 +1,4 @@
-"""What the kinds of runs differ in: the graph, its inputs, and how the end of a run is reported.
+"""The differences between the kinds of runs: the graph, its inputs, and the report of the end.
 
 All other modules look up the rules of a kind in :data:`KINDS`.
 """
@@ -22,7 +22,7 @@ _FINISH_REASONS = {RunStatus.COMPLETED: "success", RunStatus.HALTED: "budget"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRules:
-    """How runs of one kind are executed, and what they report when they end."""
+    """Rules by which runs of one kind are executed and reported."""
 
     kind: RunKind
     step: str | None = None
