@@ -14,7 +14,9 @@ import httpx
 import pytest
 
 from tests.support.database import TestServer
+from tests.support.fake_provider.client import FakeProvider
 from tests.support.processes import ChildProcess
+from tests.support.service import model_settings
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -119,7 +121,7 @@ def test_it_migrates_serves_and_runs_a_case(
 
 
 def test_without_extras_it_serves_all_but_cases(
-    bare: Path, empty_database_url: str, tmp_path: Path
+    bare: Path, empty_database_url: str, tmp_path: Path, provider: FakeProvider
 ) -> None:
     """Without extras, cases are refused with the name of the extra, and agents run."""
     clean = {"PATH": os.environ["PATH"], "AUTH_ANONYMOUS": "loopback", "SERVER_PORT": "0"}
@@ -127,7 +129,8 @@ def test_without_extras_it_serves_all_but_cases(
     no_database = subprocess.run(
         [python, script, "serve"], env=clean, cwd=tmp_path, capture_output=True, text=True
     )
-    serving = {**clean, "DATABASE_URL": empty_database_url}
+    models = model_settings(provider.openai_url)
+    serving = {**clean, **models, "DATABASE_URL": empty_database_url}
     collected = {**serving, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
     no_otel = subprocess.run(
         [python, script, "serve", "--migrate"],
@@ -160,4 +163,4 @@ def test_without_extras_it_serves_all_but_cases(
     assert refused.json()["errors"] == [
         {"field": "kind", "message": "Runs of kind case need caseworker[cases]."}
     ]
-    assert (ran.status_code, ran.json()["status"]) == (200, "succeeded"), ran.text
+    assert (ran.status_code, ran.json()["status"]) == (200, "completed"), ran.text

@@ -179,6 +179,7 @@ def test_the_oracle_sees_an_overshoot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle reports a ledger that permits everything."""
     monkeypatch.setattr(Scope, "refusal", lambda scope, charge, held: None)
     monkeypatch.setattr(Scope, "room", lambda scope, dimension, claimed=0: None)
+    monkeypatch.setattr(Scope, "fits", lambda scope, charge, claims: True)
 
     assert any(" calls of " in problem for problem in _found_with({}, seeds=200))
 

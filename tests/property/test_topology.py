@@ -59,7 +59,7 @@ def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Grap
     circles = oracle.circles(graph, Channel.FLOW)
 
     if any(circle & oracle.active(graph) for circle in circles):
-        with pytest.raises(GraphError, match="circle"):
+        with pytest.raises(GraphError, match="cycle"):
             topology.order()
     else:
         assert set(topology.order()) == set(topology.active)

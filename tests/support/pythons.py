@@ -41,7 +41,7 @@ def passes(version: str, found: str, options: Sequence[str]) -> bool:
     synced = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder), "UV_PYTHON": found}
     python = str(folder / "bin" / "python")
     steps: Sequence[Sequence[str]] = (
-        ("uv", "sync", "--locked", "--quiet"),
+        ("uv", "sync", "--locked", "--all-extras", "--quiet"),
         (python, "-c", IMPORT_ALL),
         (python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/unit", *options),
     )

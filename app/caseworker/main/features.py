@@ -19,7 +19,7 @@ from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.http import events, problems, runs, traces
+from caseworker.runs.http import events, problems, traces
 from caseworker.runs.http.admission import Admissions, AgentAdmission, CaseAdmission, GraphAdmission
 from caseworker.runs.http.event_stream import EventStreams
 from caseworker.runs.http.limits import ApiLimits
@@ -42,7 +42,7 @@ def _open_runs(parts: Parts) -> Opened:
 
 RUNS: Final = Feature(
     name="runs",
-    routes=[*runs.router.routes, *traces.router.routes, *events.router.routes],
+    routes=[*traces.router.routes, *events.router.routes],
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
     open=_open_runs,

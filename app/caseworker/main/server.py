@@ -23,7 +23,7 @@ from caseworker.faces.mcp_server.offers import agent_tools, case_tools
 from caseworker.features.access.authentication import Authentication
 from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
 from caseworker.main.configuration import url_of
-from caseworker.main.features import FEATURES, PROBLEM_TYPES, RUNS, open_features
+from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
 from caseworker.main.lifetime import end_undisturbed, run_to_end
 from caseworker.main.process import Process, collect_garbage_seldom
 from caseworker.main.supervisor import WorkerSlot
@@ -33,6 +33,7 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.http import runs
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
 from caseworker.settings.schema import Settings
@@ -72,9 +73,9 @@ def build_app(
     }
     return build_api(
         [
-            *RUNS.routes,  # the most frequent ones come first
-            *viewer_routes(),
-            *(route for feature in FEATURES if feature is not RUNS for route in feature.routes),
+            *runs.router.routes,  # the most frequent ones come first
+            *viewer_routes(),  # before the routes of traces: browsers get a page instead
+            *(route for feature in FEATURES for route in feature.routes),
             Route("/mcp", McpEndpoint(number, (case_tools, agent_tools)), include_in_schema=False),
         ],
         errors={error: kind for each in FEATURES for error, kind in each.errors.items()},

@@ -53,7 +53,8 @@ def found_in(words: str, finding: Finding, *series: Observations) -> ToolResult:
     The result includes the series' names, the formula and the source.
     """
     of = " and ".join(observed.name for observed in series)
-    return _with_origin({**finding, "of": of, "words": words}, series)
+    first = {"value": finding["value"], "unit": finding["unit"], "of": of, "words": words}
+    return _with_origin({**first, **finding}, series)  # the order that models read
 
 
 def ranked(metric: Metric, options: Options, first: str, *series: Observations) -> ToolResult:

@@ -61,5 +61,5 @@ def test_a_revision_that_never_was_is_refused(
     graph: ExecutionGraph, root: str, revision: int
 ) -> None:
     """An unknown revision is rejected instead of returning nothing."""
-    with pytest.raises(ValueError, match="revision 1"):
+    with pytest.raises(ValueError, match="the graph is at 1"):
         graph.changed_since(revision)

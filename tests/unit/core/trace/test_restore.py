@@ -111,7 +111,7 @@ def test_a_cost_is_a_float_again(stored: Nodes) -> None:
         ("n000003", {"end_ts_ms": 1}, "running with end_ts_ms"),
         ("n000002", {"cost_usd": -1.0}, "costs -1.0"),
         ("n000002", {"cost_usd": "0.1"}, "cost_usd is str"),
-        ("n000002", {"node_id": "n000001"}, "two nodes are called n000001"),
+        ("n000002", {"node_id": "n000001"}, "two nodes have the ID n000001"),
         ("n000002", {"node_id": "x2"}, "not the id"),
         ("n000001", {"status": "halt", "end_ts_ms": 1740000000000}, "below a closed root"),
         ("n000002", {"colour": "red"}, "unknown field colour"),
