@@ -11,7 +11,7 @@ from caseworker.features.access import authentication as module
 from caseworker.features.access.authentication import Authentication, Identity
 from caseworker.features.access.keys import ApiKey, IssuedKey, Keys, KeyStore
 from caseworker.features.access.postgres import PostgresKeys
-from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError, Scope
+from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError, KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import Pool
 from tests.support.api import Api
@@ -19,7 +19,7 @@ from tests.support.api import Api
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BOOTSTRAP = "operator-" + "7" * 32
-RUN = frozenset({Scope.RUN})
+RUN = frozenset({KeyScope.RUN})
 
 
 @dataclass
@@ -70,7 +70,7 @@ async def test_a_key_shows_its_tenant_name_and_scopes(store: CountedKeys) -> Non
 
     caller = await Authentication(store).caller_of(key.secret)
 
-    assert caller == Caller("a", "robot", frozenset({Scope.READ, Scope.RUN}))
+    assert caller == Caller("a", "robot", frozenset({KeyScope.READ, KeyScope.RUN}))
 
 
 async def test_the_bootstrap_key_shows_the_operator(store: CountedKeys) -> None:

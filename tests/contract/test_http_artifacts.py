@@ -11,7 +11,7 @@ from caseworker_client import ApiError, AsyncCaseworkerClient
 
 from caseworker.features.artifacts.keeping import PIECE_BYTES, ArtifactReading, StoredArtifact
 from caseworker.features.artifacts.postgres import PostgresArtifacts
-from caseworker.platform.caller import Caller, Scope, with_implied
+from caseworker.platform.caller import Caller, KeyScope, with_implied
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.run import Run, RunKey
 from tests.support.api import Api, client_of
@@ -232,7 +232,7 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
     """Neither their names nor the run are visible to another tenant."""
     monkeypatch.setattr(
         "caseworker.platform.http.request.anonymous_caller",
-        lambda *_: Caller("other", "test", with_implied([Scope.RUN])),
+        lambda *_: Caller("other", "test", with_implied([KeyScope.RUN])),
     )
 
     for path in (HERE, f"{HERE}/plot-1.png", f"{HERE}/none.png"):

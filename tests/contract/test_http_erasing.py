@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from caseworker.features.access.keys import Keys
-from caseworker.platform.caller import OPERATOR, Scope
+from caseworker.platform.caller import OPERATOR, KeyScope
 from tests.support.api import Api, client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,14 +52,14 @@ async def test_erasing_a_run_and_stopping_many_are_for_admins(
 ) -> None:
     """A key with the scopes to run and to cancel runs is refused."""
 
-    async def bearer(*scopes: Scope) -> dict[str, str]:
+    async def bearer(*scopes: KeyScope) -> dict[str, str]:
         issued = await Keys(api.keys).create(
             OPERATOR, name="robot", scopes=frozenset(scopes), tenant="t"
         )
         return {"Authorization": f"Bearer {issued.secret}"}
 
     app = api.app()
-    runner, admin = await bearer(Scope.RUN), await bearer(Scope.ADMIN)
+    runner, admin = await bearer(KeyScope.RUN), await bearer(KeyScope.ADMIN)
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"}, headers=runner)
         await client.delete("/runs/a", headers=runner)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from caseworker.features.access.authentication import Authentication, Identity
 from caseworker.features.access.keys import Keys
-from caseworker.platform.caller import OPERATOR, Caller, Scope, with_implied
+from caseworker.platform.caller import OPERATOR, Caller, KeyScope, with_implied
 from tests.support.api import Api, FixedReadiness, client_of, openapi_document
 from tests.support.limits import api_limits
 
@@ -39,7 +39,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def bearer(api: Api, *scopes: Scope, tenant: str = "a") -> dict[str, str]:
+async def bearer(api: Api, *scopes: KeyScope, tenant: str = "a") -> dict[str, str]:
     issued = await Keys(api.keys).create(
         OPERATOR, name="robot", scopes=frozenset(scopes), tenant=tenant
     )
@@ -67,7 +67,7 @@ def slug(answer: httpx.Response) -> str:
 class TokensOf:
     """Accepts any token as a caller with these scopes; a key has at least one scope."""
 
-    scopes: frozenset[Scope]
+    scopes: frozenset[KeyScope]
 
     async def verify(self, _: str) -> Identity:
         return Identity(Caller("a", "robot", with_implied(self.scopes)))
@@ -89,13 +89,15 @@ async def test_every_operation_needs_a_credential_except_the_probes(
             assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-@pytest.mark.parametrize("held", [frozenset(), frozenset({Scope.READ}), frozenset({Scope.RUN})])
+@pytest.mark.parametrize(
+    "held", [frozenset(), frozenset({KeyScope.READ}), frozenset({KeyScope.RUN})]
+)
 async def test_every_operation_needs_the_scope_that_it_says(
-    held: frozenset[Scope], api: Api
+    held: frozenset[KeyScope], api: Api
 ) -> None:
     """The answer is 403 without the scope, before the body is read, and never with it."""
     app = api.app(Authentication(api.keys, tokens=TokensOf(held)))
-    allowed = {scope.value for scope in held} | ({"read"} if Scope.RUN in held else set())
+    allowed = {scope.value for scope in held} | ({"read"} if KeyScope.RUN in held else set())
     seen = set()
 
     async with client_of(app) as client:
@@ -118,7 +120,7 @@ async def test_admins_are_refused_nothing_of_their_tenant(
     client: httpx.AsyncClient, api: Api
 ) -> None:
     """Only the quotas, which the operator sets, are refused to an admin."""
-    admin = await bearer(api, Scope.ADMIN)
+    admin = await bearer(api, KeyScope.ADMIN)
     refused = set()
 
     for method, path, _ in operations():
@@ -188,7 +190,7 @@ async def test_the_first_key_ends_the_time_without_keys(api: Api) -> None:
         assert (await client.get("/runs")).status_code == 200
         assert (await client.post("/keys", json={"name": "x"})).status_code == 401
         assert (await client.get("/keys")).status_code == 401
-    await bearer(api, Scope.READ)
+    await bearer(api, KeyScope.READ)
 
     async with client_of(api.app()) as client:
         assert (await client.get("/runs")).status_code == 401
@@ -250,7 +252,7 @@ async def test_admins_make_keys_of_their_own_tenant_alone(
     client: httpx.AsyncClient, api: Api
 ) -> None:
     """Keys of other tenants look absent to an admin; the operator can name any tenant."""
-    admin, other = await bearer(api, Scope.ADMIN), await bearer(api, Scope.ADMIN, tenant="b")
+    admin, other = await bearer(api, KeyScope.ADMIN), await bearer(api, KeyScope.ADMIN, tenant="b")
     mine = (await client.post("/keys", json={"name": "x"}, headers=admin)).json()
     refused = await client.post("/keys", json={"name": "x", "tenant": "b"}, headers=admin)
     spied = await client.get("/keys?tenant=b", headers=admin)
@@ -299,16 +301,16 @@ async def test_deciding_approvals_needs_a_scope_of_its_own(
     path, body = "/runs/x/approvals/y", {"decision": "approve"}
     answers = {
         scope: await client.post(path, json=body, headers=await bearer(api, scope))
-        for scope in Scope
+        for scope in KeyScope
     }
     started = await client.post(
-        "/runs", json={"input": "1+1"}, headers=await bearer(api, Scope.APPROVE)
+        "/runs", json={"input": "1+1"}, headers=await bearer(api, KeyScope.APPROVE)
     )
 
     assert {scope: answer.status_code for scope, answer in answers.items()} == {
-        Scope.READ: 403,
-        Scope.RUN: 403,
-        Scope.APPROVE: 404,
-        Scope.ADMIN: 404,
+        KeyScope.READ: 403,
+        KeyScope.RUN: 403,
+        KeyScope.APPROVE: 404,
+        KeyScope.ADMIN: 404,
     }
     assert slug(started) == "scope-missing"

@@ -19,7 +19,7 @@ from mcp.types import CallToolResult
 from caseworker.faces.mcp_server import server as mcp_server
 from caseworker.faces.mcp_server.endpoint import SESSION_HEADER
 from caseworker.features.access.keys import Keys
-from caseworker.platform.caller import OPERATOR, Scope
+from caseworker.platform.caller import OPERATOR, KeyScope
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
@@ -47,9 +47,9 @@ class World:
     app: FastAPI
     api: Api
 
-    async def key(self, tenant: str = "a", *scopes: Scope) -> dict[str, str]:
+    async def key(self, tenant: str = "a", *scopes: KeyScope) -> dict[str, str]:
         """Return the header of a new key, with the scope run by default."""
-        allowed = frozenset(scopes or (Scope.RUN,))
+        allowed = frozenset(scopes or (KeyScope.RUN,))
         issued = await Keys(self.api.keys).create(
             OPERATOR, name="robot", scopes=allowed, tenant=tenant
         )
@@ -246,7 +246,7 @@ async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
 
 async def test_a_key_that_may_only_read_makes_no_runs(world: World) -> None:
     """A key with the scope read lists tools and reads runs but cannot create or cancel one."""
-    key, reading = await world.key(), await world.key("a", Scope.READ)
+    key, reading = await world.key(), await world.key("a", KeyScope.READ)
     async with world.mcp(key) as owner, world.mcp(reading) as client:
         run = (await owner.call_tool("run_case", NOW)).structured_content
         assert run is not None

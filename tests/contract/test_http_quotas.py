@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from caseworker.features.access.keys import Keys
-from caseworker.platform.caller import OPERATOR, Scope
+from caseworker.platform.caller import OPERATOR, KeyScope
 from caseworker.runs.quotas import Quota
 from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of
@@ -53,7 +53,7 @@ async def test_a_tenant_sees_its_own_quota_and_changes_none(
     operator: httpx.AsyncClient, api: Api
 ) -> None:
     """The tenant's admins cannot change it either."""
-    scopes = frozenset({Scope.ADMIN})
+    scopes = frozenset({KeyScope.ADMIN})
     admin = await Keys(api.keys).create(OPERATOR, name="robot", scopes=scopes, tenant="a")
     operator.headers["Authorization"] = f"Bearer {admin.secret}"
 

@@ -10,7 +10,7 @@ from psycopg import Connection
 
 from caseworker.features.access.keys import Keys
 from caseworker.features.schedules.postgres import PostgresSchedules
-from caseworker.platform.caller import OPERATOR, Scope
+from caseworker.platform.caller import OPERATOR, KeyScope
 from tests.support.api import Api, client_of
 from tests.support.tenants import OPERATOR_KEY, Tenants
 
@@ -104,7 +104,7 @@ async def test_the_limit_of_schedules_counts_those_of_the_tenant_alone(api: Api)
 
 async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> None:
     """The gold answer and the webhook URL, which may contain a secret, are hidden."""
-    scopes = Scope.RUN, Scope.READ, Scope.ADMIN
+    scopes = KeyScope.RUN, KeyScope.READ, KeyScope.ADMIN
     url = "https://example.com/hook?token=t"
     run = {**RUN, "gold_answer": "42", "webhook": {"url": url}}
     made = [await Keys(api.keys).create(OPERATOR, name="k", scopes=frozenset([s])) for s in scopes]

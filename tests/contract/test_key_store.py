@@ -18,8 +18,8 @@ from caseworker.features.access.keys import (
 from caseworker.platform.caller import (
     OPERATOR,
     Caller,
+    KeyScope,
     OtherTenantError,
-    Scope,
     ScopeMissingError,
     with_implied,
 )
@@ -27,8 +27,8 @@ from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-RUN = frozenset({Scope.RUN})
-ADMIN_OF_A = Caller("a", "admin", with_implied([Scope.ADMIN]))
+RUN = frozenset({KeyScope.RUN})
+ADMIN_OF_A = Caller("a", "admin", with_implied([KeyScope.ADMIN]))
 
 
 @pytest.fixture

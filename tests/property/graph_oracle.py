@@ -3,17 +3,17 @@
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from itertools import combinations
 
-from caseworker.core.graph.graph import Channel, Edge, Graph
+from caseworker.core.graph.graph import Channel, Edge, StepGraph
 
 Reach = Mapping[str, Collection[str]]
 
 
-def on(graph: Graph, channel: Channel) -> list[Edge]:
+def on(graph: StepGraph, channel: Channel) -> list[Edge]:
     """Return the edges on one channel."""
     return [edge for edge in graph.edges if edge.channel is channel]
 
 
-def reach(graph: Graph, edges: Iterable[Edge]) -> dict[str, set[str]]:
+def reach(graph: StepGraph, edges: Iterable[Edge]) -> dict[str, set[str]]:
     """Return, by step, all steps that can be reached by one or more of ``edges``."""
     reached: dict[str, set[str]] = {step.id: set() for step in graph.steps}
     edges, grown = list(edges), True
@@ -27,7 +27,7 @@ def reach(graph: Graph, edges: Iterable[Edge]) -> dict[str, set[str]]:
     return reached
 
 
-def entries(graph: Graph) -> set[str]:
+def entries(graph: StepGraph) -> set[str]:
     """Return the entry steps of the graph."""
     if graph.entry is not None:
         return set(graph.entry)
@@ -43,13 +43,13 @@ def entries(graph: Graph) -> set[str]:
     }
 
 
-def active(graph: Graph) -> set[str]:
+def active(graph: StepGraph) -> set[str]:
     """Return the entries and the steps that flow edges reach from them."""
     reached = reach(graph, on(graph, Channel.FLOW))
     return set.union(entries(graph), *(reached[entry] for entry in entries(graph)))
 
 
-def linked(graph: Graph) -> set[str]:
+def linked(graph: StepGraph) -> set[str]:
     """Return the steps that active steps materialise through links."""
     reached, running = reach(graph, on(graph, Channel.LINK)), active(graph)
     return {
@@ -57,7 +57,7 @@ def linked(graph: Graph) -> set[str]:
     }
 
 
-def routes(graph: Graph) -> list[Edge]:
+def routes(graph: StepGraph) -> list[Edge]:
     """Return the edges that pass values: between active steps, and not to an entry."""
     running, begun = active(graph), entries(graph)
     return [
@@ -67,7 +67,7 @@ def routes(graph: Graph) -> list[Edge]:
     ]
 
 
-def started(graph: Graph, produced: Mapping[str, Collection[str]]) -> set[str]:
+def started(graph: StepGraph, produced: Mapping[str, Collection[str]]) -> set[str]:
     """Return the entries and the steps that a value reaches."""
     found, grown = entries(graph), True
     while grown:
@@ -81,7 +81,7 @@ def started(graph: Graph, produced: Mapping[str, Collection[str]]) -> set[str]:
     return found
 
 
-def circles(graph: Graph, channel: Channel) -> set[frozenset[str]]:
+def circles(graph: StepGraph, channel: Channel) -> set[frozenset[str]]:
     """Return the cycles on ``channel`` as sets of steps."""
     reached = reach(graph, on(graph, channel))
     return {
@@ -92,7 +92,7 @@ def circles(graph: Graph, channel: Channel) -> set[frozenset[str]]:
 
 
 def parallel_users(
-    graph: Graph, holds: Mapping[str, Collection[Hashable]]
+    graph: StepGraph, holds: Mapping[str, Collection[Hashable]]
 ) -> set[tuple[frozenset[str], Hashable]]:
     """Return all pairs of steps that share a node although neither waits for the other.
 

@@ -11,7 +11,7 @@ from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.retry import ErrorPolicy, OnError
 from caseworker.core.budget.stops import Stop
 from caseworker.core.budget.usage import ResourceUsage
-from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
@@ -54,7 +54,7 @@ class Doing:
 class Plan:
     """A graph and the behaviour of its steps."""
 
-    graph: Graph
+    graph: StepGraph
     doings: Mapping[str, Doing]
     limits: Mapping[str, Mapping[str, Any]]
 
@@ -192,8 +192,8 @@ def told(seed: int) -> tuple[World, Story[None]]:
 
 def _plan(draw: random.Random, count: int, *, depth: int) -> Plan:
     names = [f"s{index}" for index in range(count)]
-    steps = tuple(Step(id=name, type="story") for name in names)
-    graph = Graph(
+    steps = tuple(GraphStep(id=name, type="story") for name in names)
+    graph = StepGraph(
         id="g",
         steps=tuple(draw.sample(steps, count)),
         edges=tuple(_edges(draw, names)),

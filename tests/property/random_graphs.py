@@ -2,14 +2,14 @@
 
 from hypothesis import strategies as st
 
-from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 
 MOST_STEPS = 60
 HANDLES = ("default", "other")
 
 
 @st.composite
-def graphs(draw: st.DrawFn, *, circles: bool) -> Graph:
+def graphs(draw: st.DrawFn, *, circles: bool) -> StepGraph:
     """Draw a graph with its steps in any order; ``circles`` allows edges in any direction.
 
     Otherwise flow leads from a step ``s1`` only to steps with higher numbers.
@@ -32,9 +32,9 @@ def graphs(draw: st.DrawFn, *, circles: bool) -> Graph:
     names = [f"s{number}" for number in range(count)]
     draw(st.randoms(use_true_random=False)).shuffle(names)
     entry = draw(st.none() | st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
-    return Graph(
+    return StepGraph(
         id="g",
-        steps=tuple(Step(id=name, type="any") for name in names),
+        steps=tuple(GraphStep(id=name, type="any") for name in names),
         edges=tuple(edges),
         entry=None if entry is None else tuple(entry),
         max_parallel=draw(st.integers(1, 4)),

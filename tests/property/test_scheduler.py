@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.core.graph.facts import Fact, Order, SkipStep, StartStep, StepFailed, StepFinished
-from caseworker.core.graph.graph import Graph
+from caseworker.core.graph.graph import StepGraph
 from caseworker.core.graph.scheduler import Scheduler
 from caseworker.core.graph.topology import Topology
 from tests.property import graph_oracle as oracle
@@ -27,7 +27,7 @@ PRODUCED = st.fixed_dictionaries(
 class Execution:
     """One execution of a graph; the running step that ends next is random."""
 
-    graph: Graph
+    graph: StepGraph
     produced: Produced
     chance: random.Random
     orders: list[Order] = field(default_factory=list)

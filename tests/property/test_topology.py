@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from caseworker.core.graph.graph import Channel, Graph, GraphError
+from caseworker.core.graph.graph import Channel, GraphError, StepGraph
 from caseworker.core.graph.topology import Topology
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import graphs
@@ -11,7 +11,7 @@ from tests.property.random_graphs import graphs
 
 @pytest.mark.req("004/subgraph", "004/channel")
 @given(graph=graphs(circles=True))
-def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
+def test_the_active_subgraph_is_what_its_definition_says(graph: StepGraph) -> None:
     """The topology's active steps, linked steps and value edges match the definition."""
     topology = Topology(graph)
     listed = [step.id for step in graph.steps]
@@ -38,7 +38,7 @@ def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
 
 
 @given(graph=graphs(circles=False))
-def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
+def test_the_order_puts_every_source_before_its_targets(graph: StepGraph) -> None:
     """Each active step occurs once in the order."""
     topology = Topology(graph)
 
@@ -53,7 +53,7 @@ def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
 
 
 @given(graph=graphs(circles=True))
-def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Graph) -> None:
+def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: StepGraph) -> None:
     """An order exists unless an active step leads to itself; other cycles do not matter."""
     topology = Topology(graph)
     circles = oracle.circles(graph, Channel.FLOW)
@@ -66,7 +66,7 @@ def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Grap
 
 
 @given(graph=graphs(circles=False))
-def test_a_step_stands_one_layer_behind_the_last_that_leads_to_it(graph: Graph) -> None:
+def test_a_step_stands_one_layer_behind_the_last_that_leads_to_it(graph: StepGraph) -> None:
     """Each active or linked step is in one layer, in the order of the graph's steps."""
     topology = Topology(graph)
     layers = topology.layers()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.core.graph.graph import Channel, Edge, Graph
+from caseworker.core.graph.graph import Channel, Edge, StepGraph
 from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import MOST_STEPS, graphs
@@ -20,11 +20,11 @@ HOLDS = st.fixed_dictionaries(
 )
 
 
-def problems(graph: Graph, holds: Holds) -> tuple[Problem, ...]:
+def problems(graph: StepGraph, holds: Holds) -> tuple[Problem, ...]:
     return problems_of(graph, lambda step: Traits(holds=holds[step.id]))
 
 
-def circles_told(graph: Graph, channel: Channel) -> list[tuple[frozenset[str], Severity]]:
+def circles_told(graph: StepGraph, channel: Channel) -> list[tuple[frozenset[str], Severity]]:
     """Return the reported cycles, each as the cycle that its edge belongs to."""
     found = []
     by_step = {step: circle for circle in oracle.circles(graph, channel) for step in circle}
@@ -46,7 +46,7 @@ def circles_told(graph: Graph, channel: Channel) -> list[tuple[frozenset[str], S
 
 @pytest.mark.req("004/subgraph")
 @given(graph=graphs(circles=True))
-def test_exactly_the_circles_of_a_graph_are_told_each_once(graph: Graph) -> None:
+def test_exactly_the_circles_of_a_graph_are_told_each_once(graph: StepGraph) -> None:
     """A cycle is an error if it would be executed or materialised."""
     running = oracle.active(graph)
     for channel, inside in (
@@ -62,7 +62,7 @@ def test_exactly_the_circles_of_a_graph_are_told_each_once(graph: Graph) -> None
         }
 
 
-def sharing_told(graph: Graph, holds: Holds) -> list[tuple[tuple[str, str], str, Severity]]:
+def sharing_told(graph: StepGraph, holds: Holds) -> list[tuple[tuple[str, str], str, Severity]]:
     pattern = re.compile(r"Steps '(\w+)' and '(\w+)' both use the persistent node '(\w)' .*")
     return [
         ((said[1], said[2]), said[3], problem.severity)
@@ -74,7 +74,7 @@ def sharing_told(graph: Graph, holds: Holds) -> list[tuple[tuple[str, str], str,
 @pytest.mark.req("000/P4")
 @given(graph=graphs(circles=False) | graphs(circles=True), holds=HOLDS)
 def test_only_steps_that_can_run_in_parallel_are_told_to_share_a_node(
-    graph: Graph, holds: Holds
+    graph: StepGraph, holds: Holds
 ) -> None:
     """Every node that such steps share is reported, inside and outside the active subgraph."""
     running = oracle.active(graph)
@@ -91,7 +91,7 @@ def test_only_steps_that_can_run_in_parallel_are_told_to_share_a_node(
 @pytest.mark.req("000/P4")
 @given(graph=graphs(circles=False) | graphs(circles=True), holds=HOLDS)
 def test_an_edge_for_every_pair_that_is_an_error_mends_the_graph(
-    graph: Graph, holds: Holds
+    graph: StepGraph, holds: Holds
 ) -> None:
     """The added edges create no new cycle."""
     graph = replace(graph, entry=None)  # a named entry would not wait for the edge
@@ -108,7 +108,7 @@ def test_an_edge_for_every_pair_that_is_an_error_mends_the_graph(
 
 
 @given(graph=graphs(circles=True))
-def test_exactly_the_steps_that_take_no_part_are_told_so(graph: Graph) -> None:
+def test_exactly_the_steps_that_take_no_part_are_told_so(graph: StepGraph) -> None:
     """Exactly the steps that are neither active nor linked are reported as unused."""
     told = [
         problem.place

@@ -19,7 +19,7 @@ from caseworker.features.access.keys import (
     KeyNotFoundError,
 )
 from caseworker.main.commands import with_keys
-from caseworker.platform.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, Scope, is_tenant
+from caseworker.platform.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, KeyScope, is_tenant
 
 cli = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
 
@@ -41,7 +41,7 @@ def create(
         str, typer.Option(help="Tenant whose runs the key can access.")
     ] = DEFAULT_TENANT,
     scope: Annotated[
-        list[Scope] | None,
+        list[KeyScope] | None,
         typer.Option(
             help="Scope: run (default) or approve, both including read, read, or admin (all). "
             "Repeatable."
@@ -59,7 +59,7 @@ def create(
     if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
         fail(f"--name: must have 1 to {MAX_NAME_CHARS} printable characters")
     until = None if expires is None else _instant(expires)
-    scopes = frozenset(scope or [Scope.RUN])
+    scopes = frozenset(scope or [KeyScope.RUN])
     issued = _with(
         lambda keys: keys.create(
             OPERATOR, name=name, scopes=scopes, tenant=tenant, expires_at=until
@@ -78,7 +78,7 @@ def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
     table = Table("id", "tenant", "name", "scopes", "created", "state", box=None)
     now = datetime.now(UTC)
     for key in found:
-        scopes = ",".join(scope.value for scope in Scope if scope in key.scopes)
+        scopes = ",".join(scope.value for scope in KeyScope if scope in key.scopes)
         made = key.created_at.astimezone(UTC)
         table.add_row(
             *(key.key_id, key.tenant, key.name, scopes, f"{made:%Y-%m-%d}", _state(key, now))

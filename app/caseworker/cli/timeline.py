@@ -11,7 +11,7 @@ from rich.text import Text
 from caseworker.cli.output import STYLES, out, show
 from caseworker.core.trace.analysis import children_of, critical_path, duration_ms
 from caseworker.core.trace.call_rows import CallRows, sort_of
-from caseworker.core.trace.node import Node
+from caseworker.core.trace.node import TraceNode
 from caseworker.core.trace.payloads import NOTHING_KEPT
 from caseworker.core.trace.plain_text import counted, duration, money, plain
 from caseworker.core.trace.snapshot import Snapshot
@@ -75,7 +75,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
         show(f"… and {counted(hidden, 'more call')}. --max-calls shows more, --json shows all.")
 
 
-def _tree(snapshot: Snapshot, root: Node) -> Iterator[tuple[Node, str]]:
+def _tree(snapshot: Snapshot, root: TraceNode) -> Iterator[tuple[TraceNode, str]]:
     """Yield each call after its caller, with the tree branch to draw before it."""
     children = children_of(snapshot)
     pending = [(root, "", "")]

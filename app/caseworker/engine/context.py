@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.budget.ledger import Reservation, Scope
 from caseworker.core.budget.usage import BudgetExceededError, Charge, ResourceUsage
-from caseworker.core.graph.graph import Channel, Edge, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.execution_trace import ExecutionTrace
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
@@ -28,7 +28,7 @@ from caseworker.platform.logs.errors import is_ours
 class Runtime(Protocol):
     """Lets a step query the graph that it belongs to."""
 
-    def get_node(self, node_id: str) -> Step:
+    def get_node(self, node_id: str) -> GraphStep:
         """Return a step, or raise LookupError if the graph has no step with this ID."""
         ...
 

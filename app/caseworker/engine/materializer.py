@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.core.graph.graph import Channel, Edge, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep
 from caseworker.engine.context import FlowContext
 from caseworker.engine.node import Materializing
 from caseworker.engine.prepared import PreparedGraph
@@ -158,7 +158,7 @@ class GraphRuntime:
     _context: FlowContext
     _way: tuple[Output, ...] = ()
 
-    def get_node(self, node_id: str) -> Step:
+    def get_node(self, node_id: str) -> GraphStep:
         """Return a step."""
         try:
             return self._materializer.prepared.steps[node_id].step

@@ -7,7 +7,7 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.retry import ErrorPolicy
-from caseworker.core.graph.graph import Edge, Graph, Step
+from caseworker.core.graph.graph import Edge, GraphStep, StepGraph
 from caseworker.core.graph.topology import Topology
 from caseworker.core.trace.json_values import Metadata
 from caseworker.engine.concurrency import NodeLock
@@ -32,7 +32,7 @@ class BoundNode:
 class PreparedStep:
     """A step with its node, error policy and budget."""
 
-    step: Step
+    step: GraphStep
     work: BoundNode
     policy: ErrorPolicy | None = None
     """Error policy of the step; None means that the first failure fails the step."""
@@ -60,7 +60,7 @@ class PreparedGraph:
 
     __slots__ = ("graph", "shared_handles", "steps", "topology")
 
-    def __init__(self, graph: Graph, steps: Mapping[str, PreparedStep]) -> None:
+    def __init__(self, graph: StepGraph, steps: Mapping[str, PreparedStep]) -> None:
         """Compute the topology of ``graph``.
 
         Raises:

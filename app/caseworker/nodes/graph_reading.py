@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from caseworker.core.budget.retry import ErrorPolicy
-from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 from caseworker.core.graph.problems import quoted
 from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from caseworker.engine.prepared import PreparedGraph, PreparedStep
@@ -33,7 +33,7 @@ _UNREADABLE = Edge(source=_NOBODY, target=_NOWHERE, channel=Channel.LINK)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _GraphReader:
     """Parses one position of a graph; all readers of a graph share one list of problems."""
 
     types: Types
@@ -43,7 +43,7 @@ class _Reader:
     place: str = ""
     depth: int = 0
 
-    def at(self, *places: str, deeper: int = 0) -> "_Reader":
+    def at(self, *places: str, deeper: int = 0) -> "_GraphReader":
         """Return a reader for a nested position."""
         at = joined(self.place, *places)
         return replace(self, place=at, depth=self.depth + deeper)
@@ -52,7 +52,9 @@ class _Reader:
         """Report a problem at a nested position."""
         self.problems.append(Problem(joined(self.place, *places), message))
 
-    def part(self, kind: type[Part], value: Any, context: "_Reader | None" = None) -> Part | None:
+    def part(
+        self, kind: type[Part], value: Any, context: "_GraphReader | None" = None
+    ) -> Part | None:
         """Parse a part; report its errors and return None if it has any."""
         if isinstance(value, Mapping) and not isinstance(value, dict):
             value = dict(value)
@@ -115,7 +117,7 @@ class _Reader:
 class _ReadStep:
     """A step as far as it could be parsed."""
 
-    step: Step
+    step: GraphStep
     traits: Traits | None
     prepared: PreparedStep | None = None
     stands_in: bool = False
@@ -128,12 +130,12 @@ def read(
 
     ``models`` contains the models that the graph may use; None permits any.
     """
-    reader = _Reader(types, [], graph_id, models)
+    reader = _GraphReader(types, [], graph_id, models)
     found = read_graph(reader, graph)
     return found, tuple(reader.problems)
 
 
-def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
+def read_graph(reader: _GraphReader, value: Any) -> InnerGraph | None:
     """Parse the graph at the reader's position; report its errors and return None if it has any."""
     before = len(reader.problems)
     frame = reader.part(GraphFrame, value)
@@ -146,7 +148,7 @@ def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
         _edge(reader.at(f"edges.{index}"), one)
         for index, one in enumerate(_listed(raw.get("edges")))
     ]
-    graph = Graph(
+    graph = StepGraph(
         id=reader.graph_id,
         steps=tuple(one.step for one in steps),
         edges=tuple(
@@ -171,11 +173,11 @@ def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
     )
 
 
-def _step(reader: _Reader, value: Any, index: int) -> _ReadStep:
+def _step(reader: _GraphReader, value: Any, index: int) -> _ReadStep:
     spec = reader.part(StepSpec, value)
     if spec is None:
         return _stand_in(reader, value, index)
-    step = Step(id=spec.id, type=spec.type, data=spec.data)
+    step = GraphStep(id=spec.id, type=spec.type, data=spec.data)
     policy, fallback = _policy(reader.at("policy"), spec.policy)
     kind = reader.types.get(spec.type)
     if kind is None:
@@ -196,7 +198,7 @@ def _step(reader: _Reader, value: Any, index: int) -> _ReadStep:
     return _ReadStep(step, traits, prepared)
 
 
-def _stand_in(reader: _Reader, value: Any, index: int) -> _ReadStep:
+def _stand_in(reader: _GraphReader, value: Any, index: int) -> _ReadStep:
     """Return a placeholder for an unreadable step, with its known properties."""
     given = value if isinstance(value, Mapping) else {}
     step_id, type_name, data = given.get("id"), given.get("type"), given.get("data")
@@ -207,12 +209,12 @@ def _stand_in(reader: _Reader, value: Any, index: int) -> _ReadStep:
         reader.work(kind, data)
     with suppress(ValidationError):  # already reported
         _policy(reader.at("policy"), PolicySpec.model_validate(given.get("policy")))
-    step = Step(id=step_id if isinstance(step_id, str) else f"?{index}", type="")
+    step = GraphStep(id=step_id if isinstance(step_id, str) else f"?{index}", type="")
     return _ReadStep(step, kind.usual_traits if kind else _ANYTHING, stands_in=True)
 
 
 def _policy(
-    reader: _Reader, spec: PolicySpec | None
+    reader: _GraphReader, spec: PolicySpec | None
 ) -> tuple[ErrorPolicy | None, InnerStep | None]:
     if spec is None:
         return None, None
@@ -227,7 +229,7 @@ def _policy(
         return None, fallback
 
 
-def _edge(reader: _Reader, value: Any) -> Edge | None:
+def _edge(reader: _GraphReader, value: Any) -> Edge | None:
     spec = reader.part(EdgeSpec, value)
     if spec is None:
         return None
@@ -241,7 +243,7 @@ def _entry(value: Any) -> tuple[str, ...] | None:
 
 
 def _problems_despite_gaps(
-    graph: Graph, steps: Sequence[_ReadStep], types: Types
+    graph: StepGraph, steps: Sequence[_ReadStep], types: Types
 ) -> Iterator[Problem]:
     """Yield the problems that exist regardless of the unreadable parts.
 
@@ -249,7 +251,7 @@ def _problems_despite_gaps(
     """
     if not steps:
         return
-    ends = [_ReadStep(Step(id=name, type=""), _ANYTHING) for name in (_NOBODY, _NOWHERE)]
+    ends = [_ReadStep(GraphStep(id=name, type=""), _ANYTHING) for name in (_NOBODY, _NOWHERE)]
     known = [replace(one, traits=one.traits and Traits(one.traits.handles)) for one in steps] + ends
     whole = replace(graph, steps=tuple(one.step for one in known))
     for problem in problems_of(whole, _traits_of(known), types):
@@ -257,7 +259,7 @@ def _problems_despite_gaps(
             yield problem
 
 
-def _traits_of(steps: Sequence[_ReadStep]) -> Callable[[Step], Traits | None]:
+def _traits_of(steps: Sequence[_ReadStep]) -> Callable[[GraphStep], Traits | None]:
     """Return a lookup of traits by step object, because two steps may share an ID."""
     found = {id(one.step): one.traits for one in steps}
     return lambda step: found[id(step)]

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.graph.facts import StepStatus
-from caseworker.core.graph.graph import DEFAULT_HANDLE, Graph, Step
+from caseworker.core.graph.graph import DEFAULT_HANDLE, GraphStep, StepGraph
 from caseworker.core.graph.problems import Names, listed, quoted
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import FlowContext, Outputs
@@ -29,7 +29,7 @@ from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.validation import refusal
 
 
-class OutputSpec(StepData):
+class SubgraphOutput(StepData):
     """Where an output value comes from."""
 
     step: StepId
@@ -41,7 +41,7 @@ class OutputSpec(StepData):
 class GivenOutputs(StepData):
     """Output settings for an inner graph; the base class for data that contains such a graph."""
 
-    outputs: dict[HandleName, OutputSpec] | None = None
+    outputs: dict[HandleName, SubgraphOutput] | None = None
     """Sources of the outputs, keyed by output handle. Default: the outputs of the graph's last
     step, if it has only one."""
 
@@ -215,12 +215,12 @@ class MapData(GivenOutputs):
         lock = None if self.step is None else self.step.work.lock
         prepared = {}
         for index, item in enumerate(items):
-            step = Step(id=str(index), type=kind)
+            step = GraphStep(id=str(index), type=kind)
             inside = {**inputs, DEFAULT_HANDLE: item, INDEX: index}
             work = BoundNode(_ITEM, _Item(self, inside, known.get(step.id)), lock)
             prepared[step.id] = PreparedStep(step=step, work=work, policy=policy)
         steps = tuple(each.step for each in prepared.values())
-        graph = Graph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
+        graph = StepGraph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
         return PreparedGraph(graph, prepared)
 
     def outputs_of(

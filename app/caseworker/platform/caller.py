@@ -20,7 +20,7 @@ TENANT_FORM: Final = r"[A-Za-z0-9._:-]{1,64}"
 MAX_NAME_CHARS: Final = 200
 
 
-class Scope(StrEnum):
+class KeyScope(StrEnum):
     """A permission on the resources of the caller's tenant."""
 
     READ = "read"
@@ -34,18 +34,18 @@ class Scope(StrEnum):
     """Manage the tenant: keys, erasure and bulk cancellation."""
 
 
-IMPLIED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
+IMPLIED: Final[Mapping[KeyScope, frozenset[KeyScope]]] = MappingProxyType(
     {
-        Scope.READ: frozenset({Scope.READ}),
-        Scope.RUN: frozenset({Scope.READ, Scope.RUN}),
-        Scope.APPROVE: frozenset({Scope.READ, Scope.APPROVE}),
-        Scope.ADMIN: frozenset(Scope),
+        KeyScope.READ: frozenset({KeyScope.READ}),
+        KeyScope.RUN: frozenset({KeyScope.READ, KeyScope.RUN}),
+        KeyScope.APPROVE: frozenset({KeyScope.READ, KeyScope.APPROVE}),
+        KeyScope.ADMIN: frozenset(KeyScope),
     }
 )
 """Maps each scope to all scopes that it grants, itself included."""
 
 
-def with_implied(scopes: Iterable[Scope]) -> frozenset[Scope]:
+def with_implied(scopes: Iterable[KeyScope]) -> frozenset[KeyScope]:
     """Return the given scopes together with all scopes that they imply."""
     return frozenset().union(*(IMPLIED[scope] for scope in scopes))
 
@@ -64,7 +64,7 @@ class Caller:
     caller."""
     name: str
     """Name of the key, or subject of the token, for cancel receipts and records."""
-    scopes: frozenset[Scope]
+    scopes: frozenset[KeyScope]
     """Scopes that the caller has, including implied ones."""
     operator: bool = False
     """Whether the caller operates the service, and so may manage the keys and limits of any
@@ -72,17 +72,17 @@ class Caller:
     anonymous: bool = False
     """Whether the request carried no credential."""
 
-    def may(self, scope: Scope) -> bool:
+    def may(self, scope: KeyScope) -> bool:
         """Return whether the caller has the permission ``scope``."""
         return scope in self.scopes
 
 
-LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(Scope), anonymous=True)
+LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(KeyScope), anonymous=True)
 """The caller of a local request without a credential, which is accepted while no credentials
 exist."""
 
 ANYBODY: Final = Caller(
-    DEFAULT_TENANT, "anonymous", with_implied([Scope.RUN, Scope.APPROVE]), anonymous=True
+    DEFAULT_TENANT, "anonymous", with_implied([KeyScope.RUN, KeyScope.APPROVE]), anonymous=True
 )
 """The caller of a remote request without a credential, if ``auth.anonymous`` is ``anywhere``.
 
@@ -90,7 +90,7 @@ Such a request is accepted only while no credentials exist. The caller may decid
 otherwise no caller could: without keys, callers cannot be distinguished.
 """
 
-OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(Scope), operator=True)
+OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(KeyScope), operator=True)
 """The holder of the bootstrap key, or of direct access to the database."""
 
 

@@ -33,7 +33,7 @@ from caseworker.core.trace.frozen_json import (
     freeze,
     least_bytes,
 )
-from caseworker.core.trace.node import TERMINAL, Node
+from caseworker.core.trace.node import TERMINAL, TraceNode
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
@@ -313,7 +313,7 @@ class RunJournal:
         in_order = sorted(sorted(changed), key=len)
         return tuple([self._record(changed[node_id]) for node_id in in_order])
 
-    def _record(self, node: Node) -> CallRecord:
+    def _record(self, node: TraceNode) -> CallRecord:
         entry = self._entries.get(node["node_id"])
         request = self._requests.get(node["node_id"])
         if entry is None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, GraphStep, StepGraph
 from caseworker.engine.context import Outputs
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import Routing
@@ -59,13 +59,13 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
     return StepSources(step_id, routing, keys)
 
 
-def shape_of(graph: Mapping[str, Any]) -> Graph:
+def shape_of(graph: Mapping[str, Any]) -> StepGraph:
     """Return the structure of a stored graph; it is valid, because it was checked on acceptance."""
     entry = graph.get("entry")
-    return Graph(
+    return StepGraph(
         id="",
         steps=tuple(
-            Step(id=step["id"], type=step["type"], data=step["data"])
+            GraphStep(id=step["id"], type=step["type"], data=step["data"])
             for step in graph.get("steps", ())
         ),
         edges=tuple(

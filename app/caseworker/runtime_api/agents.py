@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from caseworker.core.budget.retry import RetryPolicy
-from caseworker.core.graph.graph import DEFAULT_HANDLE, Graph, Step
+from caseworker.core.graph.graph import DEFAULT_HANDLE, GraphStep, StepGraph
 from caseworker.core.trace.payloads import REDACTED
 from caseworker.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext
 from caseworker.engine.events import Event
@@ -106,11 +106,12 @@ async def run_agent(
         expose_errors=False,
     )
     node = AgentNode(Agents(dispatch, timezone="UTC", wrap_up_reserve=1))
-    step = Step(id=_STEP, type=_STEP)
+    step = GraphStep(id=_STEP, type=_STEP)
     work = BoundNode(node, AgentData(agent=definition))
     ran = await execute(
         PreparedGraph(
-            Graph(id=definition.name, steps=(step,)), {_STEP: PreparedStep(step=step, work=work)}
+            StepGraph(id=definition.name, steps=(step,)),
+            {_STEP: PreparedStep(step=step, work=work)},
         ),
         context or ExecutionContext(),
         grace_seconds=DEFAULT_GRACE_SECONDS,

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
-from caseworker.core.graph.graph import Graph as Shape
-from caseworker.core.graph.graph import Step as Placed
+from caseworker.core.graph.graph import GraphStep as Placed
+from caseworker.core.graph.graph import StepGraph as Shape
 from caseworker.core.graph.problems import Traits
 from caseworker.core.graph.validation import problems_of
 from caseworker.engine.concurrency import NodeLock

@@ -14,7 +14,7 @@ from caseworker.models.ports import (
     ModelRequest,
     TokenUsage,
 )
-from caseworker_cases.planner.sentences import Call, readings
+from caseworker_cases.planner.sentences import PlannedCall, readings
 from caseworker_cases.planner.table import ROWS
 
 MAX_PROMPT_CHARS: Final = 200_000
@@ -201,24 +201,26 @@ def plan(prompt: PlanningPrompt) -> Plan:
     return {"actions": [{"tool": call.tool, "args": dict(call.args)} for call in calls]}
 
 
-def calls_for(question: str, expected: Sequence[str]) -> tuple[Call, ...] | None:
+def calls_for(question: str, expected: Sequence[str]) -> tuple[PlannedCall, ...] | None:
     """Return the tool calls for a question; None if it matches no sentence of the table."""
     reading = next(readings(ROWS, question), None)
     return None if reading is None else with_expected(reading.calls, expected)
 
 
-def with_expected(calls: tuple[Call, ...], expected: Sequence[str]) -> tuple[Call, ...]:
+def with_expected(
+    calls: tuple[PlannedCall, ...], expected: Sequence[str]
+) -> tuple[PlannedCall, ...]:
     """Return the calls, with expected tools added that show the prices behind a stock metric."""
     figure = calls[0]
     if len(calls) > 1 or figure.tool != "numeric_analysis" or "symbol" not in figure.args:
         return calls
     shown = {name: figure.args[name] for name in ("symbol", "start", "end")}
-    before = (Call("data_fetch_stock", shown),) if "data_fetch_stock" in expected else ()
-    after = (Call("plotter", {"kind": "line", **shown}),) if "plotter" in expected else ()
+    before = (PlannedCall("data_fetch_stock", shown),) if "data_fetch_stock" in expected else ()
+    after = (PlannedCall("plotter", {"kind": "line", **shown}),) if "plotter" in expected else ()
     return (*before, figure, *after)
 
 
-def _moved(call: Call, first_days: Mapping[str, str]) -> Call:
+def _moved(call: PlannedCall, first_days: Mapping[str, str]) -> PlannedCall:
     """Return the call with its start moved to the first day that all its stocks have prices."""
     named = [call.args.get("symbol"), *call.args.get("symbols", ())]
     firsts = [first_days[symbol] for symbol in named if symbol in first_days]

@@ -47,7 +47,7 @@ _ROUNDED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PlannedCall:
     """A tool call. In the table, its arguments contain placeholders."""
 
     tool: str
@@ -63,14 +63,14 @@ class Row:
     example: str
     written: tuple[str, ...]
     """Calls as written in the table."""
-    calls: tuple[Call, ...]
+    calls: tuple[PlannedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One interpretation of a question as tool calls."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[PlannedCall, ...]
     flexible: bool
     """Whether ``start`` and ``end`` come from a month or year in the question, and may be narrowed
     to days with prices."""
@@ -95,12 +95,14 @@ def rows_of(table: str) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _call(written: str) -> Call:
+def _call(written: str) -> PlannedCall:
     tool, _, rest = written.partition(" ")
     if tool == "calculator":
-        return Call(tool, {"expression": rest})
+        return PlannedCall(tool, {"expression": rest})
     operation = {"operation": rest.split()[0]} if tool == "calendar" else {}
-    return Call(tool, operation | {name: _value(text) for name, text in _ARGUMENT.findall(rest)})
+    return PlannedCall(
+        tool, operation | {name: _value(text) for name, text in _ARGUMENT.findall(rest)}
+    )
 
 
 def _value(text: str) -> Any:
@@ -178,7 +180,7 @@ def _words(written: str) -> Part:
 
 def _reading(row: Row, values: Mapping[str, Any]) -> Reading:
     calls = [
-        Call(call.tool, {name: _filled(value, values) for name, value in call.args.items()})
+        PlannedCall(call.tool, {name: _filled(value, values) for name, value in call.args.items()})
         for call in row.calls
     ]
     return Reading(_answering(*calls), bool(values.get("flexible")))
@@ -193,21 +195,21 @@ def _filled(template: Any, values: Mapping[str, Any]) -> Any:
     return values[whole[1]] if whole else _FILLED.sub(lambda one: str(values[one[1]]), template)
 
 
-def _answering(*calls: Call) -> tuple[Call, ...]:
+def _answering(*calls: PlannedCall) -> tuple[PlannedCall, ...]:
     """Return the calls; for several, add one that makes the last result the whole answer."""
     if len(calls) == 1:
         return calls
-    return (*calls, Call("respond", {"answer": f"${{result.{len(calls)}}}"}))
+    return (*calls, PlannedCall("respond", {"answer": f"${{result.{len(calls)}}}"}))
 
 
-def _rounded(calls: Sequence[Call], decimals: int) -> tuple[Call, ...]:
+def _rounded(calls: Sequence[PlannedCall], decimals: int) -> tuple[PlannedCall, ...]:
     """Return the calls with the answer rounded by a tool; empty if the answer is not a number."""
     *before, last = [call for call in calls if call.tool != "respond"]
     if last.tool == "numeric_analysis":
-        return _answering(*before, Call(last.tool, {**last.args, "decimals": decimals}))
+        return _answering(*before, PlannedCall(last.tool, {**last.args, "decimals": decimals}))
     if last.tool == "data_fetch_stock" and "fields" in last.args:
-        before, last = [*before, last], Call("calculator", {"expression": "${result.1}"})
+        before, last = [*before, last], PlannedCall("calculator", {"expression": "${result.1}"})
     if last.tool != "calculator":
         return ()
     expression = f"round({last.args['expression']}, {decimals})"
-    return _answering(*before, Call(last.tool, {"expression": expression}))
+    return _answering(*before, PlannedCall(last.tool, {"expression": expression}))

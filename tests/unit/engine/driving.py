@@ -8,7 +8,7 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import Stop
-from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import FlowContext, RunContext
 from caseworker.engine.driver import GraphExecution
@@ -62,16 +62,16 @@ def link(source: str, target: str, handle: str = "default", into: str = "default
     return replace(flow(source, target, handle, into), channel=Channel.LINK)
 
 
-def graph(steps: Iterable[str], *edges: Edge, max_parallel: int = 1) -> Graph:
-    return Graph(
+def graph(steps: Iterable[str], *edges: Edge, max_parallel: int = 1) -> StepGraph:
+    return StepGraph(
         id="g",
-        steps=tuple(Step(id=s, type="scripted") for s in steps),
+        steps=tuple(GraphStep(id=s, type="scripted") for s in steps),
         edges=edges,
         max_parallel=max_parallel,
     )
 
 
-def prepared(of: Graph, node: Any, **limits: Mapping[str, Any]) -> PreparedGraph:
+def prepared(of: StepGraph, node: Any, **limits: Mapping[str, Any]) -> PreparedGraph:
     """Prepare the graph with one node for all steps; ``limits`` holds further fields per step."""
     return PreparedGraph(
         of,
@@ -100,7 +100,7 @@ class World:
         self.gateway = Gateway(loop, budget=budget)
 
     def execution(
-        self, of: Graph, inputs: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]
+        self, of: StepGraph, inputs: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]
     ) -> GraphExecution:
         gateway = self.gateway
         run = RunContext(
@@ -131,7 +131,7 @@ class World:
 
 
 def drive(
-    of: Graph,
+    of: StepGraph,
     node: Scripted | None = None,
     *,
     budget: Budget | None = None,

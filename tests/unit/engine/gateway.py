@@ -12,7 +12,7 @@ from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.ledger import Reservation, Room, Scope, Waiter
 from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import Node
+from caseworker.core.trace.node import TraceNode
 from caseworker.engine.call import AttemptError, Reply, Spent
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
@@ -197,7 +197,7 @@ class Gateway:
         made = await self.calls.perform(call, parent=parent or self.root, scope=self.scope)
         return made.value
 
-    def node(self, number: int = 2) -> Node:
+    def node(self, number: int = 2) -> TraceNode:
         """Return a node of the graph; the first call is node number 2."""
         return self.graph.node(f"n{number:06}")
 
@@ -205,7 +205,7 @@ class Gateway:
         """Return the last journal entry of a node."""
         return self.journal.entries[f"n{number:06}"]
 
-    def children(self) -> list[Node]:
+    def children(self) -> list[TraceNode]:
         """Return the attempts of the first call, in order."""
         nodes = self.graph.snapshot()["nodes"].values()
         return [node for node in nodes if node["parent_id"] == "n000002"]

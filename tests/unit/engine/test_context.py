@@ -7,7 +7,7 @@ from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.stops import HandOver
 from caseworker.core.budget.usage import BudgetExceededError, ResourceUsage
-from caseworker.core.graph.graph import Graph, Step
+from caseworker.core.graph.graph import GraphStep, StepGraph
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
@@ -113,7 +113,7 @@ def flow_context(**services: object) -> FlowContext:
         calls=calls,
         services={type(service): service for service in services.values()},
     )
-    shape = Graph(id="g", steps=(Step(id="step", type="any"),))
+    shape = StepGraph(id="g", steps=(GraphStep(id="step", type="any"),))
     view = GraphExecution(PreparedGraph(shape, {}), {}, run)
     return FlowContext(
         run, view, "step", StepPath("step"), run.root, run.scope, lambda source: None

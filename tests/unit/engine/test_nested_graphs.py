@@ -10,7 +10,7 @@ from caseworker.core.budget import stops
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.usage import BudgetExceededError
-from caseworker.core.graph.graph import Graph
+from caseworker.core.graph.graph import StepGraph
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import FlowContext
 from caseworker.engine.driver import GraphExecution
@@ -34,7 +34,7 @@ OUTER = graph("ABC", flow("A", "B"), flow("B", "C"))
 INNER = graph("xyz", flow("x", "y"), flow("y", "z"))
 
 
-def nests(inner: Graph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
+def nests(inner: StepGraph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
     """Return a step function that executes a graph."""
 
     async def work(context: FlowContext, inputs: Inputs) -> Inputs:

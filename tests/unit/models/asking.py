@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from caseworker.core.budget.budget import Budget
-from caseworker.core.trace.node import Node
+from caseworker.core.trace.node import TraceNode
 from caseworker.engine.context import FlowContext, RunContext
 from caseworker.engine.ports import CallOutcome, Recorded
 from caseworker.engine.step_path import StepPath
@@ -111,7 +111,7 @@ class Asking:
         asked: dict[str, Any] = {"name": "plan", "key": "plan", "messages": QUESTION, **options}
         return await self.models.complete(self.context, tier=Tier.SMALL, **asked)
 
-    def calls(self) -> list[Node]:
+    def calls(self) -> list[TraceNode]:
         """Return the model calls of the trace in order."""
         nodes = self.run.graph.snapshot()["nodes"].values()
         return [node for node in nodes if node["kind"] == "llm"]

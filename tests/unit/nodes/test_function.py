@@ -10,7 +10,7 @@ import pytest
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import CancelledError
-from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 from caseworker.engine.context import ExecutionContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
@@ -23,10 +23,10 @@ async def run_python(
     works: Mapping[str, ContextNode], *edges: tuple[str, str], **settings: Any
 ) -> GraphOutcome:
     """Execute a graph that was built in Python."""
-    steps = {name: Step(id=name, type="python") for name in works}
+    steps = {name: GraphStep(id=name, type="python") for name in works}
     joined = tuple(Edge(source=a, target=b, channel=Channel.FLOW) for a, b in edges)
     prepared = PreparedGraph(
-        Graph(id="g", steps=tuple(steps.values()), edges=joined),
+        StepGraph(id="g", steps=tuple(steps.values()), edges=joined),
         {name: PreparedStep(step=steps[name], work=BoundNode(works[name])) for name in works},
     )
     return await GraphExecution(prepared, {}, World(**settings).context()).run()

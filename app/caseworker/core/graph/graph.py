@@ -25,7 +25,7 @@ class Channel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class GraphStep:
     """One unit of work in a graph."""
 
     id: str
@@ -49,11 +49,11 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class StepGraph:
     """A graph of steps and edges, with its entries and its concurrency limit."""
 
     id: str
-    steps: tuple[Step, ...]
+    steps: tuple[GraphStep, ...]
     edges: tuple[Edge, ...] = ()
     entry: tuple[str, ...] | None = None
     """IDs of the steps to start with. None starts every step without incoming flow edges, except

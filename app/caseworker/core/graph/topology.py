@@ -15,15 +15,15 @@ from graphlib import CycleError, TopologicalSorter
 
 from caseworker.core.graph.components import components, cycle_in, successors_of
 from caseworker.core.graph.facts import StartStep
-from caseworker.core.graph.graph import Channel, Edge, Graph, GraphError, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphError, GraphStep, StepGraph
 from caseworker.core.graph.problems import path_of, quoted
 
 
 class Topology:
     """The precomputed structure of a graph; built once and shared by all its executions."""
 
-    graph: Graph
-    steps: Mapping[str, Step]
+    graph: StepGraph
+    steps: Mapping[str, GraphStep]
     """All steps of the graph, by ID."""
     entries: tuple[str, ...]
     """IDs of the steps to start with, in the order of the graph's steps."""
@@ -44,7 +44,7 @@ class Topology:
     start: Mapping[str, StartStep]
     """Order to start each active step, by step ID; built once and reused."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: StepGraph) -> None:
         """Compute the topology of ``graph``.
 
         Raises:
@@ -119,8 +119,8 @@ class Topology:
         return tuple(found)
 
 
-def _by_id(graph: Graph) -> dict[str, Step]:
-    steps: dict[str, Step] = {}
+def _by_id(graph: StepGraph) -> dict[str, GraphStep]:
+    steps: dict[str, GraphStep] = {}
     for step in graph.steps:
         if step.id in steps:
             raise GraphError(f"Two steps have the same id {quoted(step.id)}.")
@@ -128,7 +128,7 @@ def _by_id(graph: Graph) -> dict[str, Step]:
     return steps
 
 
-def _by_channel(graph: Graph, steps: Mapping[str, Step]) -> tuple[list[Edge], list[Edge]]:
+def _by_channel(graph: StepGraph, steps: Mapping[str, GraphStep]) -> tuple[list[Edge], list[Edge]]:
     """Return the flow edges and the link edges."""
     edges: dict[Channel, list[Edge]] = {channel: [] for channel in Channel}
     for edge in graph.edges:
@@ -145,7 +145,7 @@ def _by_channel(graph: Graph, steps: Mapping[str, Step]) -> tuple[list[Edge], li
 
 
 def _entries(
-    graph: Graph, steps: Mapping[str, Step], flows: list[Edge], links: list[Edge]
+    graph: StepGraph, steps: Mapping[str, GraphStep], flows: list[Edge], links: list[Edge]
 ) -> tuple[str, ...]:
     if graph.entry is not None:
         for entry in graph.entry:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from caseworker.core.graph.components import Successors, components, cycle_in, successors_of
-from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 from caseworker.core.graph.problems import (
     Handles,
     Names,
@@ -36,7 +36,7 @@ _CHANNELS = frozenset(Channel)
 
 
 def problems_of(
-    graph: Graph, traits_of: Callable[[Step], Traits | None], types: Collection[str] = ()
+    graph: StepGraph, traits_of: Callable[[GraphStep], Traits | None], types: Collection[str] = ()
 ) -> tuple[Problem, ...]:
     """Return all problems of ``graph``; the graph can be executed if none of them is an error.
 
@@ -64,8 +64,8 @@ def problems_of(
 class _Whole:
     """The graph under validation, with its valid part and the look-ups that the checks share."""
 
-    graph: Graph
-    sound: Graph
+    graph: StepGraph
+    sound: StepGraph
     """The graph without duplicate steps, invalid edges and unknown entries."""
     topology: Topology
     """The topology of ``sound``."""
@@ -76,7 +76,7 @@ class _Whole:
 
 
 def shape_problems(
-    graph: Graph, traits: Sequence[Traits | None], types: Collection[str] = ()
+    graph: StepGraph, traits: Sequence[Traits | None], types: Collection[str] = ()
 ) -> Iterator[Problem]:
     """Yield the problems in the steps, edges, entries and ``max_parallel`` of a graph.
 
@@ -95,12 +95,12 @@ def shape_problems(
         yield Problem("max_parallel", "max_parallel must be at least 1.")
 
 
-def sound_part(graph: Graph) -> Graph:
+def sound_part(graph: StepGraph) -> StepGraph:
     """Return ``graph`` without the parts that ``Topology`` rejects.
 
     These are duplicate steps, edges with an unknown step or channel, and unknown entries.
     """
-    steps: dict[str, Step] = {}
+    steps: dict[str, GraphStep] = {}
     for step in graph.steps:
         steps.setdefault(step.id, step)
     edges = tuple(
@@ -121,7 +121,7 @@ def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
 
 
 def _step_problems(
-    graph: Graph, traits: Sequence[Traits | None], types: Collection[str]
+    graph: StepGraph, traits: Sequence[Traits | None], types: Collection[str]
 ) -> Iterator[Problem]:
     there_are = ", ".join(sorted(types)) or "(no types are registered)"
     if not graph.steps:
@@ -192,7 +192,7 @@ def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator
     yield Problem(place, f"Step {quoted(step_id)} has no {lacks} on channel {edge.channel}. {mend}")
 
 
-def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+def _entry_problems(graph: StepGraph, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
     if graph.entry is None:
         return
     if not graph.entry:

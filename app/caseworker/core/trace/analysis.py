@@ -15,8 +15,8 @@ from caseworker.core.trace.node import (
     CUT_OFF,
     ROOT_ENDED,
     WAITS,
-    Node,
     NodeStatus,
+    TraceNode,
     estimated_of,
     made_by,
     number,
@@ -120,7 +120,7 @@ def costs_by_tier(snapshot: Snapshot) -> list[TierCost]:
     return [TierCost(tier=tier, **sums) for tier, sums in _sums(snapshot, _tier_of)]
 
 
-def first_halted(snapshot: Snapshot) -> Node | None:
+def first_halted(snapshot: Snapshot) -> TraceNode | None:
     """Return the call that caused the stop, or None if no node was halted.
 
     That is the first halted node to end. If several ended in the same millisecond, it is the one
@@ -143,7 +143,7 @@ def waiting_nodes(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(waiting | {snapshot["root_id"] or ""})
 
 
-def _halted_last(snapshot: Snapshot) -> list[Node]:
+def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
     """Return the halted nodes that were not repeated, and whose ancestors were not repeated.
 
     A replayed call keeps its old node, so calls that it requests in the repetition are below an
@@ -151,8 +151,8 @@ def _halted_last(snapshot: Snapshot) -> list[Node]:
     """
     nodes = snapshot["nodes"].values()
     latest = {(node["parent_id"], node["kind"], node["name"]): node for node in nodes}
-    cut_off: dict[str | None, Node] = {}
-    halted: list[Node] = []
+    cut_off: dict[str | None, TraceNode] = {}
+    halted: list[TraceNode] = []
     for node in nodes:
         again = latest[node["parent_id"], node["kind"], node["name"]]
         around = cut_off.get(node["parent_id"])
@@ -165,7 +165,7 @@ def _halted_last(snapshot: Snapshot) -> list[Node]:
     return halted
 
 
-def _began_anew(node: Node, again: Node) -> bool:
+def _began_anew(node: TraceNode, again: TraceNode) -> bool:
     """Return whether a halted call was repeated, as ``again``, after it had ended."""
     halted = node["status"] == "halt" and again is not node
     return halted and again["start_ts_ms"] >= (node["end_ts_ms"] or 0)
@@ -219,8 +219,8 @@ def _with_waits(snapshot: Snapshot) -> Snapshot:
 
     Suspension halts the node of an approval; the resumed run continues it in a new node.
     """
-    last: dict[str, Node] = {}
-    changed: dict[str, Node] = {}
+    last: dict[str, TraceNode] = {}
+    changed: dict[str, TraceNode] = {}
     for node_id in sorted(snapshot["nodes"], key=number_of):
         node = snapshot["nodes"][node_id]
         if (question := _question_of(node)) is None:
@@ -232,15 +232,15 @@ def _with_waits(snapshot: Snapshot) -> Snapshot:
     return {**snapshot, "nodes": {**snapshot["nodes"], **changed}} if changed else snapshot
 
 
-def _question_of(node: Node) -> str | None:
+def _question_of(node: TraceNode) -> str | None:
     """Return the approval ID of a node, or None if it is not an approval."""
     question = node["metadata"].get("approval_id")
     return question if isinstance(question, str) else None
 
 
-def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
+def children_of(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
     """Return the children of each node that has any, by node ID, in the order of creation."""
-    children = defaultdict[str, list[Node]](list)
+    children = defaultdict[str, list[TraceNode]](list)
     for node_id in sorted(snapshot["nodes"], key=number_of):
         node = snapshot["nodes"][node_id]
         if node["parent_id"] is not None:
@@ -248,14 +248,14 @@ def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
     return children
 
 
-def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
+def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
     """Group the nodes by the node in whose time they ran, in the order of creation.
 
     Usually that is the parent. If the parent is an LLM call that had ended before the node started
     (it requested a tool call), it is the enclosing step or agent, in its latest attempt.
     """
     nodes = snapshot["nodes"]
-    within = defaultdict[str, list[Node]](list)
+    within = defaultdict[str, list[TraceNode]](list)
     latest: dict[tuple[str | None, str, str], str] = {}
     for node_id in sorted(nodes, key=number_of):
         node = nodes[node_id]
@@ -272,13 +272,13 @@ def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
     return within
 
 
-def duration_ms(node: Node, snapshot: Snapshot) -> int:
+def duration_ms(node: TraceNode, snapshot: Snapshot) -> int:
     """Return the duration of a node in milliseconds; an open node lasts until the snapshot."""
     return max(_end_ms(node, snapshot) - node["start_ts_ms"], 0)
 
 
 def status_of(
-    node: Node, root: Node, *, cancelled: bool, waiting: Set[str] = frozenset()
+    node: TraceNode, root: TraceNode, *, cancelled: bool, waiting: Set[str] = frozenset()
 ) -> ShownStatus:
     """Return the status of a node, with the same names as for runs.
 
@@ -294,12 +294,12 @@ def status_of(
     return "cancelled" if with_the_run or node["stop_reason"] in CUT_OFF else "halted"
 
 
-def calls_of(children: Iterable[Node]) -> list[Node]:
+def calls_of(children: Iterable[TraceNode]) -> list[TraceNode]:
     """Return the children that are calls or steps, without attempts."""
     return [child for child in children if not is_attempt(child)]
 
 
-def is_attempt(node: Node) -> bool:
+def is_attempt(node: TraceNode) -> bool:
     """Return whether a node represents one attempt of its parent."""
     return node["kind"] == "system" and node["name"] == ATTEMPT
 
@@ -308,19 +308,19 @@ def is_attempt(node: Node) -> bool:
 class _Frame:
     node_id: str
     until_ms: int
-    children: Iterator[Node]
+    children: Iterator[TraceNode]
 
 
-def _latest_first(children: Iterable[Node], ends: dict[str, int]) -> Iterator[Node]:
+def _latest_first(children: Iterable[TraceNode], ends: dict[str, int]) -> Iterator[TraceNode]:
     return iter(sorted(calls_of(children), key=lambda child: -ends[child["node_id"]]))
 
 
-def _end_ms(node: Node, snapshot: Snapshot) -> int:
+def _end_ms(node: TraceNode, snapshot: Snapshot) -> int:
     end = node["end_ts_ms"]
     return snapshot["snapshot_ts_ms"] if end is None else end
 
 
-def _ends_with(within: Mapping[str, Iterable[Node]], snapshot: Snapshot) -> dict[str, int]:
+def _ends_with(within: Mapping[str, Iterable[TraceNode]], snapshot: Snapshot) -> dict[str, int]:
     """Return the time when each node and all its descendants had ended.
 
     A child can end after its parent.
@@ -332,7 +332,7 @@ def _ends_with(within: Mapping[str, Iterable[Node]], snapshot: Snapshot) -> dict
     return ends
 
 
-def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> int:
+def _covered_ms(node: TraceNode, children: Iterable[TraceNode], ends: dict[str, int]) -> int:
     """Return the part of a node's duration in which at least one child or its descendants ran."""
     covered, reached = 0, node["start_ts_ms"]
     for child in sorted(children, key=lambda child: child["start_ts_ms"]):
@@ -350,7 +350,7 @@ def _items(snapshot: Snapshot) -> dict[str, str]:
     if not any(node["metadata"].get("step_type") == _MAP for node in nodes.values()):
         return {}
     names: dict[str, str] = {}
-    nearest: dict[str | None, Node] = {}
+    nearest: dict[str | None, TraceNode] = {}
     for node_id in sorted(nodes, key=number_of):
         node = nodes[node_id]
         above = nearest.get(node["parent_id"])
@@ -369,17 +369,19 @@ def _items(snapshot: Snapshot) -> dict[str, str]:
     return names
 
 
-def _tier_of(node: Node) -> str | None:
+def _tier_of(node: TraceNode) -> str | None:
     tier = node["metadata"].get("tier")
     return tier if isinstance(tier, str) else None
 
 
-def _sums(snapshot: Snapshot, group: Callable[[Node], Key]) -> list[tuple[Key, dict[str, Any]]]:
+def _sums(
+    snapshot: Snapshot, group: Callable[[TraceNode], Key]
+) -> list[tuple[Key, dict[str, Any]]]:
     """Count the model calls by group and add up their usage, most expensive group first.
 
     Money is added as Decimal, like the totals of the graph.
     """
-    groups = defaultdict[Key, list[Node]](list)
+    groups = defaultdict[Key, list[TraceNode]](list)
     for node in snapshot["nodes"].values():
         if node["model"] is not None and made_by(node) is None:
             groups[group(node)].append(node)
@@ -390,7 +392,7 @@ def _sums(snapshot: Snapshot, group: Callable[[Node], Key]) -> list[tuple[Key, d
     return sorted(found, key=lambda pair: -(pair[1]["cost_usd"] or 0))
 
 
-def _costs_of(nodes: Iterable[Node]) -> dict[str, float | None]:
+def _costs_of(nodes: Iterable[TraceNode]) -> dict[str, float | None]:
     costs = [node["cost_usd"] for node in nodes]
     known = [Decimal(str(cost)) for cost in costs if cost is not None]
     return {
@@ -399,6 +401,6 @@ def _costs_of(nodes: Iterable[Node]) -> dict[str, float | None]:
     }
 
 
-def _halt_order(node: Node) -> tuple[int, bool, int, int]:
+def _halt_order(node: TraceNode) -> tuple[int, bool, int, int]:
     began = -node["start_ts_ms"], -number(node)
     return (node["end_ts_ms"] or 0, node["stop_reason"] == ROOT_ENDED, *began)

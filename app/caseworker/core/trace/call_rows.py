@@ -14,7 +14,13 @@ from caseworker.core.trace.analysis import (
     status_of,
     waiting_nodes,
 )
-from caseworker.core.trace.node import WAITED_FOR_MODEL_MS, WAITED_MS, Node, estimated_of, made_by
+from caseworker.core.trace.node import (
+    WAITED_FOR_MODEL_MS,
+    WAITED_MS,
+    TraceNode,
+    estimated_of,
+    made_by,
+)
 from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.plain_text import counted, cut, duration, money, plain
 from caseworker.core.trace.snapshot import Snapshot
@@ -33,7 +39,7 @@ class CallRows:
     def __init__(
         self,
         snapshot: Snapshot,
-        root: Node,
+        root: TraceNode,
         payloads: Mapping[str, Payload],
         *,
         cancelled: bool,
@@ -53,7 +59,7 @@ class CallRows:
         self._children = children_of(snapshot)
         self._told: list[str] = []
 
-    def status(self, node: Node) -> ShownStatus:
+    def status(self, node: TraceNode) -> ShownStatus:
         """Return the status of a node, with the same names as for runs."""
         return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
 
@@ -62,7 +68,7 @@ class CallRows:
         if halted := first_halted(self._snapshot):
             after = duration((halted["end_ts_ms"] or 0) - self._root["start_ts_ms"])
             yield f"Stopped at {called(halted)} after {after}: {self._tell(halted)}"
-        by_reason: dict[tuple[str, str], list[Node]] = {}
+        by_reason: dict[tuple[str, str], list[TraceNode]] = {}
         for node in self._nodes.values():
             if node["status"] == "fail" and not is_attempt(node) and self._began(node):
                 known = self._recovered(node), reason_of(node)
@@ -91,12 +97,12 @@ class CallRows:
         if hidden := len(self._nodes) - shown:
             yield f"… and {counted(hidden, 'more call')}; the snapshot contains all calls"
 
-    def _began(self, node: Node) -> bool:
+    def _began(self, node: TraceNode) -> bool:
         """Return whether a failure originated here: no child of the node failed."""
         below = calls_of(self._children[node["node_id"]])
         return all(child["status"] != "fail" for child in below)
 
-    def _recovered(self, node: Node) -> str:
+    def _recovered(self, node: TraceNode) -> str:
         """Return the label of a failure, which names the ancestor that succeeded despite it."""
         parent_id = node["parent_id"]
         while parent_id is not None:
@@ -108,7 +114,7 @@ class CallRows:
             parent_id = around["parent_id"]
         return "Failed"
 
-    def _tell(self, node: Node) -> str:
+    def _tell(self, node: TraceNode) -> str:
         self._told.append(node["stop_reason"] or reason_of(node))
         return reason_of(node)
 
@@ -118,7 +124,7 @@ class CallRows:
             len(told) >= _TELLING and told in reason for told in self._told
         )
 
-    def _details(self, node: Node) -> Iterator[str]:
+    def _details(self, node: TraceNode) -> Iterator[str]:
         reason = node["stop_reason"] or node["error_class"]
         if reason and not self._knows(reason):
             yield self._tell(node)
@@ -136,19 +142,19 @@ class CallRows:
         if payload.reply is not None and not raw:  # the error already shows a raw reply
             yield f"got: {_excerpt(_said(payload.reply))}"
 
-    def _was_first(self, node: Node, run_id: str) -> bool:
+    def _was_first(self, node: TraceNode, run_id: str) -> bool:
         """Return whether an imported node has no parent that was imported from the same run."""
         parent = self._nodes.get(node["parent_id"] or "")
         return parent is None or made_by(parent) != run_id
 
-    def _waited_ms(self, node: Node) -> int:
+    def _waited_ms(self, node: TraceNode) -> int:
         """Return the total back-off between the attempts of a call or step."""
         attempts = [each for each in self._children[node["node_id"]] if is_attempt(each)]
         ends = [each["end_ts_ms"] or each["start_ts_ms"] for each in attempts]
         begins = [each["start_ts_ms"] for each in attempts]
         return sum(max(begin - end, 0) for end, begin in zip(ends, begins[1:], strict=False))
 
-    def _row(self, node: Node, prefix: str) -> str:
+    def _row(self, node: TraceNode, prefix: str) -> str:
         again = node["retries_used"]
         retries = f" +{counted(again, 'retry', 'retries')}" if again else ""
         sort = sort_of(node["kind"], node["name"], node["model"] or _step_type(node))
@@ -163,7 +169,7 @@ class CallRows:
         return row.rstrip()
 
 
-def _budget_notes(node: Node) -> Iterator[str]:
+def _budget_notes(node: TraceNode) -> Iterator[str]:
     """Yield lines for a call's waits for budget and rate slot, and for estimated amounts."""
     waited = node["metadata"].get(WAITED_MS)
     if isinstance(waited, int):
@@ -177,7 +183,7 @@ def _budget_notes(node: Node) -> Iterator[str]:
         yield f"estimated: {counted(tokens, 'token')}{cost}"
 
 
-def called(node: Node) -> str:
+def called(node: TraceNode) -> str:
     """Return the name of a call followed by its ID."""
     return plain(sort_of(node["kind"], node["name"])) + f" ({node['node_id']})"
 
@@ -187,7 +193,7 @@ def sort_of(kind: str, name: str, model: str | None = None) -> str:
     return ("" if kind == "system" else f"{kind} ") + name + (f" ({model})" if model else "")
 
 
-def reason_of(node: Node) -> str:
+def reason_of(node: TraceNode) -> str:
     """Return the error class and the reason why a node ended; the class is not repeated."""
     error_class, reason = node["error_class"], node["stop_reason"]
     if error_class and reason and error_class in reason:
@@ -195,7 +201,7 @@ def reason_of(node: Node) -> str:
     return plain(": ".join(part for part in (error_class, reason) if part)) or "no reason given"
 
 
-def _step_type(node: Node) -> str | None:
+def _step_type(node: TraceNode) -> str | None:
     """Return the type of a step if it differs from the step's name."""
     kind = node["metadata"].get("step_type")
     return kind if isinstance(kind, str) and kind != node["name"] else None

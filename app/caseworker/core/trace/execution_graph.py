@@ -23,11 +23,11 @@ from caseworker.core.trace.node import (
     TERMINAL,
     Cost,
     JsonObject,
-    Node,
     NodeFields,
     NodeKind,
     NodeStatus,
     TerminalStatus,
+    TraceNode,
     checked_usage,
     number,
     number_of,
@@ -392,13 +392,13 @@ class ExecutionGraph:
             failed = self._tree.failures_of(node_id)
             return [(each["error_class"], each["stop_reason"]) for each in failed]
 
-    def node(self, node_id: str) -> Node:
+    def node(self, node_id: str) -> TraceNode:
         """Return a copy of the current state of a node."""
         with self._lock:
             self._tree.refuse_unknown(node_id)
             node: Any = self._tree.record(node_id).copy()
             node["metadata"] = copy_object(self._tree.metadata.get(node_id, {}))
-            return cast(Node, node)
+            return cast(TraceNode, node)
 
     def changed_since(self, revision: int) -> Changes:
         """Return the nodes that changed after ``revision``.
@@ -616,7 +616,7 @@ class CallTree:
         self.metadata[node_id] = {**self.metadata.get(node_id, {}), **values}
         self.changes.append(self.open.get(node_id) or self.record(node_id))
 
-    def adopt(self, node: Node) -> None:
+    def adopt(self, node: TraceNode) -> None:
         """Import a node from a well-formed graph; import nodes in the order of their numbers."""
         node_id, ended = node["node_id"], node["status"] in TERMINAL
         self.last_number = number_of(node_id) - 1

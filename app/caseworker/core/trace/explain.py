@@ -18,7 +18,7 @@ from caseworker.core.trace.analysis import (
     waited_for_people_ms,
 )
 from caseworker.core.trace.call_rows import CallRows, called, sort_of
-from caseworker.core.trace.node import TAKEN_OVER, Node, estimated_of, made_by
+from caseworker.core.trace.node import TAKEN_OVER, TraceNode, estimated_of, made_by
 from caseworker.core.trace.payloads import NOTHING_KEPT, Payload
 from caseworker.core.trace.plain_text import counted, cut, duration, money, plain
 from caseworker.core.trace.snapshot import Snapshot
@@ -77,7 +77,7 @@ def explain(
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
-def _headline(snapshot: Snapshot, root: Node, outcome: str, queued_ms: int) -> Iterator[str]:
+def _headline(snapshot: Snapshot, root: TraceNode, outcome: str, queued_ms: int) -> Iterator[str]:
     totals = snapshot["aggregates"]
     nodes = snapshot["nodes"].values()
     kinds = Counter(node["kind"] for node in nodes if _was_made(node))
@@ -101,7 +101,7 @@ def _headline(snapshot: Snapshot, root: Node, outcome: str, queued_ms: int) -> I
 
 def _taken_over(snapshot: Snapshot) -> Iterator[str]:
     """Yield a line for each run from which calls were imported, with their original cost."""
-    by_run: dict[str, list[Node]] = {}
+    by_run: dict[str, list[TraceNode]] = {}
     for node in snapshot["nodes"].values():
         if (run_id := made_by(node)) is not None:
             by_run.setdefault(run_id, []).append(node)
@@ -136,13 +136,13 @@ def _total_cost(snapshot: Snapshot) -> str:
     return f"{known} ({', '.join(parts)})" if parts else known
 
 
-def _cost_there(node: Node) -> float:
+def _cost_there(node: TraceNode) -> float:
     """Return the cost of an imported call in its original run, 0 if unknown."""
     made: Any = node["metadata"][TAKEN_OVER]
     return float((made.get("usage") or {}).get("cost_usd") or 0)
 
 
-def _was_made(node: Node) -> bool:
+def _was_made(node: TraceNode) -> bool:
     """Return whether this run made a call; a refused call starts and ends at once."""
     if made_by(node) is not None:
         return False

@@ -10,7 +10,7 @@ from math import isfinite
 from types import NoneType
 from typing import Any, Final, cast
 
-from caseworker.core.trace.node import FIELDS, KINDS, NEXT, TERMINAL, Node, number, number_of
+from caseworker.core.trace.node import FIELDS, KINDS, NEXT, TERMINAL, TraceNode, number, number_of
 
 _NODE_ID: Final = re.compile(r"n\d{6,}")
 
@@ -24,7 +24,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
-def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[Node]:
+def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[TraceNode]:
     """Validate the nodes of one graph and return them in the order of creation.
 
     Raises:
@@ -36,7 +36,7 @@ def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[Node]:
             raise ValueError(f"two nodes have the ID {node.get('node_id')}")
     if problems := node_violations(by_id):
         raise ValueError("; ".join(problems[:5]))
-    return sorted((cast(Node, node) for node in by_id.values()), key=number)
+    return sorted((cast(TraceNode, node) for node in by_id.values()), key=number)
 
 
 def node_violations(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:

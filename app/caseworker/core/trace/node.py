@@ -59,7 +59,7 @@ class NodeFields(TypedDict):
     error_class: str | None
 
 
-class Node(NodeFields):
+class TraceNode(NodeFields):
     """One LLM call, tool call or system operation: the 15 fields of a snapshot."""
 
     metadata: JsonObject

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypedDict
 
 from caseworker.core.trace.json_values import copy_object
-from caseworker.core.trace.node import JsonObject, Node, NodeFields
+from caseworker.core.trace.node import JsonObject, NodeFields, TraceNode
 
 _BATCH: Final = 100
 """Nodes encoded per batch: the GIL is held for less than a millisecond."""
@@ -40,7 +40,7 @@ class Snapshot(TypedDict):
 
     chain_id: str
     root_id: str | None
-    nodes: dict[str, Node]
+    nodes: dict[str, TraceNode]
     """Nodes by ID, in the order of creation."""
     aggregates: Aggregates
     snapshot_ts_ms: int
@@ -52,7 +52,7 @@ class Changes(NamedTuple):
 
     revision: int
     """Current revision of the graph, to pass to the next call of ``changed_since``."""
-    nodes: list[Node]
+    nodes: list[TraceNode]
     """Current state of each changed node; parents come before their children."""
 
 
@@ -104,9 +104,9 @@ class GraphCapture:
         aggregates = json.dumps(self.aggregates)
         yield f'}}, "aggregates": {aggregates}, "snapshot_ts_ms": {self.snapshot_ts_ms}}}'
 
-    def _copies(self, records: Iterable[NodeFields]) -> dict[str, Node]:
+    def _copies(self, records: Iterable[NodeFields]) -> dict[str, TraceNode]:
         overlay, metadata = self.overlay, self.metadata
-        copies: dict[str, Node] = {}
+        copies: dict[str, TraceNode] = {}
         for record in records:
             node_id = record["node_id"]
             node: Any = overlay.get(node_id, record).copy()

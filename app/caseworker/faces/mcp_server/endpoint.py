@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from caseworker.faces.mcp_server.offers import Offers
-from caseworker.platform.caller import Scope as AccessScope
+from caseworker.platform.caller import KeyScope as AccessScope
 from caseworker.platform.http.problems import MALFORMED_BODY, ProblemError
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.errors import TooManyPendingCancelsError

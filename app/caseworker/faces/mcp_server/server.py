@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, run_id_of
 from caseworker.faces.mcp_server.offers import Offers, RunTool
-from caseworker.platform.caller import Scope as AccessScope
+from caseworker.platform.caller import KeyScope as AccessScope
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.admission import Admissions

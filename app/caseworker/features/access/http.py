@@ -22,7 +22,7 @@ from caseworker.platform.caller import (
     TENANT_FORM,
     Caller,
     CredentialRequiredError,
-    Scope,
+    KeyScope,
 )
 from caseworker.platform.http.bodies import BodyModel, Instant, QueryModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
@@ -119,7 +119,7 @@ class KeyList(View):
 
 def _shown(key: ApiKey) -> dict[str, object]:
     shown = {name: getattr(key, name) for name in ApiKey.__dataclass_fields__}
-    return {**shown, "scopes": [scope.value for scope in Scope if scope in key.scopes]}
+    return {**shown, "scopes": [scope.value for scope in KeyScope if scope in key.scopes]}
 
 
 KEY_NOT_FOUND = ProblemType(
@@ -152,7 +152,7 @@ _USUALLY = RotateKeyBody()
     status_code=HTTPStatus.CREATED,
     responses=answers(*_ASKED, *EVERY_BODY, KEY_CONFLICT),
 )
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     """Create a key; only this response contains its secret.
 
@@ -164,7 +164,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     issued = await request.service(Keys).create(
         _known(request),
         name=body.name,
-        scopes=frozenset(map(Scope, body.scopes)),
+        scopes=frozenset(map(KeyScope, body.scopes)),
         tenant=body.tenant,
         expires_at=body.expires_at,
     )
@@ -173,7 +173,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
 
 
 @router.get("", responses=answers(*_ASKED))
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) -> KeyList:
     """List the newest 1,000 keys of the tenant, newest first, without their secrets.
 
@@ -188,7 +188,7 @@ async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) ->
     status_code=HTTPStatus.CREATED,
     responses=answers(*_FOUND, *EVERY_BODY, KEY_CONFLICT),
 )
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def rotate_key(
     key_id: KeyId, request: ApiRequest, body: RotateKeyBody = _USUALLY
 ) -> IssuedKeyView:
@@ -203,7 +203,7 @@ async def rotate_key(
 
 
 @router.delete("/{key_id}", responses=answers(*_FOUND))
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     """Revoke a key; every process rejects it within five seconds."""
     revoked = await request.service(Keys).revoke(_known(request), key_id)

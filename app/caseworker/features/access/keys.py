@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from caseworker.platform.caller import (
     Caller,
+    KeyScope,
     OtherTenantError,
-    Scope,
     ScopeMissingError,
     with_implied,
 )
@@ -46,7 +46,7 @@ class ApiKey:
     tenant: str
     name: str
     """Name of the key, which identifies the caller in receipts and records."""
-    scopes: frozenset[Scope]
+    scopes: frozenset[KeyScope]
     """Scopes as granted to the key, without implied ones."""
     created_at: datetime
     created_by: str
@@ -128,7 +128,7 @@ class Keys:
         by: Caller,
         *,
         name: str,
-        scopes: frozenset[Scope],
+        scopes: frozenset[KeyScope],
         tenant: str | None = None,
         expires_at: datetime | None = None,
     ) -> IssuedKey:
@@ -213,7 +213,7 @@ def _issued(
     *,
     tenant: str,
     name: str,
-    scopes: frozenset[Scope],
+    scopes: frozenset[KeyScope],
     created_by: str,
     expires_at: datetime | None,
 ) -> IssuedKey:
@@ -232,8 +232,8 @@ def _issued(
 
 def _tenant_for(by: Caller, named: str | None) -> str | None:
     """Resolve and authorize the tenant of a key request; None means all tenants."""
-    if not by.may(Scope.ADMIN):
-        raise ScopeMissingError(Scope.ADMIN)
+    if not by.may(KeyScope.ADMIN):
+        raise ScopeMissingError(KeyScope.ADMIN)
     if by.operator:
         return named
     if named not in (None, by.tenant):

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, delete, exists, func, insert, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.access.keys import ApiKey, KeyConflictError
-from caseworker.platform.caller import Scope
+from caseworker.platform.caller import KeyScope
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.tables import api_keys
@@ -117,4 +117,4 @@ def _of(tenant: str | None) -> ColumnElement[bool]:
 
 def _key(row: Row) -> ApiKey:
     named = {name: row[name] for name in _FIELDS}
-    return ApiKey(tenant=row["tenant_id"], scopes=frozenset(map(Scope, row["scopes"])), **named)
+    return ApiKey(tenant=row["tenant_id"], scopes=frozenset(map(KeyScope, row["scopes"])), **named)

@@ -21,7 +21,7 @@ from caseworker.platform.caller import (
     MAX_NAME_CHARS,
     Caller,
     InvalidCredentialError,
-    Scope,
+    KeyScope,
     is_tenant,
     with_implied,
 )
@@ -240,10 +240,10 @@ def _suits(key: jwt.PyJWK, algorithm: str) -> bool:
     return bool(_KINDS[algorithm[:2]] == written.get("kty"))
 
 
-def _scopes_in(claim: Any) -> list[Scope]:
+def _scopes_in(claim: Any) -> list[KeyScope]:
     """Return the known scopes in a claim: a string of words (RFC 8693), or a list of strings."""
     words = claim.split() if isinstance(claim, str) else claim
     if not isinstance(words, list):
         return []
     named = {str(word).removeprefix(_SCOPE_PREFIX) for word in words}
-    return [scope for scope in Scope if scope.value in named]
+    return [scope for scope in KeyScope if scope.value in named]

@@ -8,7 +8,7 @@ from fastapi import Path, Query
 from pydantic import Field, model_validator
 
 from caseworker.engine.approvals import Verdict
-from caseworker.platform.caller import Scope
+from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, PageQuery, Reason, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import (
@@ -199,7 +199,7 @@ async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> Approval
 @router.post(
     "/runs/{run_id}/approvals/{approval_id}", status_code=HTTPStatus.ACCEPTED, responses=_DECIDED
 )
-@requires(Scope.APPROVE)
+@requires(KeyScope.APPROVE)
 async def decide_approval(
     run_id: RunIdPath, approval_id: ApprovalIdPath, body: DecisionBody, request: ApiRequest
 ) -> ApprovalView:

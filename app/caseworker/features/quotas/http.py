@@ -12,7 +12,7 @@ from caseworker.core.budget.budget import json_number
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName
-from caseworker.platform.caller import TENANT_FORM, Scope
+from caseworker.platform.caller import TENANT_FORM, KeyScope
 from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
@@ -142,7 +142,7 @@ async def get_quota(tenant: TenantPath, request: ApiRequest) -> QuotaView:
 
 
 @router.put("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, TENANT_REFUSED, *EVERY_BODY))
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) -> QuotaView:
     """Set a tenant's own quota, replacing the previous one completely.
 
@@ -164,7 +164,7 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
         204: {"description": "The tenant has the configured default quota."},
     },
 )
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def delete_quota(tenant: TenantPath, request: ApiRequest) -> None:
     """Reset a tenant to the configured default quota."""
     await _quotas_of_all(request).delete(tenant)
@@ -177,6 +177,6 @@ def _quotas_of_all(request: ApiRequest) -> QuotaStore:
     quotas.
     """
     caller = request.caller
-    if not caller.operator and not (caller.anonymous and caller.may(Scope.ADMIN)):
+    if not caller.operator and not (caller.anonymous and caller.may(KeyScope.ADMIN)):
         raise ProblemError(TENANT_REFUSED)
     return request.service(PostgresQuotas)

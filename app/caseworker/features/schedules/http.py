@@ -26,7 +26,7 @@ from caseworker.features.schedules.timing import (
     InvalidCronError,
     Timing,
 )
-from caseworker.platform.caller import Caller, Scope
+from caseworker.platform.caller import Caller, KeyScope
 from caseworker.platform.http.bodies import BodyModel, DocumentedAs, PageQuery, View, ZoneName
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import (
@@ -127,7 +127,10 @@ class ScheduleView(View):
     @classmethod
     def of(cls, schedule: Schedule, caller: Caller) -> Self:
         """Return the view of a schedule, without fields that the caller may not see."""
-        timing, hidden = schedule.timing, frozenset() if caller.may(Scope.RUN) else _OF_ITS_CALLER
+        timing, hidden = (
+            schedule.timing,
+            frozenset() if caller.may(KeyScope.RUN) else _OF_ITS_CALLER,
+        )
         of_timing = {"cron", "timezone", "catch_up", "max_catch_up"}
         own = cls.model_fields.keys() - of_timing - {"run"}
         return cls(

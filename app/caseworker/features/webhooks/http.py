@@ -18,7 +18,7 @@ from caseworker.features.webhooks.delivery import (
 )
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.signing import new_secret
-from caseworker.platform.caller import Scope
+from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import Errors, ProblemType
@@ -155,7 +155,7 @@ _USUAL_OVERLAP = NewSecretBody()
     status_code=HTTPStatus.CREATED,
     responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
 )
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def rotate_webhook_secret(
     request: ApiRequest, body: NewSecretBody = _USUAL_OVERLAP
 ) -> NewSecret:
@@ -173,7 +173,7 @@ async def rotate_webhook_secret(
 
 
 @router.get("/secret", responses=answers(*EVERY_RUN_ROUTE))
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def list_webhook_secrets(request: ApiRequest) -> SecretList:
     """List the active signing secrets, newest first, without their values."""
     found = await request.service(PostgresWebhooks).secrets(request.caller.tenant)
@@ -181,7 +181,7 @@ async def list_webhook_secrets(request: ApiRequest) -> SecretList:
 
 
 @router.get("/deliveries", responses=answers(*EVERY_RUN_ROUTE))
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def list_webhook_deliveries(
     query: Annotated[DeliveryQuery, Query()], request: ApiRequest
 ) -> DeliveryList:
@@ -191,7 +191,7 @@ async def list_webhook_deliveries(
 
 
 @router.get("/deliveries/{delivery_id}", responses=_FOUND)
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def get_webhook_delivery(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
     """Return a delivery with its attempts and its latest outcome."""
     store = request.service(PostgresWebhooks)
@@ -203,7 +203,7 @@ async def get_webhook_delivery(delivery_id: DeliveryIdPath, request: ApiRequest)
     status_code=HTTPStatus.ACCEPTED,
     responses=answers(*EVERY_RUN_ROUTE, DELIVERY_NOT_FOUND, DELIVERY_PENDING),
 )
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def redeliver_webhook(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
     """Redeliver a dead or delivered webhook, with the same ID and all retries."""
     store = request.service(PostgresWebhooks)

@@ -22,7 +22,7 @@ from caseworker.platform.caller import (
     Caller,
     CredentialRequiredError,
     InvalidCredentialError,
-    Scope,
+    KeyScope,
     ScopeMissingError,
 )
 from caseworker.platform.fair_slots import FairSlots
@@ -172,7 +172,7 @@ class HttpContext:
     bodies: BodiesUnderWay
 
 
-def requires(scope: Scope) -> Callable[[Endpoint], Endpoint]:
+def requires(scope: KeyScope) -> Callable[[Endpoint], Endpoint]:
     """Return a decorator that sets the scope that callers of a route function need.
 
     Without it, GET requires ``read`` and every other method ``run``. Place this decorator below the
@@ -191,8 +191,8 @@ class ApiRoute(APIRoute):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        usual = Scope.READ if (self.methods or set()) <= _READING else Scope.RUN
-        self.required_scope: Scope = getattr(self.endpoint, "required_scope", usual)
+        usual = KeyScope.READ if (self.methods or set()) <= _READING else KeyScope.RUN
+        self.required_scope: KeyScope = getattr(self.endpoint, "required_scope", usual)
         self.openapi_extra = {**(self.openapi_extra or {}), SCOPE: self.required_scope.value}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -254,7 +254,7 @@ class ApiRequest(Request):
         self._content: bytes | None = None
 
     @classmethod
-    async def of(cls, request: Request, scope: Scope) -> Self:
+    async def of(cls, request: Request, scope: KeyScope) -> Self:
         """Authenticate the caller, check its scope and acquire a request slot for its tenant.
 
         Raises:
@@ -276,7 +276,7 @@ class ApiRequest(Request):
         await shared.connections.enter(tenant, request.scope)
         return found
 
-    def require(self, scope: Scope) -> None:
+    def require(self, scope: KeyScope) -> None:
         """Check that the caller has ``scope``.
 
         Raises:
@@ -285,7 +285,7 @@ class ApiRequest(Request):
         if not self.caller.may(scope):
             raise ScopeMissingError(scope)
 
-    async def require_still(self, scope: Scope) -> None:
+    async def require_still(self, scope: KeyScope) -> None:
         """Authenticate the caller again and check that it still has ``scope``.
 
         Long-running responses, such as event streams, call this repeatedly.

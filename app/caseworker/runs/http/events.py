@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.platform.caller import Scope
+from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.http.event_stream import (
@@ -79,5 +79,5 @@ async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:
     """Forward batches until the caller's key or token is no longer valid."""
     async with aclosing(batches):
         async for batch in batches:
-            await request.require_still(Scope.READ)
+            await request.require_still(KeyScope.READ)
             yield batch

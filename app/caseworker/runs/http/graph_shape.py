@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from caseworker.core.graph.graph import Channel, Step
+from caseworker.core.graph.graph import Channel, GraphStep
 from caseworker.core.graph.topology import Topology
 from caseworker.platform.http.bodies import View
 from caseworker.runs.step_inputs import shape_of
@@ -59,7 +59,7 @@ class GraphShape(View):
         )
 
 
-def _inside(step: Step) -> Mapping[str, Any] | None:
+def _inside(step: GraphStep) -> Mapping[str, Any] | None:
     """Return the inline graph of a ``subgraph`` step; None for other steps and references."""
     graph = step.data["graph"] if step.type == "subgraph" else {}
     return graph if "steps" in graph else None

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Body, Query, Response
 from pydantic import BaseModel
 
-from caseworker.platform.caller import Scope
+from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
@@ -181,7 +181,7 @@ async def cancel_run(
         202: {"description": "The runs have ended or are being cancelled."},
     },
 )
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRunsView:
     """Cancel all runs that match a filter, oldest first, at most 1,000 per request.
 
@@ -204,7 +204,7 @@ async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRun
         204: {"description": "The run and all its data were deleted."},
     },
 )
-@requires(Scope.ADMIN)
+@requires(KeyScope.ADMIN)
 async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
     """Erase an ended run with all its data: calls, events, trace, files, deliveries.
 

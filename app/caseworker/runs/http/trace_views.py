@@ -19,7 +19,7 @@ from caseworker.core.trace.analysis import (
     time_shares,
     waiting_nodes,
 )
-from caseworker.core.trace.node import Node, number_of
+from caseworker.core.trace.node import TraceNode, number_of
 from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.step_trace import StepUse, add_nested, uses_of
@@ -97,7 +97,7 @@ class StopView(View):
     """Time at which the call ended, in milliseconds after the start of the run."""
 
     @classmethod
-    def of(cls, node: Node, began_ms: int) -> Self:
+    def of(cls, node: TraceNode, began_ms: int) -> Self:
         """Return the view of a halted node.
 
         ``began_ms`` is the start of the run in epoch milliseconds.
@@ -188,7 +188,7 @@ class StepView:
     error_class: str | None
 
     @classmethod
-    def of(cls, node: Node, use: StepUse, snapshot: Snapshot, status: ShownStatus) -> Self:
+    def of(cls, node: TraceNode, use: StepUse, snapshot: Snapshot, status: ShownStatus) -> Self:
         """Return the view of a step from its CallNode and the usage of the calls below it."""
         path = node["name"]
         if status == "waiting":  # the end is when it was suspended; it will resume

@@ -107,7 +107,7 @@ ON CONFLICT (tenant_id, day) DO UPDATE SET reserved_usd = d.reserved_usd + exclu
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class RunAdmission:
     """Decides whether a run is accepted, in the transaction that stores it."""
 
     quota: Quota
@@ -201,7 +201,9 @@ class Admission:
         await connection.exec_driver_sql(_RESERVE, run)
 
 
-async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -> Admission | None:
+async def admission_of(
+    connection: AsyncConnection, new: NewRun, usual: Quota
+) -> RunAdmission | None:
     """Lock the tenant and return the admission for a run; None if no limit applies to it."""
     quota = await quota_of(connection, new.key.tenant, usual)
     if quota.is_unlimited and new.queueing.concurrency_key is None:
@@ -215,7 +217,7 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
         "looked_at": 0 if quota.max_running is None else LOOKED_AT,
     }
     counts = (await connection.exec_driver_sql(COUNTS, asked)).mappings().one()
-    return Admission(quota, counts, new)
+    return RunAdmission(quota, counts, new)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ _RELATIVE = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _STEPS = {"days": 1, "weeks": 7}
 
 
-class _UndecidedError(Exception):
+class _UndecidedDateError(Exception):
     """The recalculation cannot decide."""
 
 
@@ -33,7 +33,7 @@ def agrees(args: Mapping[str, Any], result: ToolResult, context: ToolContext) ->
             return int(said.timestamp()) == int(context.now.timestamp())
         work_out = _OPERATIONS.get(args["operation"])
         return None if work_out is None else work_out(_Asked(args, context)) == result["value"]
-    except (_UndecidedError, KeyError, ValueError, OverflowError):
+    except (_UndecidedDateError, KeyError, ValueError, OverflowError):
         return None
 
 
@@ -73,7 +73,7 @@ def _read(text: str) -> date:
     known = {*_MONTHS, *_SMALL, *(name[:3].lower() for name in _WEEKDAYS)}
     foreign = any(word[:3].lower() not in known for word in words if word.isalpha())
     if len(years) != 1 or len(numbers) + len(months) != 3 or ":" in text or foreign:
-        raise _UndecidedError
+        raise _UndecidedDateError
     year = int(years[0])
     numbers.remove(year)
     if months:
@@ -83,7 +83,7 @@ def _read(text: str) -> date:
         return date(year, first, second)
     if first > 12 or first == second:
         return date(year, second, first)
-    raise _UndecidedError
+    raise _UndecidedDateError
 
 
 def _iso(number: int) -> str:
@@ -104,7 +104,7 @@ def _shifted(asked: _Asked, sign: int) -> int:
         year, month = months // 12, months % 12 + 1
         return _number(date(year, month, min(day.day, _length(year, month))))
     if unit != "business_days" or abs(amount) > _MOST_STEPS:
-        raise _UndecidedError
+        raise _UndecidedDateError
     left, step = abs(amount), 1 if amount > 0 else -1
     while left:
         number += step
@@ -144,7 +144,7 @@ def _until(asked: _Asked) -> str:
 def _business_days(asked: _Asked) -> str:
     start, end = sorted(_ends(asked))
     if end - start > _MOST_STEPS:
-        raise _UndecidedError
+        raise _UndecidedDateError
     return str(sum(number % 7 < 5 for number in range(start, end + 1)))
 
 

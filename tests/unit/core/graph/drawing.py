@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import pairwise
 
-from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, GraphStep, StepGraph
 
 
 def flow(
@@ -35,23 +35,23 @@ def graph(
     *edges: Edge,
     entry: Iterable[str] | None = None,
     max_parallel: int = 9,
-) -> Graph:
-    return Graph(
+) -> StepGraph:
+    return StepGraph(
         id="g",
-        steps=tuple(Step(id=name, type="any") for name in steps),
+        steps=tuple(GraphStep(id=name, type="any") for name in steps),
         edges=edges,
         entry=None if entry is None else tuple(entry),
         max_parallel=max_parallel,
     )
 
 
-def row(count: int) -> Graph:
+def row(count: int) -> StepGraph:
     """Return steps ``0``, ``1``, ... one after the other."""
     names = [str(index) for index in range(count)]
     return graph(names, *(flow(one, other) for one, other in pairwise(names)))
 
 
-def fan(width: int, *, max_parallel: int = 9) -> Graph:
+def fan(width: int, *, max_parallel: int = 9) -> StepGraph:
     """Return ``width`` steps between ``first`` and ``last``."""
     lanes = [f"lane{index}" for index in range(width)]
     out = (flow("first", lane) for lane in lanes)

@@ -3,7 +3,7 @@
 import pytest
 
 from caseworker.core.graph.facts import SkipStep, StartStep, StepFailed, StepFinished
-from caseworker.core.graph.graph import Graph, GraphError
+from caseworker.core.graph.graph import GraphError, StepGraph
 from caseworker.core.graph.scheduler import Scheduler, UnexpectedFactError
 from caseworker.core.graph.topology import Topology
 from tests.unit.core.graph.drawing import fan, flow, graph, row
@@ -11,7 +11,7 @@ from tests.unit.core.graph.drawing import fan, flow, graph, row
 DEFAULT = frozenset({"default"})
 
 
-def scheduler_of(graph: Graph) -> Scheduler:
+def scheduler_of(graph: StepGraph) -> Scheduler:
     return Scheduler(Topology(graph))
 
 

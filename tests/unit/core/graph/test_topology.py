@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from caseworker.core.graph.graph import Channel, Edge, Graph, GraphError
+from caseworker.core.graph.graph import Channel, Edge, GraphError, StepGraph
 from caseworker.core.graph.topology import Topology
 from tests.unit.core.graph.drawing import fan, flow, graph, link, row
 
@@ -49,14 +49,14 @@ def test_a_circle_has_no_order(entry: str) -> None:
     ("broken", "said"),
     [
         (graph("ABA"), "same id 'A'"),
-        (Graph(id="g", steps=graph("A").steps * 2), "same id 'A'"),
+        (StepGraph(id="g", steps=graph("A").steps * 2), "same id 'A'"),
         (graph("A", flow("A", "B")), "'B'"),
         (graph("B", flow("A", "B")), "'A'"),
         (graph("B", link("A", "B")), "'A'"),
         (graph("A", entry="AZ"), "'Z'"),
     ],
 )
-def test_a_graph_with_loose_ends_is_refused(broken: Graph, said: str) -> None:
+def test_a_graph_with_loose_ends_is_refused(broken: StepGraph, said: str) -> None:
     """A topology rejects duplicate step IDs and edges or entries that name no step."""
     with pytest.raises(GraphError, match=said):
         Topology(broken)

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 from caseworker.core.graph.validation import Handles, Problem, Severity, Traits, problems_of
 from tests.unit.core.graph.drawing import flow, graph, link
 
 
 def problems(
-    checked: Graph, traits: Mapping[str, Traits] | None = None, unknown: str = ""
+    checked: StepGraph, traits: Mapping[str, Traits] | None = None, unknown: str = ""
 ) -> dict[str, str]:
     """Return the messages by place; a place never has two problems in these tests."""
     of_step = traits or {}
@@ -41,12 +41,12 @@ def test_nothing_is_wrong_with_a_graph_that_can_be_executed() -> None:
 
 def test_all_problems_are_told_at_once_each_with_its_place() -> None:
     """All problems are reported at once, each with its place."""
-    broken = Graph(
+    broken = StepGraph(
         id="g",
         steps=(
-            Step(id="A", type="known"),
-            Step(id="A", type="known"),
-            Step(id="B", type="strange"),
+            GraphStep(id="A", type="known"),
+            GraphStep(id="A", type="known"),
+            GraphStep(id="B", type="strange"),
         ),
         edges=(
             flow("A", "Z"),
@@ -92,8 +92,12 @@ def test_what_is_broken_is_refused_wherever_it_stands() -> None:
 def test_an_edge_of_an_id_that_is_taken_twice_belongs_to_the_first_step() -> None:
     """An edge of a duplicate ID is checked against the first step with that ID."""
     one = Traits(Handles(flow_outputs=frozenset({"x"})))
-    both = (Step(id="A", type="one"), Step(id="A", type="any"), Step(id="B", type="any"))
-    twice = Graph(id="g", steps=both, edges=(flow("A", "B", "y"),))
+    both = (
+        GraphStep(id="A", type="one"),
+        GraphStep(id="A", type="any"),
+        GraphStep(id="B", type="any"),
+    )
+    twice = StepGraph(id="g", steps=both, edges=(flow("A", "B", "y"),))
 
     found = problems_of(twice, lambda step: one if step.type == "one" else Traits())
 

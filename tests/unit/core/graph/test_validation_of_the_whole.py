@@ -4,20 +4,22 @@ from collections.abc import Mapping
 
 import pytest
 
-from caseworker.core.graph.graph import Graph
+from caseworker.core.graph.graph import StepGraph
 from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from tests.unit.core.graph.drawing import fan, flow, graph, link, row
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 
-def problems(checked: Graph, holders: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
+def problems(checked: StepGraph, holders: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
     """Return the problems; ``holders`` maps a step to its persistent nodes, one letter each."""
     held = holders or {}
     return problems_of(checked, lambda step: Traits(holds=frozenset(held.get(step.id, ""))))
 
 
-def said(checked: Graph, holders: Mapping[str, str] | None = None) -> list[tuple[str, Severity]]:
+def said(
+    checked: StepGraph, holders: Mapping[str, str] | None = None
+) -> list[tuple[str, Severity]]:
     return [(problem.place, problem.severity) for problem in problems(checked, holders)]
 
 

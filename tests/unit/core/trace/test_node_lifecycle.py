@@ -8,7 +8,7 @@ import pytest
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.json_values import Metadata
-from caseworker.core.trace.node import FIELDS, Node
+from caseworker.core.trace.node import FIELDS, TraceNode
 from tests.support.manual_clock import ManualClock
 
 End = Callable[[ExecutionGraph, str], bool]
@@ -20,7 +20,7 @@ ENDS: dict[str, End] = {
 }
 
 
-def node_of(graph: ExecutionGraph, node_id: str) -> Node:
+def node_of(graph: ExecutionGraph, node_id: str) -> TraceNode:
     return graph.snapshot()["nodes"][node_id]
 
 
@@ -50,7 +50,7 @@ def test_node_ids_grow_longer_after_six_digits() -> None:
     assert list(graph.snapshot()["nodes"]) == ["n999998", "n999999", "n1000000"]
 
 
-def node_of_new_root() -> Node:
+def node_of_new_root() -> TraceNode:
     graph = ExecutionGraph()
     return node_of(graph, graph.create_root("run"))
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import Node
+from caseworker.core.trace.node import TraceNode
 from caseworker.core.trace.step_trace import (
     RecordedSteps,
     StepTrace,
@@ -284,7 +284,7 @@ def test_executions_of_one_node_are_told_apart_by_time(execution: Execution) -> 
         assert [within(trace, call) for call in calls] == [index == 0, index == 1]
 
 
-def within(trace: StepTrace, node: Node) -> bool:
+def within(trace: StepTrace, node: TraceNode) -> bool:
     """Return whether a call was made within the wall-clock times of a step."""
     began, ended = (moment.timestamp() * 1000 for moment in (trace.start_time, trace.end_time))
     return began <= node["start_ts_ms"] and (node["end_ts_ms"] or 0) <= ended

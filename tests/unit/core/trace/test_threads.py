@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import TERMINAL, Node
+from caseworker.core.trace.node import TERMINAL, TraceNode
 from caseworker.core.trace.snapshot import GraphCapture, Snapshot
 from tests.support.graph_invariants import assert_no_regression, assert_sound, violations
 
@@ -91,7 +91,7 @@ def test_eight_threads_leave_every_snapshot_sound(operations: int) -> None:
     graph = ExecutionGraph()
     root = graph.create_root("run")
     workers = [Worker(graph, root, seed, operations) for seed in range(THREADS)]
-    journal: dict[str, Node] = {}
+    journal: dict[str, TraceNode] = {}
     revision = 0
 
     with ThreadPoolExecutor(THREADS) as pool:

@@ -23,7 +23,7 @@ from caseworker.features.access.tokens import (
     JwksUrl,
     TokenRules,
 )
-from caseworker.platform.caller import InvalidCredentialError, Scope
+from caseworker.platform.caller import InvalidCredentialError, KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
@@ -97,7 +97,7 @@ async def test_a_token_shows_its_tenant_subject_and_scopes(key: Any, algorithm: 
     identity = await verifier().verify(token(key, algorithm))
 
     assert (identity.caller.tenant, identity.caller.name) == ("a", "batch")
-    assert identity.caller.scopes == {Scope.READ, Scope.RUN}
+    assert identity.caller.scopes == {KeyScope.READ, KeyScope.RUN}
     assert not identity.caller.operator
     assert time.time() < identity.until <= time.time() + 300 + RULES.leeway_seconds
 
@@ -105,16 +105,16 @@ async def test_a_token_shows_its_tenant_subject_and_scopes(key: Any, algorithm: 
 @pytest.mark.parametrize(
     ("claim", "scopes"),
     [
-        ("admin", set(Scope)),
-        (["read", "other"], {Scope.READ}),
-        (["caseworker:read"], {Scope.READ}),
+        ("admin", set(KeyScope)),
+        (["read", "other"], {KeyScope.READ}),
+        (["caseworker:read"], {KeyScope.READ}),
         ("", set()),
         (None, set()),
         (7, set()),
         ({"admin": True}, set()),
     ],
 )
-async def test_scopes_are_words_or_a_list(claim: Any, scopes: set[Scope]) -> None:
+async def test_scopes_are_words_or_a_list(claim: Any, scopes: set[KeyScope]) -> None:
     """Scopes are a text or a list; a missing or invalid claim grants nothing."""
     assert (await verifier().verify(token(scope=claim))).caller.scopes == scopes
 
@@ -125,7 +125,7 @@ async def test_claims_may_have_other_names() -> None:
 
     found = await named.verify(token(extra={"https://example.com/org": "b", "roles": ["read"]}))
 
-    assert (found.caller.tenant, found.caller.scopes) == ("b", frozenset({Scope.READ}))
+    assert (found.caller.tenant, found.caller.scopes) == ("b", frozenset({KeyScope.READ}))
 
 
 NOW = int(time.time())
