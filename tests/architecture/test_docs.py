@@ -82,6 +82,29 @@ def test_every_hop_of_a_run_is_a_definition_of_its_file() -> None:
     assert missing == []
 
 
+def test_the_sizes_of_the_packages_are_those_of_the_code() -> None:
+    """Each package of the service is listed; its lines are right within a tenth."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition("## The packages")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \| ([0-9.]+)k \|", table, re.MULTILINE)
+    sizes = {
+        tuple(re.findall(r"`([a-z_]+)/?`", names)): float(lines) * 1000 for names, lines in rows
+    }
+
+    def lines_of(package: str) -> int:
+        folder = ROOT / "app" / ("" if package == "caseworker_cases" else "caseworker") / package
+        return sum(path.read_text().count("\n") for path in folder.rglob("*.py"))
+
+    listed = {package for packages in sizes for package in packages}
+    existing = {path.parent.name for path in (ROOT / "app/caseworker").glob("*/__init__.py")}
+    assert listed == existing | {"caseworker_cases"}
+    assert {
+        packages: (stated, found)
+        for packages, stated in sizes.items()
+        if abs(stated - (found := sum(map(lines_of, packages)))) > max(100, found / 10)
+    } == {}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_address_of_the_service_has_its_default_port(document: Path) -> None:
     """Commands in the documents work as printed."""
