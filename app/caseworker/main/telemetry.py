@@ -129,6 +129,8 @@ def _otel_required() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry."):
+            raise
         raise StartupError(
             "A collector is configured (telemetry.otlp_endpoint or OTEL_EXPORTER_OTLP_ENDPOINT), "
             "but OpenTelemetry is not installed: pip install 'caseworker[otel]'."

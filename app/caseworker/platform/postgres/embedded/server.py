@@ -20,7 +20,11 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from caseworker.platform.postgres.embedded.cluster import Cluster, read_postmaster
-from caseworker.platform.postgres.embedded.programs import EmbeddedPostgresError, server_account
+from caseworker.platform.postgres.embedded.programs import (
+    EmbeddedPostgresError,
+    programs_folder,
+    server_account,
+)
 
 _OWN_NAMES = frozenset({"start.lock", "owners.lock", "cluster", "cluster.new"})
 
@@ -54,6 +58,7 @@ class EmbeddedPostgres:
         """
         if self._ownership:
             return self._url
+        programs_folder()  # before anything is created
         try:
             self._claim_folder()
             with self._deciding():
