@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Parts of a process that features are built from."""
+    """Settings, database access and services of a process, from which features are built."""
 
     settings: Settings
     url: str

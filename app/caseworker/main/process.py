@@ -73,7 +73,7 @@ STUCK_SECONDS: Final = 5.0
 
 
 NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
-"""Names of the loops without which a process would execute only runs that it accepted itself."""
+"""Names of the loops that a process needs to execute runs of other processes."""
 
 
 class Process:

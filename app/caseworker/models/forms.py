@@ -68,7 +68,7 @@ class ReplyForm(StrEnum):
 
     @property
     def simplicity(self) -> int:
-        """Zero-based rank of the mode; 0 is the strictest."""
+        """Position of the mode in the enumeration; later modes enforce less of the schema."""
         return list(ReplyForm).index(self)
 
 

@@ -39,7 +39,7 @@ class SubgraphOutput(StepData):
 
 
 class GivenOutputs(StepData):
-    """Output settings for an inner graph; the base class for data that contains such a graph."""
+    """Base class for the data of steps that execute an inner graph: defines its outputs."""
 
     outputs: dict[HandleName, SubgraphOutput] | None = None
     """Sources of the outputs, keyed by output handle. Default: the outputs of the graph's last

@@ -45,7 +45,7 @@ _WORDS = re.compile(
 """Words for numbers above twelve."""
 
 Parts = tuple[int, ...]
-"""The parts of a date in ascending order, which is the same for all notations."""
+"""Year, month and day of a date, sorted by value, so that all notations of the date are equal."""
 
 
 def misused(question: str, evidence: Sequence[CaseEvidence]) -> list[str] | None:

@@ -178,7 +178,7 @@ class Runner:
 
 
 def run_id_of(evaluation_id: str, case: EvalCase, repeat: int) -> str:
-    """Return a trial's run ID; recordings identify the case by the text after its first colon."""
+    """Return the run ID of a trial. A recording uses the text after its first colon as the case."""
     return f"{evaluation_id}:{case.id}" if repeat == 1 else f"{evaluation_id}:{case.id}:{repeat}"
 
 

@@ -204,7 +204,7 @@ class MessageView(View):
     def of(cls, message: ThreadMessage, siblings: Sequence[str]) -> Self:
         """Return the view of a message.
 
-        ``siblings`` are the message IDs for the field of that name.
+        ``siblings`` are the IDs of all messages with the same parent, including this one.
         """
         answers = message.role is Role.ASSISTANT
         return cls(

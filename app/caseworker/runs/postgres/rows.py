@@ -214,7 +214,7 @@ def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
 
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
-    """Return the row for a new run, claimed for ``worker_id``; without a worker, queued."""
+    """Return the row of a new run, which ``worker_id`` executes; None puts the run in the queue."""
     row: dict[str, Any] = {
         "tenant_id": new.key.tenant,
         "run_id": new.key.run_id,

@@ -288,5 +288,5 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 CORRELATION = "correlation"
 LEAST_FOR_CORRELATION = 4
-"""Minimum number of common observations. Four give three returns; two points always fit a line."""
+"""Minimum number of common observations. Fewer than three returns always correlate perfectly."""
 NAMES = (*METRICS, CORRELATION)
