@@ -1,6 +1,7 @@
 """A run that several processes execute in turn, because each of them is interrupted."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ async def _none(context: Any) -> None:
 
 
 @dataclass
-class InterruptedRun:
+class InterruptedRun(ABC):
     """One run, executed by as many processes as necessary."""
 
     seed: int
@@ -33,9 +34,9 @@ class InterruptedRun:
     ended: bool = False
     final: Run = field(init=False)
 
+    @abstractmethod
     def prepare(self, process: Process) -> None:
         """Prepare the graph that a process executes."""
-        raise NotImplementedError
 
     def process(self) -> Process:
         """Return another process that executes runs."""

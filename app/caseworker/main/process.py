@@ -313,7 +313,7 @@ class Process:
         kept = self.settings.retention
         retention = Retention(
             store=PostgresRetention(self._engines),
-            quotas=self.services[PostgresQuotas],
+            nearly_full=self.services[PostgresQuotas].nearly_full,
             days={record: getattr(kept, f"{record.value}_days") for record in Record},
             unlimited=kept.unlimited,
             sweep_seconds=kept.sweep_seconds,

@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.quotas import QuotaStore
+from caseworker.runs.quotas import NearlyFull
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,8 @@ class Retention:
     """Deletes expired data periodically."""
 
     store: RetentionStore
-    quotas: QuotaStore
+    nearly_full: Callable[[], Awaitable[Sequence[NearlyFull]]]
+    """Returns the storage limits that tenants have nearly reached."""
     days: Days
     """Default retention periods."""
     unlimited: Sequence[str]
@@ -109,7 +110,7 @@ class Retention:
             StoreUnavailableError: the database is unavailable or too busy.
         """
         await _in_batches(self.store.drop_pending_cancels)
-        for tenant, name, used, limit in await self.quotas.nearly_full():
+        for tenant, name, used, limit in await self.nearly_full():
             log.warning("quota.nearly_full", tenant=tenant, dimension=name, used=used, limit=limit)
         for tenant, kept in (await self.store.days_by_tenant(self.days)).items():
             for record, days in kept.items():

@@ -81,7 +81,7 @@ async def sweep(stores: Stores, **days: int) -> None:
 def retention_of(stores: Stores, days: Days) -> Retention:
     return Retention(
         store=PostgresRetention(stores.engines),
-        quotas=PostgresQuotas(stores.engines.work, Quota()),
+        nearly_full=PostgresQuotas(stores.engines.work, Quota()).nearly_full,
         days=days,
         unlimited=[],
         sweep_seconds=600,

@@ -251,7 +251,7 @@ async def test_what_retention_clears_away_is_given_back(
     days = {**dict.fromkeys(Record), record: 30}
     retention = Retention(
         store=PostgresRetention(stores.engines),
-        quotas=quotas_of(stores, Quota()),
+        nearly_full=quotas_of(stores, Quota()).nearly_full,
         days=days,
         unlimited=[],
         sweep_seconds=600,

@@ -1,12 +1,12 @@
 """Warnings to the operator about growing storage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from structlog.testing import capture_logs
 
-from caseworker.runs.quotas import NearlyFull, Quota, TenantQuota
+from caseworker.runs.quotas import NearlyFull
 from caseworker.runs.retention import Days, Record, Retention
 
 
@@ -36,35 +36,17 @@ class Sweeps:
         return False
 
 
-@dataclass
-class Quotas:
-    """Quotas, some of which are nearly exhausted."""
-
-    full: Sequence[NearlyFull] = field(default_factory=list)
-
-    async def get(self, tenant: str) -> TenantQuota:
-        raise NotImplementedError
-
-    async def find(self) -> Sequence[TenantQuota]:
-        raise NotImplementedError
-
-    async def put(self, tenant: str, quota: Quota) -> None:
-        raise NotImplementedError
-
-    async def delete(self, tenant: str) -> bool:
-        raise NotImplementedError
-
-    async def nearly_full(self) -> Sequence[NearlyFull]:
-        return self.full
-
-
 async def logged(
     unlimited: Sequence[str], full: Sequence[NearlyFull] = ()
 ) -> list[Mapping[str, object]]:
     """Return the log lines of a process from its start to its third check."""
+
+    async def nearly_full() -> Sequence[NearlyFull]:
+        return full
+
     retention = Retention(
         store=Sweeps(),
-        quotas=Quotas(full),
+        nearly_full=nearly_full,
         days=dict.fromkeys(Record),
         unlimited=unlimited,
         sweep_seconds=0,
