@@ -14,6 +14,7 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.retention import Drop
 from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.settings.schema import Settings
@@ -35,6 +36,8 @@ class Parts:
     limits: StoreLimits
     """Limits for storing runs."""
     observers: RunObservers
+    drops: Mapping[str, Drop]
+    """Functions of all features that delete expired data, by category."""
     services: Mapping[type, Any]
     """Services of the process and of the features before, by type."""
 
@@ -69,6 +72,11 @@ class Feature:
     """Problem types by the errors that the feature raises."""
     problems: Sequence[ProblemType] = ()
     """Problem types of the feature that are not values of ``errors``."""
+    tables: Sequence[str] = ()
+    """Names of the database tables that hold the data of the feature."""
+    retention: Mapping[str, Drop] = field(default_factory=dict)
+    """Functions that delete expired data, by category. Each category has a retention period, the
+    setting ``retention.<category>_days``."""
     open: Callable[[Parts], Opened] = lambda parts: Opened()
     """Function that builds the services of the feature for a process; it performs no I/O."""
 

@@ -277,16 +277,16 @@ def keep_for(tenant: str, record: str, days: str) -> None:
     Raises:
         StartupError: the database cannot be reached, or an argument is invalid.
     """
-    from caseworker.runs.postgres.retention import FOR_EVER, set_days
-    from caseworker.runs.retention import Record
+    from caseworker.features.retention.postgres import FOR_EVER, set_days
+    from caseworker.main.features import DROPS
 
     words = {"forever": FOR_EVER, "default": None}
-    if record not in list(Record):
-        raise StartupError(f"record: must be one of {', '.join(Record)}.")
+    if record not in DROPS:
+        raise StartupError(f"record: must be one of {', '.join(DROPS)}.")
     if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
         raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
     kept = words[days] if days in words else int(days)
-    _asked(lambda pool: set_days(pool, tenant, Record(record), kept))
+    _asked(lambda pool: set_days(pool, tenant, record, kept))
 
 
 def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:

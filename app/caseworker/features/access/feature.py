@@ -54,5 +54,9 @@ def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
 
 
 ACCESS: Final = Feature(
-    name="access", routes=http.router.routes, errors=http.ERRORS, open=open_access
+    name="access",
+    routes=http.router.routes,
+    errors=http.ERRORS,
+    tables=["api_keys"],
+    open=open_access,
 )

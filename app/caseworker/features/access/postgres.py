@@ -3,14 +3,40 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, delete, exists, func, insert, select, true, update
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    ColumnElement,
+    LargeBinary,
+    Table,
+    Text,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.access.keys import ApiKey, KeyConflictError
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.rows import Row
-from caseworker.runs.postgres.tables import api_keys
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", Text, primary_key=True),
+    *columns(Text, "tenant_id name created_by", nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("sha256", LargeBinary, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    *columns(INSTANT, "expires_at revoked_at"),
+    *columns(Text, "rotated_to"),
+)
 
 _FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
 

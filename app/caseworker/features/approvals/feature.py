@@ -5,4 +5,6 @@ from typing import Final
 from caseworker.features.approvals import http
 from caseworker.features.feature import Feature
 
-APPROVALS: Final = Feature(name="approvals", routes=http.router.routes, errors=http.ERRORS)
+APPROVALS: Final = Feature(
+    name="approvals", routes=http.router.routes, errors=http.ERRORS, tables=["approvals"]
+)

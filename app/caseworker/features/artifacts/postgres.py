@@ -7,14 +7,29 @@ connection that all runs share for their journals.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import Column, Integer, LargeBinary, Table, Text, and_, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact, StoredArtifact
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.postgres.tables import artifacts, of_run, runs
+from caseworker.runs.postgres.retention import dropping
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
 from caseworker.runs.run import RunKey
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    *run_key(),
+    Column("name", Text(collation="C"), primary_key=True),
+    *columns(Text, "slot media_type sha256", nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+
+drop_artifacts = dropping("DELETE FROM artifacts part USING runs WHERE {batch}")
+"""Delete a batch of expired artifacts; their runs stay."""
 
 _SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
 

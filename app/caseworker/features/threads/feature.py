@@ -6,7 +6,7 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.admission import Admissions
@@ -31,5 +31,7 @@ THREADS: Final = Feature(
     routes=http.router.routes,
     errors=http.ERRORS,
     problems=http.PROBLEMS,
+    tables=["threads", "messages"],
+    retention={"threads": drop_threads},
     open=open_threads,
 )
