@@ -30,7 +30,7 @@ class ModelNotConfiguredError(LookupError):
 
 
 class AllowedModels(tuple[str, ...]):
-    """Names of the only models that the run's tenant may use; provided as a run service."""
+    """Allowlist of model names for the run's tenant; provided as a run service."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class ChatModel:
 
 
 class ModelTable(dict[str, ChatModel]):
-    """Maps each model name to its first model. A tier without a model has no entry.
+    """Maps each model name to the model to call first. A tier without a model has no entry.
 
     The table is never modified.
     """

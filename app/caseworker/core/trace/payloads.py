@@ -57,7 +57,8 @@ class Payloads:
     def beginning(self, text: str, chars: int) -> str | None:
         """Return the displayable form of the first ``chars`` characters; None in mode ``none``.
 
-        ``text`` should be longer by ``LOOKAHEAD_CHARS``, so that a secret at the cut is detected.
+        Pass ``LOOKAHEAD_CHARS`` more characters than ``chars``, so that a secret at the cut is
+        detected.
         """
         if self.mode == "none" or not text:
             return None

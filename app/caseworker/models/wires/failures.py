@@ -214,8 +214,8 @@ class Failures:
     def of_document(self, said: Said, *, begun: bool) -> ModelError:
         """Build the error for an error document that was sent with HTTP 200.
 
-        ``begun`` is True if part of an answer arrived before the error. The provider charges for
-        that part, so the error has no status.
+        ``begun`` is True if part of an answer arrived before the error. The error then has no
+        status, so that the partial answer is charged.
         """
         code = said.status
         if not begun and code is not None:
