@@ -1,4 +1,4 @@
-"""A feature as data: its routes, errors, services, loops, retention and tables.
+"""Describes a feature by its routes, errors, services, queues and loops.
 
 ``caseworker.main`` has the list of all features. It opens each of them once per process.
 """
@@ -28,7 +28,7 @@ class Parts:
 
     settings: Settings
     url: str
-    """URL of the database, for connections that are not from a pool."""
+    """Database URL, for connections outside the connection pools."""
     patience: Patience
     """Timeouts for connections to the database."""
     engines: Engines
@@ -39,23 +39,23 @@ class Parts:
     drops: Mapping[str, Drop]
     """Functions of all features that delete expired data, by category."""
     services: Mapping[type, Any]
-    """Services of the process and of the features before, by type."""
+    """Services of the process and of the features opened earlier, keyed by type."""
 
     def service(self, of: type[T]) -> T:
-        """Return the service of this type."""
+        """Return the service of type ``of``, or raise KeyError."""
         return cast("T", self.services[of])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The parts of a feature in one process."""
+    """The services, queues and background loops of a feature in one process."""
 
     services: Sequence[object] = ()
-    """Services that routes and other features find by their type."""
+    """Services that routes and other features look up by type."""
     queues: Mapping[str, BackgroundQueue] = field(default_factory=dict)
-    """Queues by name, whose jobs every process that executes runs takes."""
+    """Background queues by name. Every process that executes runs also runs their jobs."""
     loops: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
-    """Loops by name, for every process that executes runs."""
+    """Background loops by name. They run in every process that executes runs."""
     begin: Callable[[], None] | None = None
     """Called when the process starts."""
     close: Callable[[], Awaitable[None]] | None = None
@@ -69,9 +69,9 @@ class Feature:
     name: str
     routes: Sequence[BaseRoute] = ()
     errors: Errors = field(default_factory=dict)
-    """Problem types by the errors that the feature raises."""
+    """Maps the exceptions that the feature raises to problem types."""
     problems: Sequence[ProblemType] = ()
-    """Problem types of the feature that are not values of ``errors``."""
+    """Further problem types of the feature, to which ``errors`` maps no exception."""
     tables: Sequence[str] = ()
     """Names of the database tables that hold the data of the feature."""
     retention: Mapping[str, Drop] = field(default_factory=dict)

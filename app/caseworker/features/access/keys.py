@@ -23,10 +23,14 @@ from caseworker.platform.caller import (
 
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
 MAX_KEYS: Final = 1000
-"""Maximum number, per tenant, of active keys, of ended keys, and of keys in a listing."""
+"""Maximum number of active keys per tenant; also the maximum length of a list of keys.
+
+A tenant also keeps at most this many revoked or expired keys.
+"""
 MAX_OVERLAP: Final = timedelta(days=30)
+"""Maximum time that the old key can remain valid after a rotation."""
 USUAL_OVERLAP: Final = timedelta(days=1)
-"""Default and maximum time that the old key remains valid after a rotation."""
+"""Default time that the old key remains valid after a rotation."""
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -90,7 +94,7 @@ class KeyStore(Protocol):
         ...
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
-        """Store a key, and delete all but the ``most`` recently ended keys of its tenant.
+        """Store a key, and delete its tenant's revoked or expired keys beyond the newest ``most``.
 
         Raises:
             KeyConflictError: its tenant already has ``most`` active keys.

@@ -1,4 +1,4 @@
-"""Artifacts, the files that runs create: storing and reading them.
+"""Stores and reads artifacts, the files that runs create.
 
 A file belongs to the tool call that created it. A later attempt at the call replaces the files of
 an earlier attempt. Only the owner of the run can store files, and only until the run ends. Files
@@ -29,10 +29,10 @@ from caseworker.runs.run import Run, RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
 
 PIECE_BYTES = 262_144
-"""Number of bytes that one read returns, which limits the memory that a slow reader uses."""
+"""Size of one read in bytes; it limits the memory that a slow client occupies."""
 
 READ_GRACE_SECONDS = 5.0
-"""Seconds that a read may take after its reader has disconnected; SQL statements are not
+"""Seconds to wait for an unfinished read after its client has disconnected; SQL statements are not
 interrupted."""
 
 
@@ -47,11 +47,12 @@ MAX_STEM_CHARS = 60 - 1 - DIGEST_CHARS
 """Maximum length of the part of a file name that the tool chooses."""
 
 SMALL_BYTES = 262_144
-"""Maximum number of bytes that are hashed on the event loop; starting a thread would take as
-long."""
+"""Maximum number of bytes that are hashed on the event loop; larger files are hashed in a
+thread."""
 
 SAVE_GRACE_SECONDS = 5.0
-"""Seconds that saving may take after its tool was cancelled; SQL statements are not interrupted."""
+"""Seconds to wait for an unfinished save after its tool was cancelled; SQL statements are not
+interrupted."""
 
 PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses in seconds between attempts to save a file while the database is unavailable."""
@@ -109,7 +110,7 @@ class ArtifactStore(Protocol):
     """
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Store a file if ``fence`` owns the run and the run has not ended; durable on return.
+        """Store a file durably if ``fence`` is the run's fencing token and the run has not ended.
 
         Saving is serialized per run, so the limits of the run hold. Storing an identical file again
         changes nothing.
@@ -187,15 +188,15 @@ class RunArtifacts:
     limits: ArtifactLimits
     run: Run
     token: CancellationToken
-    """Cancellation token of the execution. It is tripped if a file cannot be stored because the run
-    is lost."""
+    """Cancellation token of the execution. It is set when a save finds that another worker owns the
+    run, or that the run has ended."""
 
     def sink_of(self, call_key: str) -> "CallArtifacts":
         """Return an object that stores the files of one attempt at a call."""
         return CallArtifacts(self, call_key)
 
     async def keep(self, new: NewArtifact) -> None:
-        """Store a file that has its hash and name; raises like :meth:`CallArtifacts.save`."""
+        """Store a file; raise the same errors as :meth:`CallArtifacts.save`."""
         match await self._save(new):
             case Kept.FULL:
                 raise NoRoomForArtifactError(self.limits)

@@ -41,7 +41,7 @@ class PostgresArtifacts:
         self._engines = engines
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Store a file; the run's row is locked, so that its owner and its status cannot change."""
+        """Store a file while the run's row is locked: its owner and status cannot change."""
         async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):
                 return Kept.LOST

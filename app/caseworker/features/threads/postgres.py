@@ -286,7 +286,7 @@ class PostgresThreads:
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
     ) -> Sequence[str]:
-        """Return the IDs of the newest answers whose run ended with an agent that called tools.
+        """Return the IDs of the newest answers whose final step is an agent that called tools.
 
         The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to search; each
         of them must come from a graph with a single final step.

@@ -2,10 +2,10 @@
 
     pending -> delivered | dead        dead | delivered -> pending (redelivered manually)
 
-The SQL statement that ends a run also stores its delivery. The row holds the time at which it is
-due; the queued job only wakes a process. The process claims the delivery for longer than an attempt
-can take. If the process dies, the claim expires and the delivery is due again. A message is
-therefore delivered at least once, and a receiver recognizes a repeated one by its ID.
+The SQL statement that ends a run also stores its delivery. The delivery's row holds its due time;
+the queued job only wakes a process. The process claims the delivery for longer than an attempt can
+take. If the process dies, the claim expires and the delivery is due again. A message is therefore
+delivered at least once, and a receiver recognizes a repeated one by its ID.
 """
 
 import json
@@ -104,7 +104,7 @@ class SecretInfo:
     version: int
     created_at: datetime
     expires_at: datetime | None
-    """Time from which the secret no longer signs; None for the newest secret."""
+    """Time at which the secret stops signing; None for the newest secret."""
 
 
 class DeliveryNotFoundError(LookupError):
@@ -159,7 +159,7 @@ class DeliveryLimits:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Makes attempts to deliver messages."""
+    """Sends webhook messages and stores the outcomes."""
 
     store: AttemptStore
     sender: Sender
@@ -168,7 +168,8 @@ class Deliveries:
     """Function that returns the public representation of a run, for the message."""
     limits: DeliveryLimits
     span_of: Callable[[Run], SpanOf | None] = lambda run: None
-    """Function that returns a run's span contexts, to send a trace header; None sends no header."""
+    """Function that returns a run's trace contexts by CallNode ID, for the request's trace header.
+    If it returns None, no header is sent."""
 
     async def deliver(self, tenant: str, delivery_id: str) -> None:
         """Make one attempt at a delivery if it is due, and store the outcome."""
