@@ -41,7 +41,7 @@ CONTEXT = decimal.Context(
     Emax=MAX_DIGITS - 1,
     traps=[DivisionByZero, InvalidOperation, Overflow, Underflow],
 )
-"""The context of inexact operations; overflow and underflow raise errors."""
+"""Decimal context for inexact operations; overflow and underflow raise errors."""
 
 
 def undefined(message: str) -> ToolRefusedError:
