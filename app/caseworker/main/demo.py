@@ -15,7 +15,7 @@ def with_recorded_model(settings: Settings) -> Settings:
     """Return the settings with the recorded model added, unless a model is configured.
 
     It is a fallback of the built-in planner: agents select it by name, and cases still use the
-    planner. Its price is that of a large hosted model, so cost limits apply.
+    planner. It is priced like a large hosted model, so cost limits apply.
     """
     small = settings.models.small
     if small.chosen_provider != "offline" or small.fallbacks:

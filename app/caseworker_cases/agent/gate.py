@@ -9,7 +9,7 @@ tier's work ends for one of three reasons:
 - a *limit of the run* (tool calls, tokens, cost) stops it, because it also applies to the big tier.
 
 The case does not escalate to a big tier that has no calls left. The gate decides before every pass,
-so a limit of N permits exactly N passes, and success on the last one is a success.
+so a limit of N permits exactly N passes, and success in the last pass counts.
 """
 
 from dataclasses import dataclass

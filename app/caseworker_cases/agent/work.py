@@ -68,7 +68,7 @@ class PlanFailure:
 
     kind: PlanFailureKind
     message: str = ""
-    """Explanation for the next planner; empty if the failure is of no use to it."""
+    """Explanation for the next planner; empty if it would not help the planner."""
 
 
 @dataclass(slots=True, kw_only=True)

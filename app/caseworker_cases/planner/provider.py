@@ -178,9 +178,9 @@ class OfflineProvider:
 def plan(prompt: PlanningPrompt) -> Plan:
     """Return the plan for a question, or the reason why there is none.
 
-    A question that matches no sentence has no plan, and neither has one that needs a forbidden
-    tool. A plan that was already tried or has failed is not returned again, with one exception:
-    after a failure, it is changed to skip the days of a month or year that have no prices yet.
+    There is no plan if the question matches no sentence or requires a forbidden tool. A plan
+    that was already tried or has failed is not returned again, with one exception. After a failure,
+    it is changed to skip the days of a month or year that have no prices yet.
     """
     error, first_days = prompt.error(), prompt.first_days()
     if error and not first_days:
