@@ -51,8 +51,8 @@ def run_server(
 ) -> None:
     """Serve the API until a signal ends the process.
 
-    ``executes`` is whether it executes runs too, and ``migrate`` whether it upgrades the database
-    first. ``started`` is called with the URL once the server accepts requests.
+    ``executes`` is whether the process also executes runs. ``migrate`` is whether it first upgrades
+    the database. ``started`` is called with the URL once the server accepts requests.
 
     ``record`` names a file for recorded model replies. ``workers`` is the number of server
     processes; None uses the configured one. ``demo`` adds a recorded model if none is configured.
@@ -317,9 +317,10 @@ def run_with_client(
 ) -> T:
     """Call ``use`` with an API client and return its result.
 
-    The client calls the service at ``url``. Without a URL, the service runs in this process. Its
-    models are then recorded to ``record``, if given, with ``about`` in the header. Warnings are
-    logged to the file ``log``, not printed. ``retry`` is the client's retry policy.
+    The client calls the service at ``url``. Without a URL, the service runs in this process. The
+    replies of its models are then recorded in the file ``record``, if given, with ``about`` in the
+    header. Warnings are logged to the file ``log``, not printed. ``retry`` is the client's retry
+    policy.
 
     Raises:
         StartupError: the service cannot start in this process.

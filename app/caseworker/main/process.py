@@ -59,10 +59,10 @@ from caseworker.tools.dispatch import ToolDispatch
 log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS: Final = (10_000, 10, 10)
-"""Garbage collection thresholds for the three generations. A run allocates a few hundred objects
-and leaves few cycles.
+"""Garbage collection thresholds for the three generations.
 
-With Python's defaults, collection would take a tenth of a run's execution time.
+With Python's defaults, collection would take a tenth of a run's execution time. A run allocates a
+few hundred objects and leaves few reference cycles.
 """
 
 
@@ -71,7 +71,7 @@ STUCK_SECONDS: Final = 5.0
 
 
 NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
-"""Names of the loops that a process needs to execute runs of other processes."""
+"""Names of the background loops that must work before the process is ready to claim runs."""
 
 
 class Process:
@@ -341,7 +341,7 @@ def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartStat
 
 
 def collect_garbage_seldom() -> None:
-    """Collect garbage less often, and never check the objects that exist now.
+    """Collect garbage less often, and exempt the objects that exist now.
 
     Called once at startup, when most objects are modules and models. Garbage that exists then is
     collected first.

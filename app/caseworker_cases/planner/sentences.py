@@ -25,8 +25,8 @@ BEGINNINGS: Final = {
 }
 
 Part = tuple[str, Place]
-"""A placeholder with the name of its value. The name is empty for literal text between
-placeholders."""
+"""A part of a sentence: the name of its value, and its placeholder type. The name is empty for
+literal text between placeholders."""
 
 _ROW = re.compile(r'(?:# (.+)\n)?((?:\S.*\n)+) +"(.+)"((?:\s+-> .+)+)\n')
 _PLACE = re.compile(r"\{(?:([a-z ]+):)?([a-z ]+)\}")
