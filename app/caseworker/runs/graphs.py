@@ -109,8 +109,8 @@ class GraphChecks(Protocol):
     ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
         """Validate a graph. Return the prepared graph (None if there are errors) and all problems.
 
-        Problems are errors and warnings, each with its place. The keys ``name`` and ``version`` of
-        a graph are ignored. ``allowed`` lists the models that may be used; None allows all
+        Problems are errors and warnings, each with its location. The keys ``name`` and ``version``
+        of a graph are ignored. ``allowed`` lists the models that may be used; None allows all
         configured models.
         """
         ...
@@ -147,11 +147,11 @@ class DefinitionStore(Protocol):
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return the wanted definitions by reference; those that do not exist are absent.
+        """Return the definitions that exist among ``wanted``, by reference.
 
         Raises:
-            DefinitionsTooLargeError: together they exceed ``max_bytes``, each counted once. Nothing
-                was read.
+            DefinitionsTooLargeError: the total size exceeds ``max_bytes``, with each definition
+                counted once. Nothing was read.
         """
         ...
 
@@ -178,7 +178,7 @@ class DefinitionStore(Protocol):
 
         Raises:
             DefinitionNotFoundError: the definition does not exist.
-            DefinitionInUseError: another definition references this version, or references the
-                newest version of the name and none would remain.
+            DefinitionInUseError: another definition references a version to delete, or references
+                the name without a version and no version would remain.
         """
         ...
