@@ -18,7 +18,7 @@ attempts.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -330,14 +330,3 @@ class _Pause:
     async def take(self) -> None:
         pause, self._next = self._next, min(2 * self._next, self._longest)
         await asyncio.sleep(pause)
-
-
-async def rows_of(
-    connection: psycopg.AsyncConnection[Any],
-    statement: str,
-    *parameters: str | int,
-    **named: str | int,
-) -> Sequence[Mapping[str, Any]]:
-    """Execute a statement with positional or named parameters, and return the resulting rows."""
-    cursor = await connection.execute(statement, named or parameters)
-    return await cursor.fetchall()

@@ -14,11 +14,11 @@ from typing import Any, Final
 import psycopg
 from psycopg.errors import LockNotAvailable, UniqueViolation
 
-from caseworker.platform.postgres.group_commit import Later, rows_of
+from caseworker.platform.postgres.group_commit import Later
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE
-from caseworker.runs.postgres.rows import Row, key_from_row, new_run_to_json
+from caseworker.runs.postgres.rows import Row, new_run_to_json
 from caseworker.runs.quotas import few_of_queue
 from caseworker.runs.run import NewRun, RunKey
 
@@ -259,7 +259,8 @@ async def accept_in_batch(
     answers: dict[RunKey, InsertAnswer | Later] = {}
     try:
         if claimed:
-            answers |= _created(await rows_of(connection, ACCEPT_NEW, _document(claimed)))
+            cursor = await connection.execute(ACCEPT_NEW, (_document(claimed),))
+            answers |= _created(await cursor.fetchall())
         if queued:
             answers |= await _queue(connection, queued, room)
     except (LockNotAvailable, UniqueViolation):
@@ -289,15 +290,16 @@ async def _queue(
     """
     most = queued[0].max_queued
     counts = most < UNLIMITED and not room.take(len(queued))
-    rows = await rows_of(connection, ACCEPT_QUEUED, most if counts else 0, _document(queued), most)
+    parameters = most if counts else 0, _document(queued), most
+    rows = await (await connection.execute(ACCEPT_QUEUED, parameters)).fetchall()
     if rows and counts:
         room.counted(most - rows[0]["waiting"] - len(rows))
     answers = _created(rows)
     left = [insert for insert in queued if insert.new.key not in answers]
     if left and most < UNLIMITED:
-        few, document = few_of_queue(most), _document(left)
-        new = await rows_of(connection, ASK_FOR_ROOM, runs=document, most=most, few=few)
-        answers |= {key_from_row(row): _without_room(row) for row in new}
+        asked = {"runs": _document(left), "most": most, "few": few_of_queue(most)}
+        new = await (await connection.execute(ASK_FOR_ROOM, asked)).fetchall()
+        answers |= {_key_of(row): _without_room(row) for row in new}
     return answers
 
 
@@ -306,7 +308,11 @@ def _without_room(row: Row) -> QueueFullError | Later:
 
 
 def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer | Later]:
-    return {key_from_row(row): row["created_at"] for row in rows}
+    return {_key_of(row): row["created_at"] for row in rows}
+
+
+def _key_of(row: Row) -> RunKey:
+    return RunKey(row["tenant_id"], row["run_id"])
 
 
 def _document(inserts: Sequence[RunInsert]) -> str:

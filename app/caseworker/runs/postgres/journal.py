@@ -19,8 +19,7 @@ from psycopg.rows import dict_row
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection, Patience
-from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later, rows_of
-from caseworker.platform.postgres.json_text import dump
+from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission, RunNotifier
 from caseworker.runs.postgres.accepting import (
@@ -29,17 +28,10 @@ from caseworker.runs.postgres.accepting import (
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.postgres.journal_rows import (
-    Ownership,
-    OwnersWrite,
-    as_rows,
-    calls_of,
-    ends_of,
-    events_of,
-)
-from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row, key_to_json
+from caseworker.runs.postgres.journal_rows import Ownership, OwnersWrite, as_rows
+from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
-from caseworker.runs.run import FinishRun, RunStatus
+from caseworker.runs.run import FinishRun, RunKey, RunStatus
 
 LOCK_MS = 200
 """Lock timeout of a batch in milliseconds, for rows that another transaction is inserting. Other
@@ -215,13 +207,13 @@ async def write_in_batch(
 async def _write_all(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], usual: UsualTimes
 ) -> Sequence[Permission | Later]:
-    asked = list(dict.fromkeys([write.owner for write in writes]))
-    parameters = _owners(asked), calls_of(writes), events_of(writes)
+    asked = {write.owner: write.owner_row for write in writes}
+    parameters = _array(asked.values()), _calls(writes), _events(writes)
     sent_at = time.monotonic()
-    owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))
+    owned = _by_owner(await (await connection.execute(JOURNAL, parameters)).fetchall())
     answered_at = usual.answered_at(sent_at, time.monotonic())
     # Skipped runs are lost, finished, or locked by another transaction.
-    skipped = [each for each in asked if each not in owned]
+    skipped = [row for owner, row in asked.items() if owner not in owned]
     states = await _states(connection, skipped) if skipped else {}
     return [_permission(write.owner, owned, states, answered_at) for write in writes]
 
@@ -234,10 +226,10 @@ async def _finish_all(
         # A repeated finish of the same owner gets the answer of the first one.
         first.setdefault(write.owner, write)
     ends = first.values()
-    finished = _by_owner(
-        await rows_of(connection, FINISH, ends_of(ends), calls_of(ends), events_of(ends))
-    )
-    skipped = [each for each in first if each not in finished]
+    rows = _array([write.end for write in ends if write.end is not None])
+    cursor = await connection.execute(FINISH, (rows, _calls(ends), _events(ends)))
+    finished = _by_owner(await cursor.fetchall())
+    skipped = [write.owner_row for write in ends if write.owner not in finished]
     states = await _states(connection, skipped) if skipped else {}
     return [
         _finish_result(write.what, finished, states)
@@ -247,10 +239,11 @@ async def _finish_all(
 
 
 async def _states(
-    connection: psycopg.AsyncConnection[Any], asked: Sequence[Ownership]
+    connection: psycopg.AsyncConnection[Any], asked: Sequence[str]
 ) -> Mapping[Ownership, Row]:
-    """Return the states of runs that a statement skipped."""
-    return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked)))
+    """Return the states of skipped runs; ``asked`` are the JSON rows that identify them."""
+    cursor = await connection.execute(RUN_STATES, (_array(asked),))
+    return _by_owner(await cursor.fetchall())
 
 
 def _permission(
@@ -259,11 +252,10 @@ def _permission(
     states: Mapping[Ownership, Row],
     answered_at: float,
 ) -> Permission | Later:
-    if asking in owned:
-        request = cancel_request_from_row(owned[asking])
+    if (row := owned.get(asking)) is not None:
+        request = cancel_request_from_row(row) if row["cancel_requested_at"] else None
         return Permission(owned=True, cancel_request=request, answered_at=answered_at)
-    row = states.get(asking)
-    if row is None or _has_no_owner(row):
+    if (row := states.get(asking)) is None or _has_no_owner(row):
         return Permission(owned=False, cancel_request=None)
     return Later.LATER
 
@@ -293,9 +285,19 @@ def _has_no_owner(row: Row) -> bool:
     return bool(row["status"] != RunStatus.RUNNING)
 
 
-def _owners(asked: Iterable[Ownership]) -> str:
-    return dump([key_to_json(key, fence) for key, fence in asked])
-
-
 def _by_owner(rows: Iterable[Row]) -> dict[Ownership, Row]:
-    return {(key_from_row(row), row["fence"]): row for row in rows}
+    return {(RunKey(row["tenant_id"], row["run_id"]), row["fence"]): row for row in rows}
+
+
+def _calls(writes: Iterable[OwnersWrite]) -> str:
+    """Return the calls of several writes as a JSON array, each in its last state."""
+    return _array({at: text for write in writes for at, text in write.calls.items()}.values())
+
+
+def _events(writes: Iterable[OwnersWrite]) -> str:
+    """Return the events of several writes as a JSON array, each event only once."""
+    return _array({at: text for write in writes for at, text in write.events.items()}.values())
+
+
+def _array(texts: Iterable[str]) -> str:
+    return f"[{','.join(texts)}]"

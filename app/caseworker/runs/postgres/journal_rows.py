@@ -13,7 +13,7 @@ events.
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,6 +49,8 @@ class OwnersWrite:
 
     owner: Ownership
     """The run that is written, and the fencing token of the writer."""
+    owner_row: str
+    """The same as a JSON text, with the column names of a run."""
     what: JournalWrite | FinishRun
     calls: Mapping[tuple[Ownership, str], str]
     """Journal rows to write, as JSON texts, by owner and CallNode ID."""
@@ -69,48 +71,39 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     """
     owner = write.key, write.fence
     of_run = key_to_json(*owner)
-    calls: dict[tuple[Ownership, str], str] = {}
-    events: dict[tuple[Ownership, int], str] = {}
-    size_bytes, breath_at = 0, BREATH_BYTES
+    rows, texts, unyielded = list[dict[str, Any]](), list[str](), 0
     records: tuple[CallRecord | EventRecord, ...] = (*write.calls, *write.events)
     for record in records:
         if isinstance(record, CallRecord):
-            calls[owner, record.node["node_id"]] = text = dump(call_to_json(of_run, record))
+            rows.append(row := call_to_json(of_run, record))
         else:
-            events[owner, record.seq] = text = dump(event_to_json(of_run, record))
-        size_bytes += len(text)
-        if size_bytes >= breath_at:
-            breath_at = size_bytes + BREATH_BYTES
+            rows.append(row := event_to_json(of_run, record))
+        unyielded += len(row.get("value") or "")
+        if unyielded >= BREATH_BYTES:
+            unyielded = 0
             await asyncio.sleep(0)
+    for row in rows:
+        texts.append(dump(row))
+        unyielded += len(texts[-1])
+        if unyielded >= BREATH_BYTES:
+            unyielded = 0
+            await asyncio.sleep(0)
+    size_bytes, of_calls = sum(map(len, texts)), len(write.calls)
     end = None
     if isinstance(write, FinishRun):
         end = dump(finish_to_json(write, size_bytes))
         size_bytes += len(end)
-    return OwnersWrite(owner, write, calls, events, end, size_bytes)
-
-
-def calls_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the calls of several writes as a JSON array.
-
-    If the same call was written twice, the array only contains its later state.
-    """
-    last = {place: text for write in writes for place, text in write.calls.items()}
-    return _array(last.values())
-
-
-def events_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the events of several writes as a JSON array, each event only once."""
-    once = {place: text for write in writes for place, text in write.events.items()}
-    return _array(once.values())
-
-
-def ends_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the rows that end runs, from several writes, as a JSON array."""
-    return _array(write.end for write in writes if write.end is not None)
-
-
-def _array(texts: Iterable[str]) -> str:
-    return f"[{','.join(texts)}]"
+    ids = [(owner, record.node_id) for record in write.calls]
+    numbers = [(owner, record.seq) for record in write.events]
+    return OwnersWrite(
+        owner=owner,
+        owner_row=dump(of_run),
+        what=write,
+        calls=dict(zip(ids, texts[:of_calls], strict=True)),
+        events=dict(zip(numbers, texts[of_calls:], strict=True)),
+        end=end,
+        size_bytes=size_bytes,
+    )
 
 
 def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:

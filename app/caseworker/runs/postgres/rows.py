@@ -203,11 +203,6 @@ def cancel_request_from_row(row: Row) -> CancelRequest | None:
     )
 
 
-def key_from_row(row: Row) -> RunKey:
-    """Return the key of the run that a row belongs to."""
-    return RunKey(row["tenant_id"], row["run_id"])
-
-
 def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
     """Return the columns that identify a run and its owner's fencing token."""
     return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}

@@ -33,7 +33,7 @@ from caseworker.runs.observing import RunObservers
 from caseworker.runs.ports import Beat
 from caseworker.runs.postgres.approvals import WAKE_DUE
 from caseworker.runs.postgres.dispatch import QUEUE, QueueDispatch
-from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row
+from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.run import RunKey
@@ -164,7 +164,7 @@ class PostgresWorkers:
             beaten = await connection.exec_driver_sql(BEAT, row)
             self._drain_requested_at = beaten.scalar_one()
             rows = (await connection.exec_driver_sql(OWNED_BY, (worker_id,))).mappings().all()
-        owned = {key_from_row(row): row for row in rows}
+        owned = {RunKey(row["tenant_id"], row["run_id"]): row for row in rows}
         requests = {key: cancel_request_from_row(row) for key, row in owned.items()}
         cancelled = {key: request for key, request in requests.items() if request is not None}
         draining = self._drain_requested_at is not None
