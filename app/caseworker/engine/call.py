@@ -8,16 +8,16 @@ only then, with its actual times.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import Room, Scope, as_estimated
+from caseworker.core.budget.ledger import ESTIMATED_OF, Room, Scope
 from caseworker.core.budget.retry import RetryPolicy, verdict
-from caseworker.core.budget.usage import NOTHING, Charge
+from caseworker.core.budget.usage import Charge, CheckedCharge
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import ESTIMATED, checked_usage
+from caseworker.core.trace.node import ESTIMATED
 from caseworker.engine.ports import IF_LOST, CallOutcome, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.logs.errors import message_of_error
@@ -25,11 +25,7 @@ from caseworker.platform.logs.errors import message_of_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """The usage of one attempt; costs are in US dollars.
-
-    Raises:
-        ValueError: an amount is negative, or the cost is not finite.
-    """
+    """The usage of one attempt: integers from 0, and a cost in US dollars."""
 
     tokens_in: int = 0
     tokens_out: int = 0
@@ -38,25 +34,26 @@ class Spent:
     estimated: bool = False
     """True if the usage is an estimate, because the response with the actual usage was lost."""
 
-    def __post_init__(self) -> None:
-        checked_usage(self.cost_usd or 0, self.tokens_in, self.tokens_out)
-
     @property
     def tokens(self) -> int:
         """Number of input and output tokens together."""
         return self.tokens_in + self.tokens_out
 
-    @property
-    def charge(self) -> Charge:
-        """The usage as a charge to a budget."""
-        tokens = self.tokens
-        if not tokens and not self.cost_usd:
-            return NOTHING
-        if self.cost_usd is None:
-            spent: Charge = {Dimension.TOKENS: tokens, Dimension.UNPRICED_CALLS: 1}
-        else:
-            spent = {Dimension.TOKENS: tokens, Dimension.COST_USD: self.cost_usd}
-        return as_estimated(spent) if self.estimated else spent
+    def charge(self, *more: Charge) -> CheckedCharge:
+        """Return the usage as a charge to a budget, in one sum with valid charges."""
+        total = CheckedCharge()
+        if (tokens := self.tokens_in + self.tokens_out) or self.cost_usd:
+            total[Dimension.TOKENS] = tokens
+            if self.cost_usd is None:
+                total[Dimension.UNPRICED_CALLS] = 1
+            else:
+                total[Dimension.COST_USD] = self.cost_usd
+            if self.estimated:
+                total |= {ESTIMATED_OF[d]: total[d] for d in ESTIMATED_OF if total.get(d)}
+        for charge in more:
+            for dimension, amount in charge.items():
+                total[dimension] = total.get(dimension, 0) + amount  # type: ignore[operator]
+        return total
 
 
 FREE = Spent()
@@ -64,7 +61,7 @@ FREE = Spent()
 
 @dataclass(slots=True)
 class SpentSum:
-    """The total usage of all attempts of a call so far."""
+    """The total usage of all attempts of a call so far, and what the call was charged for it."""
 
     tokens_in: int = 0
     tokens_out: int = 0
@@ -73,8 +70,11 @@ class SpentSum:
     estimated: Mapping[str, Any] = field(default_factory=dict)
     """Estimated part of the usage, under the same keys; empty if nothing was estimated."""
 
-    def add(self, spent: Spent) -> None:
-        """Add the usage of one attempt."""
+    charge: Charge = field(default_factory=CheckedCharge, compare=False)
+
+    def add(self, spent: Spent, counted: Charge) -> None:
+        """Add the usage of one attempt, and a charge that was made in addition to it."""
+        self.charge = spent.charge(self.charge, counted)
         self.tokens_in += spent.tokens_in
         self.tokens_out += spent.tokens_out
         unknown = self.cost_usd is None or spent.cost_usd is None
@@ -95,19 +95,12 @@ class SpentSum:
             "tokens_out": self.tokens_out,
         }
 
-    def if_lost(self, in_flight: Spent = FREE) -> Mapping[str, Any] | None:
-        """Return the journal value of a call in flight: the usage to charge if its worker is lost.
-
-        ``in_flight`` is the usage to charge for the current attempt. Returns None for no usage.
-        """
-        total = self
-        if in_flight != FREE:
-            total = replace(self)
-            total.add(in_flight)
-        if total == SpentSum():
+    def if_lost(self) -> Mapping[str, Any] | None:
+        """Return the journal value of a call in flight with this usage; None for no usage."""
+        if self == SpentSum():
             return None
-        cost = None if total.cost_usd is None else str(total.cost_usd)
-        return {IF_LOST: {**total.usage(), "cost_usd": cost, ESTIMATED: total.estimated}}
+        cost = None if self.cost_usd is None else str(self.cost_usd)
+        return {IF_LOST: {**self.usage(), "cost_usd": cost, ESTIMATED: self.estimated}}
 
 
 class RateSlot(Protocol):
@@ -163,8 +156,8 @@ class Call(ABC):
     def estimate(self, room: Room) -> Spent:
         """Fit the next attempt into the free budget, and return its maximum usage.
 
-        ``room`` returns the free amount of a dimension. A request that cannot shrink that far keeps
-        its minimum size, whose usage may exceed the free budget.
+        ``room`` holds the free amounts of the limited dimensions. A request that cannot shrink that
+        far keeps its minimum size, whose usage may exceed the free budget.
         """
         return FREE
 

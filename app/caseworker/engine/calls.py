@@ -22,14 +22,14 @@ if that is allowed; both count as one logical call.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from caseworker.core.budget.budget import Amount, Dimension
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Reservation, Room, Scope
-from caseworker.core.budget.usage import NOTHING, Charge, sum_of
+from caseworker.core.budget.usage import NOTHING, Charge, checked, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.core.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
@@ -51,9 +51,15 @@ from caseworker.engine.call import (
     call_failed,
 )
 from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
-from caseworker.engine.events import CALL_STARTED, Event, EventSink, call_ended
+from caseworker.engine.events import (
+    CALL_CANCELLED,
+    CALL_COMPLETED,
+    CALL_ERROR,
+    CALL_STARTED,
+    Event,
+    EventSink,
+)
 from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
-from caseworker.engine.reserving import reserved
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import DetachedWork
 from caseworker.platform.logs.errors import message_of_error
@@ -63,8 +69,7 @@ TOO_LARGE = "too_large"
 """Error class of a call whose result exceeds a size limit."""
 
 _NO_SPAN = nullcontext()
-_ESTIMATED = frozenset({Dimension.TOKENS, Dimension.COST_USD})
-"""Dimensions whose amounts a call estimates before each attempt."""
+_NO_ROOM = {Dimension.TOKENS: 0, Dimension.COST_USD: 0}
 
 
 class Calls:
@@ -125,7 +130,7 @@ class Calls:
         try:
             while True:
                 try:
-                    reply = await made.attempt(sum_of((once, call.per_attempt)))
+                    reply = await made.attempt(checked(sum_of((once, call.per_attempt))))
                     break
                 except AttemptError as failure:
                     made.note_usage()
@@ -158,7 +163,8 @@ class Calls:
 
     def _check(self, call: Call) -> None:
         """Raise the stop of the run, if any, or a cancellation if the call's step was cut off."""
-        self.token.check()
+        if self.token.stop is not None:
+            self.token.check()
         if self.detached.areas:
             self.detached.check(call.key)
 
@@ -214,13 +220,12 @@ class _CallInProgress:
         self.node = calls.graph.begin_node(
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
-        self._parent = parent
+        self._step_id = calls.graph.step_of(parent)
         if call.shown is not None:
             calls.journal.note_request(self.node, call.shown)
         self.attempts = AttemptLog(calls.graph, self.node)
         self._estimate = FREE
         self._spent = SpentSum()
-        self._charged: Charge = {}
         self._waits_since_ms: int | None = None
         self._waited_ms = self._waited_for_model_ms = 0
         self._slot: RateSlot | None = None
@@ -233,7 +238,6 @@ class _CallInProgress:
         call, calls = self._call, self._calls
         reservation = await self._reserved_with_slot(counted)
         spent: Spent | None = FREE
-        used = NOTHING  # an attempt that does not start costs nothing
         started = False
         try:
             # Order matters: the barrier makes the charge in flight durable before the call is made,
@@ -268,14 +272,12 @@ class _CallInProgress:
             # Also runs on cancellation: then the usage is unknown and settled as an estimate.
             if spent is None:
                 spent = call.lost()
-            if started:
-                used = sum_of((counted, spent.charge))
-            reservation.settle(used)
+            # An attempt that does not start costs nothing.
+            reservation.settle(spent.charge(counted) if started else NOTHING)
             if self._slot is not None:
                 self._slot.settle(spent.tokens)
             if started:
-                self._spent.add(spent)
-                self._charged = sum_of((self._charged, used))
+                self._spent.add(spent, counted)
 
     async def _reserved_with_slot(self, counted: Charge) -> Reservation:
         """Reserve the cost of an attempt and acquire its rate slot.
@@ -306,11 +308,10 @@ class _CallInProgress:
 
         def charge(room: Room) -> Charge:
             self._estimate = self._call.estimate(room)
-            return sum_of((counted, self._estimate.charge))
+            return self._estimate.charge(counted)
 
-        limited = not _ESTIMATED.isdisjoint(self._scope.tightest_limits())
-        least = charge(_no_room if limited else _unlimited_room)
-        wanted = charge if limited and self._estimate != FREE else None
+        least = charge(_NO_ROOM)
+        wanted = None if self._estimate == FREE else charge
         try:
             return await reserved(self._scope, least, wanted, tracked=False, waits=self._waits)
         finally:
@@ -361,24 +362,22 @@ class _CallInProgress:
         spent, usage = self._spent, self._spent.usage()
         if spent.estimated:
             self._graph.annotate(self.node, {ESTIMATED: spent.estimated})
-        self._note(outcome, self._charged, value)  # if the value is invalid, the call then fails
+        self._note(outcome, spent.charge, value)  # if the value is invalid, the call then fails
         if self.attempts.made:
-            self._emit(*call_ended(why, self.attempts.made, spent.tokens_in, spent.tokens_out))
+            self._emit_end(why)
         # False: the node was closed before, because its work was abandoned.
         if not mark(self.node, *why, **usage) and self._spent != SpentSum():
             self._graph.add_late_usage(self.node, **usage)
 
     def note_usage(self) -> None:
         """Journal the actual usage so far, while the call waits for its next attempt."""
-        self._note(None, self._charged, self._spent.if_lost())
+        self._note(None, self._spent.charge, self._spent.if_lost())
 
     def _note_in_flight(self, counted: Charge) -> None:
         """Journal the call as in flight, with its maximum cost should its worker be lost."""
-        lost = self._estimate
-        if lost != FREE:
-            lost = replace(lost, estimated=True)
-        charge = sum_of((self._charged, counted, lost.charge))
-        self._note(None, charge, self._spent.if_lost(lost))
+        lost, total = self._estimate, replace(self._spent)
+        total.add(lost if lost == FREE else replace(lost, estimated=True), counted)
+        self._note(None, total.charge, total.if_lost())
 
     def _note(self, outcome: CallOutcome | None, charge: Charge, value: Any) -> None:
         """Journal the state of the call and its charge, including the charge in flight."""
@@ -392,12 +391,27 @@ class _CallInProgress:
         )
         self._calls.journal.note(self.node, entry)
 
+    def _emit_end(self, why: Sequence[str]) -> None:
+        """Emit the end event.
+
+        ``why`` is empty after a success, ``(error_class, message)`` after a failure, and
+        ``(reason,)`` after an interruption.
+        """
+        made, spent = self.attempts.made, self._spent
+        data = {"attempts": made, "tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
+        match why:
+            case (error_class, message):
+                self._emit(CALL_ERROR, {**data, "error_class": error_class, "error": message})
+            case (reason,):
+                self._emit(CALL_CANCELLED, {**data, "reason": reason})
+            case _:
+                self._emit(CALL_COMPLETED, data)
+
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         events, call = self._calls.events, self._call
         if events is not None:
             about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
-            step_id = self._graph.step_of(self._parent)
-            events.emit(Event(type=kind, step_id=step_id, node_id=self.node, data=about))
+            events.emit(Event(type=kind, step_id=self._step_id, node_id=self.node, data=about))
 
 
 def _timed_out(call: Call) -> AttemptError:
@@ -405,9 +419,41 @@ def _timed_out(call: Call) -> AttemptError:
     return AttemptError(message, error_class="TimeoutError", retryable=call.repeatable)
 
 
-def _no_room(dimension: Dimension) -> Amount | None:
-    return 0
+async def reserved(
+    scope: Scope,
+    charge: Charge,
+    wanted: Callable[[Room], Charge] | None = None,
+    *,
+    tracked: bool = True,
+    waits: Callable[[], object] = lambda: None,
+) -> Reservation:
+    """Reserve ``charge`` in a scope and all its ancestors, waiting until the capacity is free.
 
+    Requests are served in order of arrival. Cancelling the task ends the wait. ``wanted`` and
+    ``tracked`` are passed to ``Scope.ask``. ``waits`` is called once before waiting starts, so that
+    the caller can release other resources for that time.
 
-def _unlimited_room(dimension: Dimension) -> Amount | None:
-    return None
+    Raises:
+        BudgetExceededError: the charge does not fit even if only the caller's own reservations are
+            held; names the scope and the dimension.
+        ValueError: an amount is negative or not finite.
+    """
+    asked = scope.ask(charge, wanted, tracked=tracked)
+    if isinstance(asked, Reservation):
+        return asked
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+
+    def wake() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    # Another thread may resolve the request.
+    asked.on_end(lambda: loop.call_soon_threadsafe(wake))
+    waits()
+    try:
+        await over
+    except BaseException:
+        asked.leave()  # also releases a reservation granted just before the cancel
+        raise
+    return asked.reservation()

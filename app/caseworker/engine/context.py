@@ -15,12 +15,11 @@ from caseworker.core.graph.graph import Channel, Edge, GraphStep
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.execution_trace import ExecutionTrace
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
-from caseworker.engine.calls import Calls
+from caseworker.engine.calls import Calls, reserved
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.events import EventSink
 from caseworker.engine.ports import Journal
-from caseworker.engine.reserving import reserved
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.logs.errors import is_ours
 

@@ -1,6 +1,6 @@
 """The events of a run. The store assigns their sequence numbers and timestamps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -82,24 +82,6 @@ class Event:
     answer_of: str | None = None
     """Key of the journaled call that contains the text streamed by the step before this event. The
     streamed parts then need not store that text again."""
-
-
-def call_ended(
-    why: Sequence[str], attempts: int, tokens_in: int, tokens_out: int
-) -> tuple[str, dict[str, Any]]:
-    """Return the event type and data for the end of a call.
-
-    ``why`` is empty after a success, ``(error_class, message)`` after a failure, and ``(reason,)``
-    after an interruption.
-    """
-    data = {"attempts": attempts, "tokens_in": tokens_in, "tokens_out": tokens_out}
-    match why:
-        case (error_class, message):
-            return CALL_ERROR, {**data, "error_class": error_class, "error": message}
-        case (reason,):
-            return CALL_CANCELLED, {**data, "reason": reason}
-        case _:
-            return CALL_COMPLETED, data
 
 
 class EventSink(Protocol):

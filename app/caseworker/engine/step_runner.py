@@ -18,6 +18,7 @@ from caseworker.core.budget.usage import BudgetExceededError, Charge, CheckedCha
 from caseworker.core.graph.facts import NEXT, RUNNING, StepStatus
 from caseworker.core.trace.frozen_json import FrozenJson, frozen_object, thawed
 from caseworker.core.trace.node import ABANDONED
+from caseworker.engine.calls import reserved
 from caseworker.engine.context import FlowContext, GraphView, Outputs, RunContext
 from caseworker.engine.events import (
     LATE_RESULT,
@@ -41,7 +42,6 @@ from caseworker.engine.report import (
     emit_end,
     failure_of,
 )
-from caseworker.engine.reserving import reserved
 from caseworker.engine.step_attempts import Recovery, begin, end_of, outputs_of
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import StepValues, sizes_of

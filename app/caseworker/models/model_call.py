@@ -17,9 +17,10 @@ from typing import Any
 
 import structlog
 
-from caseworker.core.budget.budget import Dimension, money
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Room, Scope
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
+from caseworker.core.trace.node import checked_usage
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
 from caseworker.engine.context import RunContext
@@ -119,11 +120,11 @@ class ModelCall(Call):
         if not self.external:
             return FREE
         most, cost = self._full.tokens_out, self.cost
-        tokens, dollars = room(Dimension.TOKENS), room(Dimension.COST_USD)
+        tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
         if tokens is not None:
             most = min(most, math.floor(tokens) - self._full.tokens_in)
         if dollars is not None and cost is not None and cost.total > dollars:
-            left = money(dollars) - (cost.total - cost.output)
+            left = Decimal(dollars) - (cost.total - cost.output)
             fits = math.floor(left * self._full.tokens_out / cost.output) if cost.output else 0
             most = min(most, fits)
         least = min(self.chosen.min_output_tokens, self._full.tokens_out)
@@ -244,7 +245,11 @@ class ModelCall(Call):
         )
 
     def _answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:
-        """Return a reply's token usage and cost; both are estimates if it has no token counts."""
+        """Return a reply's token usage and cost; both are estimates if it has no token counts.
+
+        Raises:
+            ValueError: the provider reported counts that are not integers from 0.
+        """
         usage = reply.usage
         if usage is None:
             tokens_out = min(self._tokens_out, written_tokens(reply))
@@ -252,6 +257,7 @@ class ModelCall(Call):
             return usage, self._spent(tokens_out, estimated=self.external)
         cost = self._cost_of(usage) if self.external else _NO_COST
         dollars = None if cost is None else cost.total
+        checked_usage(dollars, usage.tokens_in, usage.tokens_out)
         spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out, cost_usd=dollars)
         return usage, spent
 

@@ -9,8 +9,9 @@ import pytest
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
-from caseworker.models.ports import Message, TokenUsage
+from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
 from caseworker.models.pricing import MOST_TOKENS_PER_SECOND, Cost
+from caseworker.models.table import Tier
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, chain, priced, told, unpriced
 
@@ -85,6 +86,25 @@ def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
 
     call: Any = asking.calls()[0]
     assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == 40
+
+
+@pytest.mark.parametrize("usage", [(-1, 2), (3, -2)], ids=str)
+def test_negative_token_counts_fail_the_call_at_its_estimated_cost(usage: tuple[int, int]) -> None:
+    """A negative count is rejected: it would return budget."""
+    tokens_in, tokens_out = usage
+
+    async def complete(model: str, request: ModelRequest) -> ModelReply:
+        counts = TokenUsage(tokens_in=tokens_in, tokens_out=tokens_out)
+        return ModelReply(text="four", model=model, usage=counts)
+
+    async def story(asking: Asking) -> None:
+        provider: Any = asking.models.table[Tier.SMALL].provider
+        provider.complete = complete
+        with pytest.raises(ValueError, match="token counts"):
+            await asking.ask()
+
+    usage_of_run = told(story, priced("m")).run.scope.to_dict()
+    assert usage_of_run["tokens"] == usage_of_run["tokens_estimated"] != 0
 
 
 def test_a_price_that_is_not_known_makes_no_cost_of_zero() -> None:

@@ -107,17 +107,18 @@ class Scope(Account):
     ) -> Reservation | Waiter:
         """Reserve ``charge`` in this scope and all ancestors, or enqueue a request.
 
-        Once the capacity is free, ``wanted`` is called with a function that returns the free
-        capacity of a dimension. It returns the charge to reserve, which may be larger than
-        ``charge``. A ``tracked`` reservation is released at the latest when the step that made it
-        ends.
+        Once the capacity is free, ``wanted`` is called with the free capacity by dimension. It
+        returns the charge to reserve, which may be larger than ``charge``. A ``tracked``
+        reservation is released at the latest when the step that made it ends.
 
         Raises:
             BudgetExceededError: the charge does not fit even if only the caller's own reservations
                 are held; names the scope and the dimension.
             ValueError: an amount is negative or not finite.
         """
-        return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
+        if type(charge) is not CheckedCharge:
+            charge = checked(charge)
+        return self.line.ask(self.lineage(), charge, wanted, tracked=tracked)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
         """Release the unsettled reservations of each step whose path ``made_by`` accepts."""
@@ -188,10 +189,6 @@ class Scope(Account):
             if tripped is not None:
                 raise scope.stop(tripped[0])
 
-    def limits_of(self, dimension: Dimension) -> bool:
-        """Return whether this scope or an ancestor sets a limit on a dimension."""
-        return any(dimension in scope.limits for scope in self.lineage())
-
     def requires_prices(self) -> bool:
         """Return whether a cost limit here or in an ancestor forbids calls at an unknown price."""
         limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope.limits)
@@ -202,7 +199,7 @@ class Scope(Account):
 
         None means unlimited. The result is never negative.
         """
-        least = room_in(self.lineage(), dimension)
+        least = room_in(self.lineage()).get(dimension)
         return None if least is None else max(0, least)
 
     def reserved(self, dimension: Dimension) -> Amount:

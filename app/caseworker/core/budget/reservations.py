@@ -27,6 +27,7 @@ from caseworker.core.budget.usage import (
     NOTHING,
     BudgetExceededError,
     Charge,
+    CheckedCharge,
     ResourceUsage,
     checked,
     sum_of,
@@ -80,18 +81,6 @@ class Account:
             if used.get(dimension, 0) + held.get(dimension, 0) + asked > limit:
                 return self.stop(dimension, asked)
         return None
-
-    def room(self, dimension: Dimension, claimed: Amount = 0) -> Amount | None:
-        """Return how much of a dimension can still be reserved; None means unlimited.
-
-        ``claimed`` is the amount that earlier requests in the queue wait for; it is not free
-        either.
-        """
-        limit = self.limits.get(dimension)
-        if limit is None:
-            return None
-        taken: Any = self.usage.amounts.get(dimension, 0)
-        return limit - (taken + self.held.get(dimension, 0) + claimed)  # type: ignore[no-any-return]
 
     def fits(self, charge: Charge, claims: "Claims") -> bool:
         """Return whether a charge fits next to the usage, the reservations and the claims."""
@@ -183,8 +172,8 @@ class Account:
         return None
 
 
-Room = Callable[[Dimension], Amount | None]
-"""Callback that returns the free amount of a budget dimension; None means unlimited."""
+Room = Mapping[Dimension, Amount]
+"""Free amounts by dimension; a dimension without a limit is absent."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
 """Amounts that earlier requests in the queue wait for, by account and dimension."""
@@ -237,7 +226,8 @@ class Reservation:
         Raises:
             ValueError: an amount is negative or not finite. The amount then stays reserved.
         """
-        used = checked(used)
+        if type(used) is not CheckedCharge:
+            used = checked(used)
         with self.line.lock:
             held = self._give_back()
             accounts, self._accounts = self._accounts, ()
@@ -481,23 +471,25 @@ def _refusal(
         if beside is None:
             held = account.held
         else:
-            held = sum_of([each.charge for each in beside if account in each.accounts])
+            own = [each.charge for each in beside if account in each.accounts]
+            held = sum_of(own) if own else {}
         refused = account.refusal(charge, held)
         if refused is not None:
             return refused
     return None
 
 
-def room_in(
-    accounts: Iterable[Account], dimension: Dimension, claims: Claims = NO_CLAIMS
-) -> Amount | None:
-    """Return how much of a dimension all accounts can still reserve; None means unlimited."""
-    least: Amount | None = None
+def room_in(accounts: Iterable[Account], claims: Claims = NO_CLAIMS) -> dict[Dimension, Amount]:
+    """Return how much all accounts can still reserve; ``claims`` are not free either."""
+    room: dict[Dimension, Any] = {}
     for account in accounts:
-        room = account.room(dimension, claims.get((account, dimension), 0))
-        if room is not None and (least is None or room < least):
-            least = room
-    return least
+        used, held = account.usage.amounts, account.held
+        for dimension, limit in account.limits.items():
+            taken = used.get(dimension, 0) + held.get(dimension, 0)
+            free = limit - (taken + claims.get((account, dimension), 0))
+            if dimension not in room or free < room[dimension]:
+                room[dimension] = free
+    return room
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
@@ -521,5 +513,6 @@ def _sized(
     """Return the charge to hold: the one that ``wanted`` returns if it fits, else ``least``."""
     if wanted is None:
         return least
-    charge = checked(wanted(lambda dimension: room_in(accounts, dimension, claims)))
+    asked = wanted(room_in(accounts, claims))
+    charge: Charge = asked if type(asked) is CheckedCharge else checked(asked)
     return charge if _fits(accounts, charge, claims) else least

@@ -12,6 +12,7 @@ from decimal import Decimal
 
 from caseworker.core.budget.budget import Amount, Dimension
 from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.reservations import room_in
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.models.gateway import Completion
 
@@ -81,7 +82,7 @@ class RoomForTurns:
 def _tightest(scope: Scope, dimension: Dimension) -> Scope:
     """Return the scope with the smallest remaining amount."""
     scopes = [each for each in scope.lineage() if dimension in each.limits]
-    return min(scopes, key=lambda each: each.room(dimension) or 0)
+    return min(scopes, key=lambda each: room_in((each,))[dimension])
 
 
 def _turn_limit(scope: Scope, most: int, *, kept_for_answer: int = 0) -> Stop:
