@@ -52,7 +52,8 @@ class Entry:
     """The journal's entry for a call or step; it is stored together with its CallNode."""
 
     call_key: str
-    request_hash: str
+    request_hash: str = ""
+    """Hash of a call's request; steps have none."""
     charge: Charge
     """Cost so far; while the call is in flight, it includes the amount reserved for it."""
     outcome: CallOutcome | None = None
@@ -60,15 +61,6 @@ class Entry:
     value: Any = None
     """Result or failure as a JSON value; for a call in flight, the usage to charge if it is
     lost."""
-
-
-def step_entry(
-    path: StepPath, charge: Charge, outcome: CallOutcome | None = None, value: object = None
-) -> Entry:
-    """Return the journal entry for a step."""
-    return Entry(
-        call_key=path.record_key, request_hash="", charge=charge, outcome=outcome, value=value
-    )
 
 
 class Journal(Protocol):

@@ -17,7 +17,7 @@ from caseworker.core.trace.node import ABANDONED
 from caseworker.core.trace.step_trace import StepRecord
 from caseworker.engine.context import Outputs, RunContext
 from caseworker.engine.events import STEP_CANCELLED, Event
-from caseworker.engine.ports import CallOutcome, Recorded
+from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.step_path import Area, StepPath
 from caseworker.engine.step_values import require_joined
@@ -70,6 +70,8 @@ class StepReport:
     """Start time on the monotonic clock, in nanoseconds."""
     ended_ns: int = 0
     """End time on the monotonic clock, in nanoseconds; 0 until the step has ended."""
+    key: str = ""
+    """Journal key of the step; set once it is executed."""
     charge: Charge = field(default_factory=dict)
     """Amounts charged for executing the step in this execution of the run."""
     failed_before: Mapping[str, Any] | None = None
@@ -81,6 +83,10 @@ class StepReport:
     """Number of attempts, including a fallback; only kept up to date for a failed step."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes of the outputs as JSON, in bytes, by handle; empty without size limits."""
+
+    def entry(self, outcome: CallOutcome | None = None, value: object = None) -> Entry:
+        """Return the journal entry for the step, which is in flight without an ``outcome``."""
+        return Entry(call_key=self.key, charge=self.charge, outcome=outcome, value=value)
 
     def keep(self, source: Callable[[], Outputs]) -> None:
         """Set the function that returns the step's outputs so far."""

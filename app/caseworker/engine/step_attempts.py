@@ -22,7 +22,6 @@ from caseworker.engine.cancellation import is_being_cancelled
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.events import LATE_RESULT, RESERVED, Event
 from caseworker.engine.node import Execution, ExecutionResult, NodeEvent
-from caseworker.engine.ports import step_entry
 from caseworker.engine.prepared import BoundNode, PreparedStep
 from caseworker.engine.report import (
     RecordedFailureError,
@@ -213,8 +212,7 @@ def _note_failed(
             error=message_of_error(error),
             exc_info=context.run.logged_with(error),
         )
-        entry = step_entry(context.path, report.charge, value=failed)
-        context.run.journal.note(context.trace_parent, entry)
+        context.run.journal.note(context.trace_parent, report.entry(value=failed))
     return failed
 
 
@@ -361,8 +359,7 @@ class Recovery:
         """Make a retry, and journal that its back-off is over."""
         self._context.run.trace.increment_retries(self._context.trace_parent)
         if self._context.run.journal is not None:
-            begun = {**self._last, _NEXT_BEGUN: True}
-            entry = step_entry(self._context.path, self._report.charge, value=begun)
+            entry = self._report.entry(value={**self._last, _NEXT_BEGUN: True})
             self._context.run.journal.note(self._context.trace_parent, entry)
         return await self._make(self._step.work, self._context.path.attempt(number), number)
 

@@ -30,7 +30,7 @@ from caseworker.engine.events import (
     Event,
 )
 from caseworker.engine.node import ExecutionResult
-from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
+from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
 from caseworker.engine.prepared import PreparedStep
 from caseworker.engine.report import (
     Routing,
@@ -44,7 +44,7 @@ from caseworker.engine.report import (
 )
 from caseworker.engine.step_attempts import Recovery, begin, end_of, outputs_of
 from caseworker.engine.step_path import StepPath
-from caseworker.engine.step_values import StepValues, sizes_of
+from caseworker.engine.step_values import StepValues
 from caseworker.engine.supervision import seconds_of
 from caseworker.platform.logs.errors import message_of_error
 
@@ -97,7 +97,8 @@ class StepRunner:
         path = step.path if self.within is None else self.within.step(step.step.id)
         journal, recorded = self._journal, None
         if journal is not None:
-            recorded = journal.recorded(path.record_key)
+            report.key = path.record_key
+            recorded = journal.recorded(report.key)
             if recorded is not None and report.recall(recorded):
                 report.sizes = self._sizes_of(path, report.outputs) or {}
                 return
@@ -109,7 +110,8 @@ class StepRunner:
         try:
             if journal is not None:
                 await journal.barrier(external=False)  # also polls for missed cancel requests
-                self._token.check()
+                if self._token.stop is not None:
+                    self._token.check()
             try:
                 context = self._begun(step, report, path, view, recorded)
             except BudgetExceededError as refused:
@@ -183,8 +185,7 @@ class StepRunner:
         report.node = node
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
-            entry = step_entry(path, report.charge, value=report.failed_before)
-            self._journal.note(node, entry)
+            self._journal.note(node, report.entry(value=report.failed_before))
         if self._events is not None:
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
@@ -214,7 +215,7 @@ class StepRunner:
         if self._values is None or not outputs:
             return {}
         try:
-            return sizes_of(self._values.frozen(path.text, outputs))
+            return _sizes(self._values.frozen(path.text, outputs))
         except ValueError:
             return None
 
@@ -259,18 +260,15 @@ class StepRunner:
         node = report.node
         if self._journal is not None:
             # First, because it may reject the outputs: then the step fails and has not ended yet.
-            stored = self._stored(report, path, outputs)
-            self._journal.note(node, _ended_well(report, path, stored))
+            self._journal.note(node, _ended_well(report, self._stored(report, path, outputs)))
         self._trace.end_step(node)
+        report.complete(outputs, self._readings[0])
         if self._events is not None:
             data: dict[str, str] = {}
             if report.recovered_by is not None and report.error is not None:
                 error = message_of_error(report.error)
                 data = {"recovered_by": report.recovered_by, "error": error}
             emit_end(self._run, STEP_COMPLETED, path, data)
-        report.complete(outputs, self._readings[0])
-        if self._journal is not None:
-            self._journal.touch()
 
     def _stored(
         self, report: StepReport, path: StepPath, outputs: Outputs
@@ -283,7 +281,7 @@ class StepRunner:
         if self._values is None:
             return dict(outputs)
         frozen = self._values.frozen(path.text, outputs)
-        report.sizes = sizes_of(frozen)
+        report.sizes = _sizes(frozen)
         return frozen_object(frozen)
 
     def _end_badly(
@@ -305,8 +303,7 @@ class StepRunner:
         node, outputs = self._node_of(step, report, path), self._kept(report, path)
         if self._journal is not None and report.status is StepStatus.RUNNING:
             value = failure_of(error, outputs=dict(outputs), attempts=report.attempts)
-            failure = step_entry(path, report.charge, CallOutcome.FAILURE, value)
-            _note(self._journal, node, failure)
+            _note(self._journal, node, report.entry(CallOutcome.FAILURE, value))
         if self._journal is not None:
             log.warning(
                 "step.failed",
@@ -334,18 +331,16 @@ class StepRunner:
         reason, outputs = str(final) or CANCELLED, self._kept(report, path)
         node = self._node_of(step, report, path)
         if isinstance(final, Stop) and not isinstance(final, HandOver):
-            self._note_stop(node, report, path, final, outputs)
+            self._note_stop(node, report, final, outputs)
         self._trace.mark_halt(node, reason)
         self._end_badly(report, cut_off_status(final), outputs)
         emit_cut_off(self._run, path, reason)
 
-    def _note_stop(
-        self, node: str, report: StepReport, path: StepPath, stop: Stop, outputs: Outputs
-    ) -> None:
+    def _note_stop(self, node: str, report: StepReport, stop: Stop, outputs: Outputs) -> None:
         """Journal the stop, so that after a worker loss the step is not executed again."""
         if self._journal is not None and StepStatus.CANCELLED in NEXT[report.status]:
             value = {"stop": stop.cause.to_dict(), "outputs": dict(outputs)}
-            _note(self._journal, node, step_entry(path, report.charge, value=value))
+            _note(self._journal, node, report.entry(value=value))
 
     def cut_off(self, step_id: str) -> None:
         """Prevent new steps and calls inside a step that is about to be cancelled."""
@@ -377,17 +372,22 @@ class StepRunner:
         self._detached.end(self.path_of(step_id).inside())
 
 
-def _ended_well(report: StepReport, path: StepPath, outputs: FrozenJson | dict[str, Any]) -> Entry:
+def _sizes(frozen: Mapping[str, FrozenJson]) -> dict[str, int]:
+    """Return the sizes of serialised values in bytes, by handle."""
+    return {handle: value.size_bytes for handle, value in frozen.items()}
+
+
+def _ended_well(report: StepReport, outputs: FrozenJson | dict[str, Any]) -> Entry:
     """Build the journal entry of a step that produced outputs, directly or by its error policy."""
     if report.recovered_by is None or report.error is None:
-        return step_entry(path, report.charge, CallOutcome.RESULT, outputs)
+        return report.entry(CallOutcome.RESULT, outputs)
     made_good = failure_of(
         report.error,
         outputs=thawed(outputs),
         recovered_by=report.recovered_by,
         attempts=report.attempts,
     )
-    return step_entry(path, report.charge, CallOutcome.FAILURE, made_good)
+    return report.entry(CallOutcome.FAILURE, made_good)
 
 
 def _note(journal: Journal, node: str, end: Entry) -> None:

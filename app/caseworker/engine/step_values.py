@@ -5,7 +5,6 @@ for an input handle with several edges, for a map step and for the result of a r
 sizes are added up before the combined value is built.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -102,11 +101,6 @@ class StepValues:
             )
         except ValueTooLargeError as error:
             raise ValueTooLargeError(f"Output {handle} of step {step_id} {error}.") from None
-
-
-def sizes_of(frozen: Mapping[str, FrozenJson]) -> dict[str, int]:
-    """Return the sizes of serialised values in bytes, by handle."""
-    return {handle: value.size_bytes for handle, value in frozen.items()}
 
 
 def require_joined(step_id: str, handle: str, size: int, max_bytes: float) -> None:

@@ -18,7 +18,7 @@ from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.stops import HandOver, Stop, StopKind
 from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.context import FlowContext
-from caseworker.engine.ports import CallOutcome, step_entry
+from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import class_of
 from caseworker.models.gateway import ModelAnswerIncomplete
 from caseworker.models.ports import Incomplete, Message
@@ -244,13 +244,14 @@ class _Called:
                 metadata={"agent": self._task.definition.name},
                 running=True,
             )
-        journal.note(node, step_entry(self._path, NOTHING))
+        journal.note(node, Entry(call_key=self._path.record_key, charge=NOTHING))
         try:
             result = await self._worked(node)
         except BaseException as stop:
             trace.mark_halt(node, str(self._context.token.stop or stop) or type(stop).__name__)
             raise
-        journal.note(node, step_entry(self._path, NOTHING, CallOutcome.RESULT, result))
+        key, ended = self._path.record_key, CallOutcome.RESULT
+        journal.note(node, Entry(call_key=key, charge=NOTHING, outcome=ended, value=result))
         if "error" in result:
             trace.mark_failure(node, str(result["code"]), str(result["error"]))
         else:
