@@ -5,23 +5,30 @@ finished is replayed: its outcome comes from the journal. A step that was interr
 again and counts as the same step.
 """
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.ledger import Holder, Scope
+from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.budget.usage import BudgetExceededError, Charge, CheckedCharge
 from caseworker.core.graph.facts import NEXT, RUNNING, StepStatus
 from caseworker.core.trace.frozen_json import FrozenJson, frozen_object, thawed
 from caseworker.core.trace.node import ABANDONED
 from caseworker.engine.calls import reserved
+from caseworker.engine.cancellation import is_being_cancelled
 from caseworker.engine.context import FlowContext, GraphView, Outputs, RunContext
 from caseworker.engine.events import (
     LATE_RESULT,
+    RESERVED,
     STEP_COMPLETED,
     STEP_ERROR,
     STEP_RESUMED,
@@ -29,12 +36,16 @@ from caseworker.engine.events import (
     STEP_STARTED,
     Event,
 )
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.node import Execution, ExecutionResult, NodeEvent
 from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
-from caseworker.engine.prepared import PreparedStep
+from caseworker.engine.prepared import BoundNode, PreparedStep
+from caseworker.engine.recovery import Recovery, note_failed
 from caseworker.engine.report import (
+    RecordedFailureError,
     Routing,
+    StepBrokenError,
     StepReport,
+    StepTimeoutError,
     class_of,
     cut_off_status,
     detach_inside,
@@ -42,10 +53,9 @@ from caseworker.engine.report import (
     emit_end,
     failure_of,
 )
-from caseworker.engine.step_attempts import Recovery, begin, end_of, outputs_of
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import StepValues
-from caseworker.engine.supervision import seconds_of
+from caseworker.engine.supervision import detach, seconds_of, until_done
 from caseworker.platform.logs.errors import message_of_error
 
 log = structlog.get_logger(__name__)
@@ -124,22 +134,22 @@ class StepRunner:
                     # Fast path: saves three coroutines per step, a measurable share of its time.
                     failure: Exception | None = None
                     try:
-                        execution = begin(step.work, inputs, context)
+                        execution = _begin(step.work, inputs, context)
                         if type(execution) is ExecutionResult:
                             outputs = execution.outputs
                         else:
-                            outputs = await end_of(execution, context)
+                            outputs = await _end_of(execution, context)
                     except Exception as error:
                         if step.policy is None:
                             raise
                         failure = error
                     if failure is not None and step.policy is not None:
-                        recovery = Recovery(step, step.policy, inputs, context, report)
+                        recovery = Recovery(step, step.policy, inputs, context, report, _in_time)
                         recovering = recovery.outputs(failure)
                         failure = None  # its traceback holds this frame
                         outputs = await recovering
                 elif step.sub_budget is None:
-                    outputs = await outputs_of(step, inputs, context, report)
+                    outputs = await _outputs_of(step, inputs, context, report)
                 else:
                     outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)
             self._completed(report, path, outputs)
@@ -254,7 +264,7 @@ class StepRunner:
         path = context.path
         with seconds_of(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
             self._token.check()
-            return await outputs_of(step, inputs, context, report)
+            return await _outputs_of(step, inputs, context, report)
 
     def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
@@ -396,3 +406,230 @@ def _note(journal: Journal, node: str, end: Entry) -> None:
         journal.note(node, end)
     except ValueError:
         journal.note(node, replace(end, value={**end.value, "outputs": {}}))
+
+
+def _outputs_of(
+    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
+) -> Coroutine[Any, Any, Outputs]:
+    """Return a coroutine that executes the step and returns its outputs by handle.
+
+    The coroutine raises the last failure if the error policy does not recover from it, or the stop
+    that ended the step.
+    """
+    if step.policy is None:
+        return _once(step.work, inputs, context)
+    return _under_policy(step.policy, step, inputs, context, report)
+
+
+async def _under_policy(
+    policy: ErrorPolicy,
+    step: PreparedStep,
+    inputs: Outputs,
+    context: FlowContext,
+    report: StepReport,
+) -> Outputs:
+    if report.failed_before is None:
+        try:
+            failed = partial(note_failed, policy, context, report, 1)
+            return await _in_time(step.work, policy, inputs, context, failed)
+        except Exception as error:
+            failure = error
+    else:
+        failure = RecordedFailureError.of(report.failed_before)
+    recovering = Recovery(step, policy, inputs, context, report, _in_time).outputs(failure)
+    del failure  # its traceback holds this frame, which must not keep it alive
+    return await recovering
+
+
+async def _once(
+    work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
+) -> Outputs:
+    """Execute a node once and return its outputs by handle; holds its lock, if any."""
+    if work.lock is not None:
+        async with work.lock.held():
+            unlocked = BoundNode(work.node, work.data)
+            return await _once(unlocked, inputs, context, timeout_ms)
+    execution = _begin(work, inputs, context, timeout_ms)
+    if type(execution) is ExecutionResult:
+        return execution.outputs
+    return await _end_of(execution, context)
+
+
+def _begin(
+    work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
+) -> Execution:
+    """Call a node's ``execute``, and return its result, coroutine or event stream.
+
+    Raises:
+        StepTimeoutError: a synchronous node took too long; it could not be interrupted.
+    """
+    begun = time.monotonic() if timeout_ms is not None else 0.0
+    try:
+        execution = work.node.execute(work.data, inputs, context)
+    except BaseException as error:
+        raise _meant_by(error)  # noqa: B904 - the same error, or one that sets its own cause
+    if timeout_ms is None or type(execution) is not ExecutionResult:
+        return execution
+    if (time.monotonic() - begun) * 1000 > timeout_ms:
+        raise StepTimeoutError.after(timeout_ms)
+    return execution
+
+
+async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
+    """Wait for a node's coroutine or event stream to end, and return its outputs.
+
+    Raises:
+        StepBrokenError: the node returned no ExecutionResult, or violated the node interface.
+    """
+    try:
+        if hasattr(execution, "__aiter__"):
+            result = await _last_of(execution, context)
+        else:
+            result = await execution  # type: ignore[misc]
+    except BaseException as error:
+        raise _meant_by(error)  # noqa: B904
+    if type(result) is not ExecutionResult:
+        raise StepBrokenError("The step's node returned no ExecutionResult.")
+    return result.outputs
+
+
+def _meant_by(error: BaseException) -> BaseException:
+    """Map an error of a node to a failure, a stop or a cancellation.
+
+    Stops and cancels of this task pass through unchanged; other BaseExceptions become a
+    StepBrokenError. The error is returned, not raised, because a traceback through this frame would
+    form a reference cycle that keeps the run alive.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        if is_being_cancelled():
+            return error
+        return StepBrokenError("The step waited for something that was cancelled.")
+    if isinstance(error, Stop | KeyboardInterrupt | GeneratorExit):
+        return error
+    stop = _stop_in(error)
+    if stop is not None:
+        stop.__suppress_context__ = True
+        return stop
+    broken = StepBrokenError(f"The step's node ended with {message_of_error(error)}.")
+    broken.__cause__ = error
+    return broken
+
+
+def _stop_in(error: BaseException) -> Stop | None:
+    """Return the stop in an error or in an exception group of a task group, or None."""
+    if isinstance(error, BaseExceptionGroup):
+        found = (_stop_in(inner) for inner in error.exceptions)
+        return next((stop for stop in found if stop is not None), None)
+    return error if isinstance(error, Stop) else None
+
+
+async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
+    """Emit the events of a stream and return its last item, the result; None if it has none."""
+    result: ExecutionResult | None = None
+    async with aclosing(stream) as items:
+        async for item in items:
+            if result is not None:
+                raise StepBrokenError("The step's node continued after its result.")
+            if isinstance(item, ExecutionResult):
+                result = item
+            else:
+                _pass_on(item, context)
+    return result
+
+
+def _pass_on(item: Any, context: FlowContext) -> None:
+    if not isinstance(item, NodeEvent):
+        raise StepBrokenError("The step's node yielded an object that is not a NodeEvent.")
+    if item.type in RESERVED:
+        raise StepBrokenError(f"{item.type} is reserved for the engine.")
+    if context.run.events is not None:
+        context.run.events.emit(
+            Event(
+                type=item.type,
+                step_id=context.path.text,
+                node_id=context.trace_parent,
+                data=item.data,
+            )
+        )
+
+
+async def _in_time(
+    work: BoundNode,
+    policy: ErrorPolicy,
+    inputs: Outputs,
+    context: FlowContext,
+    failed: Callable[[Exception], object],
+) -> Outputs:
+    """Execute a node once within the policy's timeout.
+
+    On a timeout, ``failed`` journals the failure before the attempt is cancelled. So a worker loss
+    during the cancellation does not repeat the attempt.
+
+    Raises:
+        StepTimeoutError: the attempt timed out.
+    """
+    if policy.timeout_ms is None:
+        return await _once(work, inputs, context)
+    clock = asyncio.get_running_loop().time
+    # Taken before ``_begin``: the timeout includes the synchronous part of the node.
+    ends = clock() + policy.timeout_ms / 1000
+    execution: Execution | None = None
+    if work.lock is None:
+        execution = _begin(work, inputs, context, policy.timeout_ms)
+        if type(execution) is ExecutionResult:
+            return execution.outputs  # already done: no task is needed to interrupt it
+        working = _end_of(execution, context)
+    else:
+        working = _once(work, inputs, context, policy.timeout_ms)
+    attempt = asyncio.create_task(working, name=f"step {context.path}")
+    try:
+        await asyncio.wait({attempt}, timeout=ends - clock())
+    except asyncio.CancelledError:
+        await _interrupt(attempt, execution, context)
+        raise
+    if attempt.done():
+        return attempt.result()
+    late = StepTimeoutError.after(policy.timeout_ms)
+    failed(late)
+    cancelled = await _interrupt(attempt, execution, context)
+    raise late if cancelled is None else cancelled
+
+
+async def _interrupt(
+    attempt: "asyncio.Task[Outputs]", execution: Execution | None, context: FlowContext
+) -> asyncio.CancelledError | None:
+    """Cancel an attempt and drop its result; return a cancel of this task that arrived meanwhile.
+
+    ``execution`` is the node's coroutine or stream, if created. It is closed because the attempt
+    may have been cancelled before it awaited it. An attempt that ignores its cancellation for the
+    grace period is abandoned.
+
+    Raises:
+        Stop: the attempt ended with a stop, which takes precedence over the timeout.
+    """
+    run, inside = context.run, context.path.inside_attempt()
+
+    def late(_: object) -> None:
+        if run.events is not None:
+            step_id = context.path.text
+            run.events.emit(Event(type=LATE_RESULT, step_id=step_id, node_id=context.trace_parent))
+
+    def over() -> None:
+        run.calls.detached.end(inside)
+        run.over()
+
+    # Detach before cancelling: cleanup code must not start new steps or calls.
+    run.calls.detached.begin(inside)
+    attempt.cancel()
+    cancelled = await until_done((attempt,), run.grace_seconds)
+    if attempt.cancelled() and asyncio.iscoroutine(execution):
+        execution.close()
+    if not attempt.done():
+        detach_inside(run, inside)
+    detach(attempt, late, over=over)
+    error = None if not attempt.done() or attempt.cancelled() else attempt.exception()
+    if isinstance(error, Stop):
+        raise error
+    return cancelled

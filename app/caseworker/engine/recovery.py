@@ -1,0 +1,175 @@
+"""Applies the error policy of a step after its first failure: retries, fallback, default value.
+
+This is the only place that applies error policies to failures. A failure is an Exception. A stop is
+a BaseException that passes through: it is never retried, skipped or replaced.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.engine.call import AttemptLog
+from caseworker.engine.context import FlowContext, Outputs
+from caseworker.engine.prepared import BoundNode, PreparedStep
+from caseworker.engine.report import RecordedFailureError, StepReport, class_of, failure_of
+from caseworker.engine.step_path import StepPath
+from caseworker.platform.logs.errors import message_of_error
+
+log = structlog.get_logger(__name__)
+
+_FINAL = "final"
+"""Key in the journal value of a failed attempt: the policy does not retry this error class."""
+_NEXT_BEGUN = "next_begun"
+"""Key in the journal value of a failed attempt: the next attempt has started."""
+
+Attempt = Callable[
+    [BoundNode, ErrorPolicy, Outputs, FlowContext, Callable[[Exception], object]],
+    Awaitable[Outputs],
+]
+"""Function that makes one attempt within the policy's timeout.
+
+On a timeout, it calls its last argument before it cancels the attempt.
+"""
+
+
+def note_failed(
+    policy: ErrorPolicy, context: FlowContext, report: StepReport, number: int, error: Exception
+) -> dict[str, Any]:
+    """Journal that ``number`` attempts failed, so that a resumed run does not repeat them.
+
+    Return the journal value of the last failure.
+    """
+    report.attempts = number
+    noted = report.failed_before if isinstance(error, RecordedFailureError) else None
+    final = noted.get(_FINAL, False) if noted else not policy.retries(error)
+    failed = failure_of(error, failed_attempts=number, **({_FINAL: True} if final else {}))
+    if context.run.journal is not None:
+        log.warning(
+            "step.attempt_failed",
+            step_id=context.path.text,
+            node_id=context.trace_parent,
+            attempt=number,
+            error_class=class_of(error),
+            error=message_of_error(error),
+            exc_info=context.run.logged_with(error),
+        )
+        context.run.journal.note(context.trace_parent, report.entry(value=failed))
+    return failed
+
+
+class Recovery:
+    """Applies the error policy of a step after its first failure."""
+
+    def __init__(
+        self,
+        step: PreparedStep,
+        policy: ErrorPolicy,
+        inputs: Outputs,
+        context: FlowContext,
+        report: StepReport,
+        attempt: Attempt,
+    ) -> None:
+        self._step = step
+        self._policy = policy
+        self._inputs = inputs
+        self._context = context
+        self._report = report
+        self._make_attempt = attempt
+        self._last: Mapping[str, Any] = report.failed_before or {}
+        """The journal value of the last failure."""
+        self._attempts = AttemptLog(
+            context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
+        )
+
+    async def outputs(self, error: Exception) -> Outputs:
+        """Retry the step, recover according to its policy, or raise the last failure.
+
+        ``error`` is the failure of the last attempt so far.
+        """
+        waited, noted = False, self._report.failed_before
+        if noted is None:
+            self._attempts.first_failed(error)
+        else:
+            self._attempts.made = noted["failed_attempts"]
+            # An earlier execution may have started the next attempt: then its back-off is over.
+            waited = bool(noted.get(_NEXT_BEGUN))
+        made = self._attempts.made
+        try:
+            while waited or await self._waited_after(error, made):
+                waited, made = False, made + 1
+                try:
+                    return await self._attempt(made)
+                except Exception as failure:
+                    error = failure
+            raise error
+        except Exception as failure:
+            return await self._recovered(failure)
+        finally:
+            del error  # its traceback holds this frame, which must not keep it alive
+
+    async def _waited_after(self, error: Exception, made: int) -> bool:
+        """Journal a failed attempt and wait for the back-off; return False if none may follow."""
+        if not self._failed(error, made):
+            return False
+        scope, backoff = self._context.scope, self._context.calls.backoff
+        delay = backoff.delay(self._policy.retry, scope, error, made)
+        if delay is None:
+            return False
+        await asyncio.sleep(delay)
+        return True
+
+    async def _attempt(self, number: int) -> Outputs:
+        """Make a retry, and journal that its back-off is over."""
+        self._context.run.trace.increment_retries(self._context.trace_parent)
+        if self._context.run.journal is not None:
+            entry = self._report.entry(value={**self._last, _NEXT_BEGUN: True})
+            self._context.run.journal.note(self._context.trace_parent, entry)
+        return await self._make(self._step.work, self._context.path.attempt(number), number)
+
+    async def _make(self, work: BoundNode, path: StepPath, number: int) -> Outputs:
+        context = replace(self._context, path=path)
+        context.token.check()
+        with self._attempts:
+            return await self._make_attempt(
+                work, self._policy, self._inputs, context, lambda late: self._failed(late, number)
+            )
+
+    def _failed(self, error: Exception, number: int) -> bool:
+        self._last = note_failed(self._policy, self._context, self._report, number, error)
+        return _FINAL not in self._last
+
+    async def _recovered(self, error: Exception) -> Outputs:
+        """Return the fallback value or the fallback's outputs, or re-raise the failure."""
+        report = self._report
+        match self._policy.on_error:
+            case "skip":
+                self._attempts.add_first()
+                told = report.so_far()
+                kept = told.keys() & getattr(self._step.work.node, "reports", ())
+                report.recovered_by, report.error = "skip", error
+                about = {handle: told[handle] for handle in kept}
+                return {**about, DEFAULT_HANDLE: _copied(self._policy.fallback_value)}
+            case "fallback" if self._step.fallback is not None:
+                path, number = self._context.path.fallback(), self._attempts.made
+                report.attempts += 1
+                self._attempts.of_fallback = True
+                try:
+                    outputs = await self._make(self._step.fallback, path, number)
+                except Exception as failed:
+                    raise failed from error
+                report.recovered_by, report.error = "fallback", error
+                return outputs
+            case _:
+                raise error
+
+
+def _copied(value: Any) -> Any:
+    """Return a deep copy of a JSON value, because runs share the policy that holds it."""
+    if type(value) is dict:
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if type(value) is list else value
