@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -130,14 +130,14 @@ class ApprovalDesk(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Approvals:
     """Requests approvals for one execution of a run."""
 
-    def __init__(self, desk: ApprovalDesk) -> None:
-        self._desk = desk
-        self._waiting: dict[str, _Waiting] = {}
-        self._told: set[str] = set()
-        self._watch: asyncio.Task[None] | None = None
+    _desk: ApprovalDesk
+    _waiting: "dict[str, _Waiting]" = field(init=False, default_factory=dict)
+    _told: set[str] = field(init=False, default_factory=set)
+    _watch: asyncio.Task[None] | None = field(init=False, default=None)
 
     async def decision(self, context: FlowContext, path: StepPath, question: Question) -> Decision:
         """Request an approval for the action at ``path`` and wait for the decision.

@@ -58,14 +58,12 @@ class Total:
         self.left_bytes -= size
 
 
+@dataclass(frozen=True, slots=True)
 class StepValues:
     """Serialises the outputs of the steps in one graph execution, and checks their sizes."""
 
-    __slots__ = ("_limits", "_total")
-
-    def __init__(self, limits: ValueLimits, total: Total | None) -> None:
-        self._limits = limits
-        self._total = total
+    _limits: ValueLimits
+    _total: Total | None
 
     def frozen(self, step_id: str, outputs: Outputs) -> dict[str, FrozenJson]:
         """Serialise the outputs of a step, by handle.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -18,14 +19,12 @@ Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class DetachedWork:
     """Areas whose work was cancelled but may still run; no step or call may start in them."""
 
-    __slots__ = ("areas",)
-
-    def __init__(self) -> None:
-        self.areas: tuple[Area, ...] = ()
-        """Areas whose work was cancelled; usually empty."""
+    areas: tuple[Area, ...] = ()
+    """Areas whose work was cancelled; usually empty."""
 
     def begin(self, area: Area) -> None:
         """Prevent new steps and calls in an area, because its work is being cancelled."""

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from caseworker.core.trace.spans import SpanOf, resource_of, spans_of_nodes
+from caseworker.core.trace.spans import resource_of
 from caseworker.features.telemetry.metrics import RunMetrics
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.main.configuration import StartupError
@@ -17,7 +17,6 @@ from caseworker.main.loop_watch import LoopWatch
 from caseworker.platform.http.health import MetricsAccess
 from caseworker.runs.heartbeat import Loops
 from caseworker.runs.observing import RunObserver, RunObservers
-from caseworker.runs.run import Run
 from caseworker.settings.schema import TelemetrySettings
 
 _STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
@@ -42,7 +41,9 @@ class Telemetry:
         self._export = _export_to(settings.otlp_endpoint)
         if self._export is not None:
             observers.append(self._export)
-        self.observers = RunObservers(observers, self._span_of)
+        self.observers = RunObservers(
+            observers, propagates=settings.propagate, exports_spans=self._export is not None
+        )
         self.metrics: MetricsAccess | None = None
         """Access rules and content of /metrics; None if metrics are off."""
         self._page: MetricsPage | None = None
@@ -74,13 +75,6 @@ class Telemetry:
         """
         nothing: TelemetryConfig = {"tracing": False, "metrics": False}
         return nothing if self._export is None else self._export.of_requests
-
-    def _span_of(self, run: Run) -> SpanOf | None:
-        """Return the factory for the spans of a run's calls; None if they are not propagated."""
-        above = run.request.traceparent
-        if not self._settings.propagate or (above is None and self._export is None):
-            return None
-        return spans_of_nodes(run.key.tenant, run.key.run_id, above)
 
     async def aclose(self) -> None:
         """Export pending spans and metrics, and stop exporting."""

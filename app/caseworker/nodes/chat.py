@@ -140,9 +140,9 @@ def _place(path: StepPath) -> tuple[str, ...]:
     return tuple(part.partition("~")[0] for part in path.text.split("/"))
 
 
-def chat_services(chat: ChatInput | None, graph: PreparedGraph) -> Mapping[type, Any]:
-    """Return the run services for a chat, keyed by type; empty if the run is not part of a chat."""
-    return {} if chat is None else {ChatInput: chat, ChatScope: ChatScope(graph)}
+def chat_services(chat: ChatInput, graph: PreparedGraph) -> Mapping[type, Any]:
+    """Return the run services for a chat, keyed by type."""
+    return {ChatInput: chat, ChatScope: ChatScope(graph)}
 
 
 class ChatStartData(StepData):

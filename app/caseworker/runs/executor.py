@@ -53,7 +53,7 @@ from caseworker.runs.journal import LostRunError
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.observing import RunObservers, log_context
 from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
-from caseworker.runs.plan import RunGraphs, facts_of
+from caseworker.runs.plan import RunGraphs
 from caseworker.runs.ports import JournalStore, RunStore
 from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
@@ -426,10 +426,13 @@ class RunExecutor:
 
         run = active.run
         prepared = active.prepared or await self._graphs.prepared(run)
-        services = {**self._services, RunFacts: facts_of(run)}
-        services |= chat_services(run.request.chat, prepared)
-        if run.request.models is not None:
-            services[AllowedModels] = AllowedModels(run.request.models)
+        request = run.request
+        facts = RunFacts(now=run.created_at, timezone=request.timezone, seed=request.seed)
+        services = {**self._services, RunFacts: facts}
+        if request.chat is not None:
+            services |= chat_services(request.chat, prepared)
+        if request.models is not None:
+            services[AllowedModels] = AllowedModels(request.models)
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         if self._approvals is not None:
@@ -438,7 +441,7 @@ class RunExecutor:
         context = execution.context(
             services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
         )
-        return GraphExecution(prepared, KINDS[run.request.kind].inputs(run.request), context)
+        return GraphExecution(prepared, KINDS[request.kind].inputs(request), context)
 
     async def _release(
         self, active: ActiveRun, execution: Execution, reason: str, **how: Any

@@ -4,12 +4,12 @@ An observer is notified after a change was stored. It must not keep a run's data
 influence the run. If it fails, the error is logged and the run continues.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 
-from caseworker.core.trace.spans import SpanOf, context_of_run
+from caseworker.core.trace.spans import SpanOf, context_of_run, spans_of_nodes
 from caseworker.runs.run import Run, RunStatus
 
 log = structlog.get_logger(__name__)
@@ -47,13 +47,25 @@ class RunObservers:
     def __init__(
         self,
         observers: Sequence[RunObserver] = (),
-        span_of: Callable[[Run], SpanOf | None] = lambda run: None,
+        *,
+        propagates: bool = False,
+        exports_spans: bool = False,
     ) -> None:
-        """Notify ``observers``; ``span_of`` becomes the attribute of the same name."""
+        """Notify ``observers``.
+
+        ``propagates`` is whether the services that a run calls receive its span contexts: those of
+        a run within a caller's trace, and with ``exports_spans`` those of all runs.
+        """
         self._observers = tuple(observers)
-        self.span_of = span_of
-        """Function that returns a run's span contexts, to propagate to the services that it calls.
-        It returns None if none are propagated."""
+        self._propagates = propagates
+        self._exports_spans = exports_spans
+
+    def span_of(self, run: Run) -> SpanOf | None:
+        """Return the factory for the span contexts of a run's calls; None to propagate none."""
+        above = run.request.traceparent
+        if not self._propagates or (above is None and not self._exports_spans):
+            return None
+        return spans_of_nodes(run.key.tenant, run.key.run_id, above)
 
     def accepted(self, run: Run) -> None:
         """Log the run if it is queued, and notify the observers."""

@@ -10,13 +10,15 @@ from caseworker.core.budget.usage import ResourceUsage
 from caseworker.core.graph.facts import StepStatus
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
+from caseworker.nodes.agent.execution import cut_off_result
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.plan import result_of
 from caseworker.runs.ports import SpentSoFar
 from caseworker.runs.replay import graph_of, spent_before, tries_of
 from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunStatus
+
+RESULT = "result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +174,41 @@ def _result_so_far(run: Run, earlier: Sequence[CallRecord], stop: Stop) -> Mappi
         if not report.recall(recorded):
             report.become(StepStatus.CANCELLED)
     return result_of(run, GraphOutcome(reports, stop=stop))
+
+
+def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
+    """Return the result of a run from the outputs of its graph; it may be partial.
+
+    If an answer was interrupted, the text that earlier executions streamed is included.
+    """
+    for (step_id, _), (turn, text) in run.streamed.items():
+        report, ended = outcome.steps.get(step_id or ""), outcome.stop or outcome.error
+        if report is not None and ended is not None and report.status is not StepStatus.COMPLETED:
+            cut_off = cut_off_result(report.outputs.get(RESULT), turn, text, ended)
+            report.outputs = {**report.outputs, RESULT: cut_off}
+    step_id = KINDS[run.request.kind].step
+    if step_id is None:
+        return _graph_result(outcome)
+    result: Mapping[str, Any] | None = outcome.steps[step_id].outputs.get(RESULT)
+    return None if result is None else dict(result)
+
+
+def _graph_result(outcome: GraphOutcome) -> dict[str, Any]:
+    steps = outcome.steps
+    return {
+        "outputs": {
+            step_id: dict(report.outputs) for step_id, report in steps.items() if report.outputs
+        },
+        "steps": {step_id: _standing(report) for step_id, report in steps.items()},
+    }
+
+
+def _standing(report: StepReport) -> dict[str, Any]:
+    standing: dict[str, Any] = {"status": report.status.value}
+    if report.error is not None:
+        standing["error"] = message_of_error(report.error)
+        standing["error_class"] = class_of(report.error)
+        standing["attempts"] = report.attempts
+    if report.recovered_by is not None:
+        standing["recovered_by"] = report.recovered_by
+    return standing

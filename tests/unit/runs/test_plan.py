@@ -9,8 +9,10 @@ from caseworker.core.budget.budget import Budget
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.report import GraphOutcome
 from caseworker.nodes.catalog import GraphProblemsError
+from caseworker.nodes.node_type import RunFacts
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.plan import RunGraphs, facts_of, result_of
+from caseworker.runs.outcome import result_of
+from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.unit.cases.agent.world import ScriptedModel, calculate, plan
 from tests.unit.nodes.world import NOW, World, flow, function, graph, step
@@ -32,7 +34,8 @@ def graph_run(of: Mapping[str, Any], **inputs: Any) -> Run:
 
 
 async def executed(run: Run, here: World) -> tuple[GraphOutcome, dict[str, Any] | None]:
-    here.facts = facts_of(run)
+    request = run.request
+    here.facts = RunFacts(now=NOW, timezone=request.timezone, seed=request.seed)
     prepared = RunGraphs(here.catalog).graph_for(run)
     inputs = KINDS[run.kind].inputs(run.request)
     outcome = await GraphExecution(prepared, inputs, here.context()).run()
