@@ -87,20 +87,17 @@ class SpentSum:
                 "cost_usd": None if unknown else before.get("cost_usd", 0.0) + cost,
             }
 
-    def usage(self) -> dict[str, Any]:
-        """Return the totals as keyword arguments for the method that ends the CallNode."""
-        return {
-            "cost_usd": self.cost_usd,
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-        }
-
     def if_lost(self) -> Mapping[str, Any] | None:
         """Return the journal value of a call in flight with this usage; None for no usage."""
         if self == SpentSum():
             return None
-        cost = None if self.cost_usd is None else str(self.cost_usd)
-        return {IF_LOST: {**self.usage(), "cost_usd": cost, ESTIMATED: self.estimated}}
+        lost = {
+            "cost_usd": None if self.cost_usd is None else str(self.cost_usd),
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            ESTIMATED: self.estimated,
+        }
+        return {IF_LOST: lost}
 
 
 class RateSlot(Protocol):

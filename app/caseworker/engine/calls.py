@@ -272,12 +272,13 @@ class _CallInProgress:
             # Also runs on cancellation: then the usage is unknown and settled as an estimate.
             if spent is None:
                 spent = call.lost()
-            # An attempt that does not start costs nothing.
-            reservation.settle(spent.charge(counted) if started else NOTHING)
+            used = NOTHING  # an attempt that does not start costs nothing
+            if started:
+                used = spent.charge(counted)
+                self._spent.add(spent, counted)
+            reservation.settle(used)
             if self._slot is not None:
                 self._slot.settle(spent.tokens)
-            if started:
-                self._spent.add(spent, counted)
 
     async def _reserved_with_slot(self, counted: Charge) -> Reservation:
         """Reserve the cost of an attempt and acquire its rate slot.
@@ -359,12 +360,14 @@ class _CallInProgress:
         value: Any = None,
     ) -> None:
         """Journal the end and mark the node; keep the usage even if the run has already ended."""
-        spent, usage = self._spent, self._spent.usage()
+        spent, made = self._spent, self.attempts.made
+        counts = {"tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
+        usage: dict[str, Any] = {"cost_usd": spent.cost_usd, **counts}
         if spent.estimated:
             self._graph.annotate(self.node, {ESTIMATED: spent.estimated})
         self._note(outcome, spent.charge, value)  # if the value is invalid, the call then fails
-        if self.attempts.made:
-            self._emit_end(why)
+        if made:
+            self._emit_end(why, {"attempts": made, **counts})
         # False: the node was closed before, because its work was abandoned.
         if not mark(self.node, *why, **usage) and self._spent != SpentSum():
             self._graph.add_late_usage(self.node, **usage)
@@ -391,14 +394,12 @@ class _CallInProgress:
         )
         self._calls.journal.note(self.node, entry)
 
-    def _emit_end(self, why: Sequence[str]) -> None:
-        """Emit the end event.
+    def _emit_end(self, why: Sequence[str], data: Mapping[str, Any]) -> None:
+        """Emit the end event with ``data``.
 
         ``why`` is empty after a success, ``(error_class, message)`` after a failure, and
         ``(reason,)`` after an interruption.
         """
-        made, spent = self.attempts.made, self._spent
-        data = {"attempts": made, "tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
         match why:
             case (error_class, message):
                 self._emit(CALL_ERROR, {**data, "error_class": error_class, "error": message})

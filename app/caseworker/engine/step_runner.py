@@ -291,8 +291,9 @@ class StepRunner:
         if self._values is None:
             return dict(outputs)
         frozen = self._values.frozen(path.text, outputs)
+        stored = frozen_object(frozen)
         report.sizes = _sizes(frozen)
-        return frozen_object(frozen)
+        return stored
 
     def _end_badly(
         self,

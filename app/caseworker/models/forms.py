@@ -96,8 +96,8 @@ def forms_for(configured: StructuredOutput, schema: Mapping[str, Any]) -> tuple[
 
 
 def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
-    """Return the request converted to a structured-output mode, or unchanged without a schema."""
-    if form is ReplyForm.SCHEMA or request.json_schema is None:
+    """Return the request converted to a simpler mode, or unchanged without a schema."""
+    if request.json_schema is None:
         return request
     instruction = _STATED
     if not isinstance(request.json_schema, StatedSchema):

@@ -81,7 +81,7 @@ class _Candidate:
             temperature=self.model.temperature if asked.temperature is None else asked.temperature,
             timeout_seconds=self.model.timeout_seconds,
         )
-        return in_form(whole, self.form)
+        return whole if self.form is ReplyForm.SCHEMA else in_form(whole, self.form)
 
     def metadata(self, tier: Tier | None, asked: ModelRequest) -> dict[str, Any]:
         """Return the metadata of the call's node."""
@@ -173,6 +173,7 @@ class ModelGateway:
         """
         table = self.table.restricted(context.run.services.get(AllowedModels))
         chain, counts_for = table.chain(tier, model, fallbacks), table.tier_of(tier, model)
+        once: Charge = {**dict.fromkeys(table.counted(tier, model), 1), **charge}
         path, log_of_all = context.path.call(key), _log_of(messages)
         asked = ModelRequest(
             messages=tuple(messages),
@@ -183,7 +184,6 @@ class ModelGateway:
             max_output_tokens=max_output_tokens,
         )
         calls, journal = context.run.calls, context.run.calls.journal
-        once: Charge = {**dict.fromkeys(table.counted(tier, model), 1), **charge}
         attempts, failed_nodes = 0, tuple[str, ...]()
         left = [*self._candidates(chain, asked, path, journal)]
         while True:

@@ -167,7 +167,7 @@ class ExecutionGraph:
             raise ValueError(f"kind must be llm, tool or system, not {kind!r}")
         if parent_id is None:
             raise ValueError("a node requires a parent; use create_root for the root")
-        if type(name) is not str or model is not None:
+        if type(name) is not str or (model is not None and type(model) is not str):
             refuse_unless_text(name, optional=(model,))
         if type(metadata) is Metadata:
             details: JsonObject | None = metadata.values

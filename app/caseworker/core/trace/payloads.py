@@ -77,6 +77,7 @@ class Payloads:
         given = {name: value for name, value in parameters.items() if value is not None}
         if self.mode == "full":
             return {"messages": [dict(message) for message in messages], **given}
+        given = _Room(self.max_chars).of(given)
         left, shown, last = self.max_chars, [], len(messages) - 1
         for at, message in enumerate(messages):
             if "content" not in message:
@@ -93,8 +94,7 @@ class Payloads:
                 rest = {name: message[name] for name in message if name not in shown[-1]}
                 shown[-1] |= redact_value(_Room(left).of(rest), max_chars=max(left, 0))
                 left -= len(str(rest))
-        given = redact_value(_Room(self.max_chars).of(given), max_chars=self.max_chars)
-        return {"messages": shown, **given}
+        return {"messages": shown, **redact_value(given, max_chars=self.max_chars)}
 
 
 class _Room:

@@ -203,7 +203,8 @@ class ReplyBody:
         self.done = False
         """Whether the stream has announced its end."""
         self._begun = bytearray()
-        self._events = EventParser()
+        self._events: EventParser | None = None
+        """None until the body is known to be a stream."""
 
     async def documents(
         self, reply: WireReply, failures: Failures
@@ -224,7 +225,7 @@ class ReplyBody:
                             async for _ in parts:
                                 pass
                     return
-        if self.is_stream:
+        if self._events is not None:
             for event in self._events.end():
                 for each in self._parsed(event):
                     yield each
@@ -232,13 +233,13 @@ class ReplyBody:
             yield "", json.loads(self._begun)
 
     def _read(self, part: bytes) -> Iterator[tuple[str, Any]]:
-        if not self.is_stream:
+        if self._events is None:
             self._begun += part
             first = self._begun.lstrip(_BLANK)[:1] if self.is_stream is None else b""
             if not first or first not in _FIELDS:
                 self.is_stream = False if first else self.is_stream
                 return
-            self.is_stream, part = True, bytes(self._begun)
+            self.is_stream, self._events, part = True, EventParser(), bytes(self._begun)
         for event in self._events.feed(part):
             yield from self._parsed(event)
 

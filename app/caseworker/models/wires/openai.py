@@ -19,6 +19,7 @@ from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
     counts_in,
+    first_of,
     incomplete_of,
     is_object,
     texts_in,
@@ -172,8 +173,8 @@ class ChatReply(Accumulator):
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Process a completion document or a stream chunk; yield the parts of the reply in it."""
-        self.named(document)
         self._count(document.get("usage"))
+        self.named(document)
         if isinstance(groq := document.get("x_groq"), Mapping):
             self._count(groq.get("usage"))
         choices = document.get("choices")
@@ -293,12 +294,12 @@ class ChatReply(Accumulator):
         if not isinstance(usage, Mapping):
             return
         counts = counts_in(usage)
-        tokens_in = _first(counts, "prompt_tokens", "input_tokens")
-        tokens_out = _first(counts, "completion_tokens", "output_tokens")
+        tokens_in = first_of(counts, "prompt_tokens", "input_tokens")
+        tokens_out = first_of(counts, "completion_tokens", "output_tokens")
         reasoning, total = counts.get("reasoning_tokens"), counts.get("total_tokens")
         # DeepSeek uses its own name, and LiteLLM uses Anthropic's.
         names = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
-        cached = _first(counts, *names)
+        cached = first_of(counts, *names)
         if tokens_in is not None and tokens_out is not None and total is not None:
             beside = total - tokens_in - tokens_out
             if beside > 0 and reasoning in (None, 0, beside):  # xAI, Gemini
@@ -315,13 +316,3 @@ def _index(value: Any) -> int | None:
     """Return the index of a call; some endpoints send it as a string, others omit it (None)."""
     text = str(value)
     return int(text) if text.isascii() and text.isdecimal() else None
-
-
-def _first(counts: Mapping[str, int], *names: str) -> int | None:
-    """Return the first positive count under these names, else the first one present, else None."""
-    found = None
-    for name in names:
-        if count := counts.get(name):
-            return count
-        found = 0 if name in counts else found
-    return found

@@ -306,6 +306,16 @@ def counts_in(usage: Any) -> dict[str, int]:
     return counts
 
 
+def first_of(counts: Mapping[str, int], *names: str) -> int | None:
+    """Return the first positive count under these names, else the first one present, else None."""
+    found = None
+    for name in names:
+        if count := counts.get(name):
+            return count
+        found = 0 if name in counts else found
+    return found
+
+
 def usage_of(
     tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
 ) -> TokenUsage | None:

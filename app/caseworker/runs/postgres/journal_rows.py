@@ -33,7 +33,7 @@ from caseworker.engine.events import (
 from caseworker.nodes.agent.references import CHARS, TEXT_OF
 from caseworker.platform.postgres.json_text import dump, exact_dump
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.rows import Row, key_to_json
+from caseworker.runs.postgres.rows import Row
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, RunKey
 
 Ownership = tuple[RunKey, int]
@@ -104,6 +104,11 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
         end=end,
         size_bytes=size_bytes,
     )
+
+
+def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
+    """Return the columns that identify a run and its owner's fencing token."""
+    return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}
 
 
 def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:

@@ -203,11 +203,6 @@ def cancel_request_from_row(row: Row) -> CancelRequest | None:
     )
 
 
-def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
-    """Return the columns that identify a run and its owner's fencing token."""
-    return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}
-
-
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
     """Return the row of a new run, which ``worker_id`` executes; None puts the run in the queue."""
     row: dict[str, Any] = {

@@ -41,7 +41,12 @@ from caseworker.runs.postgres.accepting import (
 )
 from caseworker.runs.postgres.approvals import suspend_in
 from caseworker.runs.postgres.dispatch import QueueDispatch
-from caseworker.runs.postgres.journal_rows import call_to_json, event_to_json, finish_to_json
+from caseworker.runs.postgres.journal_rows import (
+    call_to_json,
+    event_to_json,
+    finish_to_json,
+    key_to_json,
+)
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
 from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing, usual_of
 from caseworker.runs.postgres.reading import (
@@ -57,7 +62,6 @@ from caseworker.runs.postgres.retention import erase_in
 from caseworker.runs.postgres.rows import (
     accepted_run,
     cancel_request_from_row,
-    key_to_json,
     new_run_to_json,
     run_from_row,
 )
