@@ -8,7 +8,8 @@ from typing import Protocol
 
 from caseworker.engine.approvals import Asked, Decision, Verdict
 from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
-from caseworker.runs.ports import Notification, RunNotifier
+from caseworker.runs.observing import RunNotifier
+from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row, as_json, run_of
 from tests.support.memory_traces import transaction

@@ -18,6 +18,7 @@ from caseworker.runs.errors import (
     TooManyPendingCancelsError,
 )
 from caseworker.runs.journal import late_result
+from caseworker.runs.observing import RunNotifier
 from caseworker.runs.outcome import cancelled_while_queued
 from caseworker.runs.ports import (
     Accepted,
@@ -29,7 +30,6 @@ from caseworker.runs.ports import (
     LateResult,
     Notification,
     Permission,
-    RunNotifier,
 )
 from caseworker.runs.run import (
     NEXT,

@@ -10,6 +10,8 @@ A process remembers which structured-output mode works for an endpoint. This nev
 journal: a run that is executed again starts with the mode that its own journal contains.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +26,12 @@ from caseworker.core.trace.payloads import REDACTED, Payloads
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
-from caseworker.engine.ports import CallOutcome, Journal
+from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
-from caseworker.models.forms import ReplyForm, forms_for, in_form, is_prose
-from caseworker.models.message_log import MessageLog
-from caseworker.models.model_call import ModelCall, OnDelta, hash_of
+from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
+from caseworker.models.message_log import MessageLog, message_json
+from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
 from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
@@ -292,6 +294,33 @@ class ModelGateway:
         if stored is None or shown is None:
             return shown
         return {**shown, "after": {"call_key": stored.call_key, "messages": stored.messages}}
+
+
+def hash_of(chosen: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
+    """Return a hash of the request, which prevents replaying the reply to a different request.
+
+    The hash is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state
+    for the messages that it has already hashed.
+    """
+    schema = request.json_schema
+    asked: dict[str, Any] = {
+        "provider": chosen.provider.name,
+        "model": chosen.model,
+        "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
+        "seed": request.seed,
+    }
+    if request.tools:
+        asked["tools"] = [tool.to_json() for tool in request.tools]
+    if request.temperature != chosen.temperature:
+        asked["temperature"] = request.temperature
+    head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
+    if log is None:
+        said = ", ".join(map(message_json, request.messages))
+        hasher = hashlib.sha256(f"{head}{said}".encode())
+    else:
+        hasher = log.hashed(head, len(request.messages))
+    hasher.update(f"], {json.dumps(asked, sort_keys=True)[1:]}".encode())
+    return hasher.hexdigest()[:HASH_CHARS]
 
 
 def _from_recorded(

@@ -6,8 +6,6 @@ the request was sent but the answer or its counts were lost. It is zero if nothi
 """
 
 import asyncio
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,14 +18,12 @@ import structlog
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Room, Scope
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
-from caseworker.core.trace.node import checked_usage
+from caseworker.core.trace.execution_graph import checked_usage
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
 from caseworker.engine.context import RunContext
-from caseworker.engine.ports import HASH_CHARS
 from caseworker.models.completion import Completion
-from caseworker.models.forms import StatedSchema, read_json, storable, storable_json
-from caseworker.models.message_log import MessageLog, message_json
+from caseworker.models.forms import read_json, storable, storable_json
 from caseworker.models.ports import (
     Delta,
     Incomplete,
@@ -279,33 +275,6 @@ class ModelCall(Call):
         with suppress(PriceUnknownError):
             return self.list_price(self.chosen.provider.name, self.chosen.model, usage)
         return None
-
-
-def hash_of(chosen: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
-    """Return a hash of the request, which prevents replaying the reply to a different request.
-
-    The hash is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state
-    for the messages that it has already hashed.
-    """
-    schema = request.json_schema
-    asked: dict[str, Any] = {
-        "provider": chosen.provider.name,
-        "model": chosen.model,
-        "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
-        "seed": request.seed,
-    }
-    if request.tools:
-        asked["tools"] = [tool.to_json() for tool in request.tools]
-    if request.temperature != chosen.temperature:
-        asked["temperature"] = request.temperature
-    head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
-    if log is None:
-        said = ", ".join(map(message_json, request.messages))
-        hasher = hashlib.sha256(f"{head}{said}".encode())
-    else:
-        hasher = log.hashed(head, len(request.messages))
-    hasher.update(f"], {json.dumps(asked, sort_keys=True)[1:]}".encode())
-    return hasher.hexdigest()[:HASH_CHARS]
 
 
 def _noted(value: Mapping[str, Any], asked: str) -> dict[str, Any]:

@@ -155,6 +155,7 @@ class LlmNode:
 
 
 async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message], name: str) -> str:
+    asked = data.asked.asked
     seed = context.service(RunFacts).seed if data.seed is None else data.seed
     schema = data.output_schema
     completion = await context.service(ModelGateway).complete(
@@ -164,7 +165,7 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
         messages=messages,
         json_schema=None if schema is None else schema.schema,
         seed=seed,
-        **data.asked.asked,
+        **asked,
     )
     if not data.allow_incomplete:
         context.keep(lambda: _so_far(completion, completion.text))

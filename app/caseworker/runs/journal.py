@@ -346,7 +346,7 @@ class RunJournal:
 
     def _written(self, writing: "asyncio.Task[bool]") -> None:
         self._writing = None
-        more = self._unwritten or self._graph.revision > self._revision or self._events
+        more = self._unwritten or self._events or self._graph.revision > self._revision
         if more and not writing.cancelled() and writing.result():
             self.touch(AT_ONCE_SECONDS if self._events.streams else SOON_SECONDS)
 

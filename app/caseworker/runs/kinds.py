@@ -5,6 +5,7 @@ All other modules look up the rules of a kind in :data:`KINDS`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ class KindRules:
     result consists of the outputs of all steps."""
     graph: Callable[[RunRequest], Mapping[str, Any]] = lambda request: request.graph or {}
     """Function that returns the graph that a run executes."""
-    inputs: Callable[[RunRequest], Outputs] = lambda request: request.inputs
+    inputs: Callable[[RunRequest], Outputs] = attrgetter("inputs")
     """Function that returns the inputs for the first steps of the graph, by handle."""
     finish_reasons: Mapping[RunStatus, str] = field(default_factory=dict)
     """Finish reason of a run by its final status; a run with another status has none."""

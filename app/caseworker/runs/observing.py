@@ -1,16 +1,19 @@
-"""Observers of runs, such as metrics and traces.
+"""Observers of runs, such as metrics and traces, and the listeners that wait for a run to change.
 
 An observer is notified after a change was stored. It must not keep a run's data and cannot
 influence the run. If it fails, the error is logged and the run continues.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import structlog
 
 from caseworker.core.trace.spans import SpanOf, context_of_run, spans_of_nodes
-from caseworker.runs.run import Run, RunStatus
+from caseworker.runs.ports import Notification
+from caseworker.runs.run import Run, RunKey, RunStatus
 
 log = structlog.get_logger(__name__)
 
@@ -100,3 +103,48 @@ class RunObservers:
                 getattr(observer, what)(*about)
             except Exception:
                 log.exception("telemetry.failed")
+
+
+class RunNotifier:
+    """Wakes the listeners of a run in this process. A run without listeners uses no resources.
+
+    Code that stores a change, or detects a change by another process, calls :meth:`notify`.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[RunKey, set[Notification]] = {}
+        self._listened = asyncio.Event()
+        self.changes = 0
+        """Counter that increases whenever a run gets its first listener or loses its last one."""
+
+    @property
+    def listened_to(self) -> Set[RunKey]:
+        """Keys of the runs that have listeners."""
+        return self._listeners.keys()
+
+    async def listened(self) -> None:
+        """Wait until any run has a listener."""
+        await self._listened.wait()
+
+    def notify(self, key: RunKey) -> None:
+        """Wake all listeners of a run."""
+        for notification in self._listeners.get(key, ()):
+            notification.set()
+
+    @contextmanager
+    def listening(self, key: RunKey) -> Iterator[Notification]:
+        """Yield an event that :meth:`notify` sets, until the block ends."""
+        notification = Notification()
+        others = self._listeners.setdefault(key, set())
+        self.changes += not others
+        others.add(notification)
+        self._listened.set()
+        try:
+            yield notification
+        finally:
+            others.discard(notification)
+            if not others:
+                self._listeners.pop(key, None)
+                self.changes += 1
+            if not self._listeners:
+                self._listened.clear()

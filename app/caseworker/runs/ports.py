@@ -3,8 +3,8 @@
 import asyncio
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -155,51 +155,6 @@ class SpentSoFar:
 
 Notification = asyncio.Event
 """Event that is set when a run has changed. The listener clears it before reading the store."""
-
-
-class RunNotifier:
-    """Wakes the listeners of a run in this process. A run without listeners uses no resources.
-
-    Code that stores a change, or detects a change by another process, calls :meth:`notify`.
-    """
-
-    def __init__(self) -> None:
-        self._listeners: dict[RunKey, set[Notification]] = {}
-        self._listened = asyncio.Event()
-        self.changes = 0
-        """Counter that increases whenever a run gets its first listener or loses its last one."""
-
-    @property
-    def listened_to(self) -> Set[RunKey]:
-        """Keys of the runs that have listeners."""
-        return self._listeners.keys()
-
-    async def listened(self) -> None:
-        """Wait until any run has a listener."""
-        await self._listened.wait()
-
-    def notify(self, key: RunKey) -> None:
-        """Wake all listeners of a run."""
-        for notification in self._listeners.get(key, ()):
-            notification.set()
-
-    @contextmanager
-    def listening(self, key: RunKey) -> Iterator[Notification]:
-        """Yield an event that :meth:`notify` sets, until the block ends."""
-        notification = Notification()
-        others = self._listeners.setdefault(key, set())
-        self.changes += not others
-        others.add(notification)
-        self._listened.set()
-        try:
-            yield notification
-        finally:
-            others.discard(notification)
-            if not others:
-                self._listeners.pop(key, None)
-                self.changes += 1
-            if not self._listeners:
-                self._listened.clear()
 
 
 class RunStore(Protocol):

@@ -123,8 +123,6 @@ def with_references(
     result: dict[str, Any], saved: Sequence[SavedArtifact], run_id: str
 ) -> dict[str, Any]:
     """Return the result with the list of stored files added."""
-    if not saved:
-        return result
     listed = [{**asdict(each), "url": artifact_uri(run_id, each.name)} for each in saved]
     return {**result, ARTIFACTS: listed}
 

@@ -221,9 +221,8 @@ class ToolDispatch:
         return None, decision.arguments
 
     async def _find(self, name: str) -> Tool | None:
-        if name in self and self._registry.find(name) is None:
-            return await self._servers.find(name)
-        return self.tool(name)
+        tool = self.tool(name)
+        return await self._servers.find(name) if tool is None and name in self else tool
 
     async def _call(
         self,
@@ -298,7 +297,7 @@ class _ToolCall(Call):
                 retryable=code in tool.spec.transient,
                 retry_after_seconds=_seconds(result.get("retry_after_seconds")),
             )
-        if sink is None:
+        if sink is None or not sink.saved:
             return Reply(result)
         return Reply(with_references(result, sink.saved, context.run_id))
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.models.model_call import OnDelta, hash_of
+from caseworker.models.gateway import hash_of
+from caseworker.models.model_call import OnDelta
 from caseworker.models.ports import (
     Delta,
     Incomplete,

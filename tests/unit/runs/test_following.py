@@ -10,7 +10,8 @@ import pytest
 from caseworker.runs import service
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.journal import EventLog, run_ended
-from caseworker.runs.ports import EventPage, JournalWrite, RunNotifier
+from caseworker.runs.observing import RunNotifier
+from caseworker.runs.ports import EventPage, JournalWrite
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns

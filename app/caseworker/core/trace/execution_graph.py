@@ -18,6 +18,7 @@ from caseworker.core.trace.json_values import Metadata, copy_object
 from caseworker.core.trace.node import (
     FREE,
     KINDS,
+    MAX_COST_USD,
     NEW_NODE,
     ROOT_ENDED,
     TERMINAL,
@@ -28,10 +29,8 @@ from caseworker.core.trace.node import (
     NodeStatus,
     TerminalStatus,
     TraceNode,
-    checked_usage,
     number,
     number_of,
-    refuse_unless_text,
 )
 from caseworker.core.trace.snapshot import Aggregates, Changes, GraphCapture, Snapshot
 
@@ -41,6 +40,9 @@ Clock = Callable[[], int]
 """Function that returns the current time in UTC epoch milliseconds; any thread may call it."""
 
 NS_PER_MS: Final = 1_000_000
+
+_MAX_COST: Final = Decimal(MAX_COST_USD)
+_NUMBERS: Final = frozenset({int, float})
 
 
 class Ticks(NamedTuple):
@@ -140,7 +142,7 @@ class ExecutionGraph:
         Raises:
             RuntimeError: the graph already has a root.
         """
-        refuse_unless_text(name)
+        _refuse_unless_text(name)
         details = copy_object(metadata) if metadata else None
         with self._lock:
             tree = self._tree
@@ -168,7 +170,7 @@ class ExecutionGraph:
         if parent_id is None:
             raise ValueError("a node requires a parent; use create_root for the root")
         if type(name) is not str or (model is not None and type(model) is not str):
-            refuse_unless_text(name, optional=(model,))
+            _refuse_unless_text(name, optional=(model,))
         if type(metadata) is Metadata:
             details: JsonObject | None = metadata.values
         else:
@@ -260,7 +262,7 @@ class ExecutionGraph:
         tokens_out: int | None = None,
     ) -> bool:
         """End a node with ``fail``; return whether this call ended it."""
-        refuse_unless_text(error_class, optional=(stop_reason,))
+        _refuse_unless_text(error_class, optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
             return self._tree.end(node_id, "fail", self.now_ms(), stop_reason, error_class, *usage)
@@ -275,7 +277,7 @@ class ExecutionGraph:
         tokens_out: int | None = None,
     ) -> bool:
         """End a node with ``halt``, due to a limit or a stop; return whether this call ended it."""
-        refuse_unless_text(optional=(stop_reason,))
+        _refuse_unless_text(optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
             return self._tree.end(node_id, "halt", self.now_ms(), stop_reason, None, *usage)
@@ -328,7 +330,7 @@ class ExecutionGraph:
         """
         if end_ts_ms < start_ts_ms or status not in TERMINAL:
             raise ValueError(f"invalid end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
-        refuse_unless_text(optional=(stop_reason, error_class))
+        _refuse_unless_text(optional=(stop_reason, error_class))
         if error_class is not None and status != "fail":
             raise ValueError(f"error_class requires the status fail, not {status}")
         with self._lock:
@@ -674,3 +676,36 @@ class CallTree:
 
 def _sum(tokens: int | None, more: int | None) -> int | None:
     return tokens if more is None else (tokens or 0) + more
+
+
+def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None) -> Decimal:
+    """Validate the usage of a call and return its cost as a Decimal; 0 if the cost is None.
+
+    Raises:
+        ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
+            negative or not an integer.
+    """
+    for tokens in (tokens_in, tokens_out):
+        if tokens is not None and (type(tokens) is not int or tokens < 0):  # nor is True a count
+            counts = f"{tokens_in} and {tokens_out}"
+            raise ValueError(f"token counts must be integers from 0, not {counts}")
+    if cost_usd is None:
+        return FREE
+    if isinstance(cost_usd, Decimal):
+        if cost_usd.is_finite() and FREE <= cost_usd <= _MAX_COST:
+            return cost_usd
+    elif type(cost_usd) in _NUMBERS and 0.0 <= cost_usd <= MAX_COST_USD:
+        return Decimal(str(cost_usd)) if cost_usd else FREE
+    raise ValueError(f"a cost must be a finite number of dollars from 0, not {cost_usd}")
+
+
+def _refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
+    """Check that the texts of a node (names, models, error classes, reasons) are strings.
+
+    Raises:
+        ValueError: a value is not a string (``optional`` ones may be None); the message contains
+            its type, not its value.
+    """
+    for text in (*texts, *(each for each in optional if each is not None)):
+        if not isinstance(text, str):
+            raise ValueError(f"names and reasons must be strings, not {type(text).__name__}")

@@ -1,6 +1,6 @@
-"""The nodes of an ExecutionGraph as shown in snapshots, and the validation of their usage."""
+"""The nodes of an ExecutionGraph as shown in snapshots."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
@@ -153,39 +153,3 @@ FREE: Final = Decimal(0)
 MAX_COST_USD: Final = 1e15
 """Maximum cost of one call in US dollars. A higher cost is rejected, because it is a mistake and
 totals might not fit in JSON."""
-
-_MAX_COST: Final = Decimal(MAX_COST_USD)
-_NUMBERS: Final = frozenset({int, float})
-
-
-def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None) -> Decimal:
-    """Validate the usage of a call and return its cost as a Decimal; 0 if the cost is None.
-
-    Raises:
-        ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
-            negative or not an integer.
-    """
-    for tokens in (tokens_in, tokens_out):
-        if tokens is not None and (type(tokens) is not int or tokens < 0):  # nor is True a count
-            counts = f"{tokens_in} and {tokens_out}"
-            raise ValueError(f"token counts must be integers from 0, not {counts}")
-    if cost_usd is None:
-        return FREE
-    if isinstance(cost_usd, Decimal):
-        if cost_usd.is_finite() and FREE <= cost_usd <= _MAX_COST:
-            return cost_usd
-    elif type(cost_usd) in _NUMBERS and 0.0 <= cost_usd <= MAX_COST_USD:
-        return Decimal(str(cost_usd)) if cost_usd else FREE
-    raise ValueError(f"a cost must be a finite number of dollars from 0, not {cost_usd}")
-
-
-def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
-    """Check that the texts of a node (names, models, error classes, reasons) are strings.
-
-    Raises:
-        ValueError: a value is not a string (``optional`` ones may be None); the message contains
-            its type, not its value.
-    """
-    for text in (*texts, *(each for each in optional if each is not None)):
-        if not isinstance(text, str):
-            raise ValueError(f"names and reasons must be strings, not {type(text).__name__}")

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
-from caseworker.models.wires.failures import Failures, error_in, said_in
+from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator, is_failed
 from caseworker.models.wires.sse import ERROR, EventParser, ServerSentEvent
 from caseworker.models.wires.transport import (
@@ -81,9 +81,8 @@ class EndpointProvider:
         """
         if request.delivery is not None:
             request.delivery.sent = False
-        failures = Failures(
-            self.name, structured=request.json_object or request.json_schema is not None
-        )
+        structured = request.json_object or request.json_schema is not None
+        failures = Failures(self.name, structured)
         seconds = request.timeout_seconds
         if seconds is None:
             seconds = _DEFAULT_TIMEOUT_SECONDS
@@ -261,7 +260,7 @@ async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
     """Yield the parts of a body; keep its beginning for the error message of a failure."""
     async with aclosing(reply.parts()) as parts:
         async for part in parts:
-            failures.keep(part)
+            failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
             yield part
 
 

@@ -6,7 +6,7 @@ Error messages quote the endpoint's text only redacted and truncated.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from caseworker.models.ports import ModelError, ModelFault
@@ -170,21 +170,15 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
         yield metadata["raw"]
 
 
+@dataclass(slots=True, eq=False)
 class Failures:
-    """Builds the errors for one attempt.
+    """Builds the errors for one attempt."""
 
-    ``structured`` is True if the attempt requested JSON with a parameter.
-    """
-
-    def __init__(self, provider: str, *, structured: bool) -> None:
-        self._provider = provider
-        self._structured = structured
-        self.raw = bytearray()
-        """The beginning of the reply's body."""
-
-    def keep(self, part: bytes) -> None:
-        """Keep a piece of the reply body for error reports, up to ``RAW_REPLY_BYTES`` in total."""
-        self.raw += part[: RAW_REPLY_BYTES - len(self.raw)]
+    _provider: str
+    _structured: bool
+    """Whether the attempt requested JSON with a parameter."""
+    raw: bytearray = field(default_factory=bytearray)
+    """The first ``RAW_REPLY_BYTES`` of the reply's body."""
 
     def error(self, words: str, *, retryable: bool, **about: Any) -> ModelError:
         """Build an error with this message and the kept part of the reply body."""

@@ -10,13 +10,13 @@ import html
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
 from caseworker.platform.logs.personal_data import PERSONAL_DATA
-from caseworker.platform.logs.rules import RuleSet
+from caseworker.platform.logs.rules import Rule
 from caseworker.platform.logs.secrets import CREDENTIALS, KEYS
 
 MAX_TEXT_CHARS = 2000
@@ -36,6 +36,46 @@ the truncation would cut."""
 _NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
 _NAMED = frozenset({"value", "v"})
 """Keys of mappings that hold a name and its value, such as ``{"name": "password", "value": 1}``."""
+
+
+class RuleSet:
+    """A sequence of rules, each applied only to texts that meet its precondition.
+
+    A precondition is checked once per text.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = tuple((1 << number, rule) for number, rule in enumerate(rules))
+        self._always = sum(bit for bit, rule in self._rules if not rule.hints and not rule.shape)
+        hints: dict[str, int] = {}
+        shapes: dict[re.Pattern[str], int] = {}
+        for bit, rule in self._rules:
+            for hint in rule.hints:
+                hints[hint] = hints.get(hint, 0) | bit
+            if rule.shape is not None:
+                shapes[rule.shape] = shapes.get(rule.shape, 0) | bit
+        self._hints = tuple(hints.items())
+        self._shapes = tuple((shape.search, bits) for shape, bits in shapes.items())
+
+    def apply(self, text: str) -> str:
+        """Return ``text`` after all rules, each applied to the output of the previous one."""
+        if chosen := self._chosen(text.lower()):
+            for bit, rule in self._rules:
+                if bit & chosen and (after := rule.apply(text)) != text:
+                    text = after
+                    chosen |= self._chosen(text.lower())  # a mark may be another rule's hint
+        return text
+
+    def _chosen(self, lowered: str) -> int:
+        chosen = self._always
+        for hint, bits in self._hints:
+            if hint in lowered:
+                chosen |= bits
+        for search, bits in self._shapes:
+            if search(lowered) is not None:
+                chosen |= bits
+        return chosen
+
 
 _KEYS = RuleSet(KEYS)
 _RULES = RuleSet((*CREDENTIALS, *PERSONAL_DATA))

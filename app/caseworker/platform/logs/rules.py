@@ -1,12 +1,11 @@
-"""Redaction rules, and the engine that applies many of them quickly.
+"""Redaction rules.
 
 Every rule runs in linear time: an unbounded repetition is possessive and starts at a word boundary.
-Most texts match no rule. Each rule therefore declares a cheap precondition for a match, and a
-`RuleSet` checks each precondition once per text.
+Most texts match no rule. Each rule therefore declares a cheap precondition for a match.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 SECRET = "[secret]"  # noqa: S105 - a placeholder, not a secret
@@ -78,39 +77,3 @@ def rule(
     return Rule(
         re.compile(pattern), replacement, hints, re.compile(shape) if shape else None, max_rejected
     )
-
-
-class RuleSet:
-    """A sequence of rules, each applied only to texts that meet its precondition."""
-
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = tuple((1 << number, rule) for number, rule in enumerate(rules))
-        self._always = sum(bit for bit, rule in self._rules if not rule.hints and not rule.shape)
-        hints: dict[str, int] = {}
-        shapes: dict[re.Pattern[str], int] = {}
-        for bit, rule in self._rules:
-            for hint in rule.hints:
-                hints[hint] = hints.get(hint, 0) | bit
-            if rule.shape is not None:
-                shapes[rule.shape] = shapes.get(rule.shape, 0) | bit
-        self._hints = tuple(hints.items())
-        self._shapes = tuple((shape.search, bits) for shape, bits in shapes.items())
-
-    def apply(self, text: str) -> str:
-        """Return ``text`` after all rules, each applied to the output of the previous one."""
-        if chosen := self._chosen(text.lower()):
-            for bit, rule in self._rules:
-                if bit & chosen and (after := rule.apply(text)) != text:
-                    text = after
-                    chosen |= self._chosen(text.lower())  # a mark may be another rule's hint
-        return text
-
-    def _chosen(self, lowered: str) -> int:
-        chosen = self._always
-        for hint, bits in self._hints:
-            if hint in lowered:
-                chosen |= bits
-        for search, bits in self._shapes:
-            if search(lowered) is not None:
-                chosen |= bits
-        return chosen

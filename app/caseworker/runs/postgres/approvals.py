@@ -24,7 +24,8 @@ from caseworker.engine.approvals import Asked, Decision, Question, Verdict
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
 from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
-from caseworker.runs.ports import Notification, RunNotifier
+from caseworker.runs.observing import RunNotifier
+from caseworker.runs.ports import Notification
 from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import OWNED

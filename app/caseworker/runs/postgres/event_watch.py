@@ -12,7 +12,7 @@ from typing import Protocol
 
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.json_text import dump
-from caseworker.runs.ports import RunNotifier
+from caseworker.runs.observing import RunNotifier
 from caseworker.runs.run import RunKey
 
 WATCH_SECONDS = 0.05

@@ -21,7 +21,8 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.ports import FinishResult, JournalWrite, Permission, RunNotifier
+from caseworker.runs.observing import RunNotifier
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.postgres.accepting import (
     InsertAnswer,
     QueueRoom,

@@ -93,11 +93,12 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     if isinstance(write, FinishRun):
         end = dump(finish_to_json(write, size_bytes))
         size_bytes += len(end)
-    ids = [(owner, record.node_id) for record in write.calls]
+    owner_row = dump(of_run)
+    ids = [(owner, record.node["node_id"]) for record in write.calls]
     numbers = [(owner, record.seq) for record in write.events]
     return OwnersWrite(
         owner=owner,
-        owner_row=dump(of_run),
+        owner_row=owner_row,
         what=write,
         calls=dict(zip(ids, texts[:of_calls], strict=True)),
         events=dict(zip(numbers, texts[of_calls:], strict=True)),

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from caseworker.platform.logs.personal_data import PERSONAL_DATA
-from caseworker.platform.logs.rules import Rule, RuleSet
+from caseworker.platform.logs.redaction import RuleSet
+from caseworker.platform.logs.rules import Rule
 from caseworker.platform.logs.secrets import CREDENTIALS
 from tests.unit.platform.logs.test_normalize import DISGUISED
 from tests.unit.platform.logs.test_personal_data import HARMLESS, PERSONAL
