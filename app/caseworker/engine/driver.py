@@ -210,7 +210,7 @@ class GraphExecution:
         Then the graph has ended: interrupted steps are not executed again. If a budget limit was
         the stop, steps that were already running then are executed to their end.
         """
-        if self._run.journal is None:
+        if self._run.journal is None or not self._run.journal.resumes:
             return False
         found = (self._step_runner.recorded(step_id) for step_id in self._reports)
         known = [recorded for recorded in found if recorded is not None]

@@ -66,6 +66,11 @@ class Entry:
 class Journal(Protocol):
     """The durable record of one run, from which another worker can resume the run."""
 
+    @property
+    def resumes(self) -> bool:
+        """Whether an earlier execution of the run has stored records."""
+        ...
+
     def recorded(self, call_key: str) -> Recorded | None:
         """Return the record of a call or step from an earlier execution, or None."""
         ...
@@ -105,6 +110,9 @@ class Journal(Protocol):
 
 class NullJournal:
     """A journal that stores nothing; its barrier only checks the cancellation token."""
+
+    resumes = False
+    """Always False, because no earlier execution exists."""
 
     def __init__(self, token: CancellationToken) -> None:
         self._token = token

@@ -270,7 +270,11 @@ class StepRunner:
         node = report.node
         if self._journal is not None:
             # First, because it may reject the outputs: then the step fails and has not ended yet.
-            self._journal.note(node, _ended_well(report, self._stored(report, path, outputs)))
+            stored: FrozenJson | dict[str, Any] = dict(outputs)
+            if self._values is not None:
+                frozen = self._values.frozen(path.text, outputs)
+                stored, report.sizes = frozen_object(frozen), _sizes(frozen)
+            self._journal.note(node, _ended_well(report, stored))
         self._trace.end_step(node)
         report.complete(outputs, self._readings[0])
         if self._events is not None:
@@ -279,21 +283,6 @@ class StepRunner:
                 error = message_of_error(report.error)
                 data = {"recovered_by": report.recovered_by, "error": error}
             emit_end(self._run, STEP_COMPLETED, path, data)
-
-    def _stored(
-        self, report: StepReport, path: StepPath, outputs: Outputs
-    ) -> FrozenJson | dict[str, Any]:
-        """Serialise outputs for the journal, and set their sizes in ``report``.
-
-        Raises:
-            ValueError: they exceed a limit or are not JSON.
-        """
-        if self._values is None:
-            return dict(outputs)
-        frozen = self._values.frozen(path.text, outputs)
-        stored = frozen_object(frozen)
-        report.sizes = _sizes(frozen)
-        return stored
 
     def _end_badly(
         self,

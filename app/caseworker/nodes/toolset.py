@@ -234,7 +234,7 @@ def tool_context(context: FlowContext, timezone: str) -> ToolContext:
     facts = context.service(RunFacts)
     zone = facts.timezone or timezone
     now = facts.now.astimezone(ZoneInfo(zone))
-    return ToolContext(run_id=context.run_id, timezone=zone, now=now)
+    return ToolContext(run_id=context.run.run_id, timezone=zone, now=now)
 
 
 def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:

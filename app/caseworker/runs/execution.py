@@ -75,7 +75,9 @@ class Execution:
         self._span_of = span_of
         self.token = token
         self.graph, self.root = graph_of(run, earlier)
-        self.taken_over = taken_over_by(run, earlier)
+        source = run.request.source
+        self.taken_over = {} if source is None else taken_over_by(source, earlier)
+        """Data about the run that this one resumes, for its start event; empty if there is none."""
         self._ended = False
         self.journal = RunJournal(
             run=run,

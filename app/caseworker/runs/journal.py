@@ -124,9 +124,12 @@ class RunJournal:
         self._store = store
         self._clock = clock
         self._permitted_at = permitted_at
-        self._entries = entries_of(earlier)
+        self.resumes = bool(earlier)
+        """Whether an earlier execution of the run has stored records."""
+        self._entries: dict[str, Entry] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
-        self._unwritten = _not_stored(graph, earlier)
+        self._unwritten = set[str]()
+        """IDs of the nodes whose stored state is missing or outdated."""
         self._revision = graph.revision
         self._idle = asyncio.Event()
         """Set while no write is in flight."""
@@ -135,9 +138,15 @@ class RunJournal:
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
         self._spent: Mapping[str, Charge] | None = None  # computed for the first request
-        self._recorded = tries_of(earlier)
+        self._recorded: Mapping[str, Recorded] = {}
         self._limits = limits
-        self._stored_bytes = sum(ROW_BYTES + least_bytes(record.value) for record in earlier)
+        self._stored_bytes = 0
+        if earlier:
+            self._entries, self._recorded = entries_of(earlier), tries_of(earlier)
+            self._unwritten |= {r.node_id for r in earlier if r.node["status"] not in TERMINAL}
+            self._stored_bytes = sum(ROW_BYTES + least_bytes(r.value) for r in earlier)
+        elif (root_id := graph.root_id) is not None:
+            self._unwritten.add(root_id)
         self._events = EventLog(
             last_seq=run.last_seq,
             stored_once=run.stored_once,
@@ -373,13 +382,6 @@ def stored_charge(charge: Charge) -> dict[str, object]:
     if charge.get(Dimension.LLM_CALLS) and charge.keys().isdisjoint(TIERS):
         stored[Dimension.LLM_CALLS_SMALL.value] = 0
     return stored
-
-
-def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:
-    """Return the nodes whose stored state is missing or outdated."""
-    if not earlier:
-        return {graph.root_id} if graph.root_id is not None else set()
-    return {record.node_id for record in earlier if record.node["status"] not in TERMINAL}
 
 
 def run_ended(

@@ -15,7 +15,7 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL, WORKER_LOST
 from caseworker.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
-from caseworker.runs.run import CallRecord, Run
+from caseworker.runs.run import CallRecord, Run, RunSource
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:
@@ -52,14 +52,8 @@ def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
     return frozenset(waiting)
 
 
-def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
-    """Return data for the run's start event: the source run and the numbers of imported nodes.
-
-    The data is empty if the run does not resume another one.
-    """
-    source = run.request.source
-    if source is None:
-        return {}
+def taken_over_by(source: RunSource, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
+    """Return the source run and the numbers of imported nodes, for the run's start event."""
     kinds = [record.node["kind"] for record in earlier if TAKEN_OVER in record.node["metadata"]]
     steps = kinds.count("system")
     counted = {"steps": steps, "calls": len(kinds) - steps}

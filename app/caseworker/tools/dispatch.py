@@ -179,7 +179,7 @@ class ToolDispatch:
                 return refused
         call = await self._call(context, tool, args, path, call_id, tool_context)
         try:
-            answered = await context.calls.perform(
+            answered = await context.run.calls.perform(
                 call, parent=context.trace_parent, scope=context.scope
             )
         except OutcomeUnknownError:
@@ -238,7 +238,9 @@ class ToolDispatch:
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
         shown = await self._redaction.call(redact, len(asked))
         # Some endpoints encode thousands of characters of state in an ID.
-        about = {"args": shown, "tool_call_id": call_id and call_id[:MAX_CODE_CHARS]}
+        about: dict[str, Any] = {} if shown is None else {"args": shown}
+        if call_id is not None:
+            about["tool_call_id"] = call_id[:MAX_CODE_CHARS]
         return _ToolCall(
             key=key,
             kind="tool",
@@ -249,11 +251,11 @@ class ToolDispatch:
             repeatable=spec.idempotent,
             retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,
-            metadata={name: value for name, value in about.items() if value is not None},
+            metadata=about,
             tool=tool,
             args=args,
             context=tool_context,
-            keeper=context.services.get(ArtifactKeeper),
+            keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
         )
 

@@ -59,6 +59,10 @@ class MemoryJournal:
         self.events.append(f"note {entry.outcome or 'in flight'}")
         self.entries[node_id] = entry
 
+    @property
+    def resumes(self) -> bool:
+        return bool(self.earlier)
+
     def spent_below(self, path: StepPath) -> Charge:
         return self.earlier_charges.get(path.text, NOTHING)
 

@@ -179,8 +179,11 @@ class Budget:
 
     def limits(self) -> dict[Dimension, Amount]:
         """Return the limits that are set, by dimension. The cost limit is an exact Decimal."""
-        found = {dimension: getattr(self, name) for dimension, name in _FIELDS.items()}
-        return {dimension: limit for dimension, limit in found.items() if limit is not None}
+        found: dict[Dimension, Amount] = {}
+        for dimension, name in _FIELDS.items():
+            if (limit := getattr(self, name)) is not None:
+                found[dimension] = limit
+        return found
 
     def merged_with(self, ceiling: "Budget") -> "Budget":
         """Return a budget with the lower of the two limits in each dimension."""

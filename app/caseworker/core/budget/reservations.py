@@ -17,7 +17,7 @@ tracked in a context variable.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
@@ -81,18 +81,6 @@ class Account:
             if used.get(dimension, 0) + held.get(dimension, 0) + asked > limit:
                 return self.stop(dimension, asked)
         return None
-
-    def fits(self, charge: Charge, claims: "Claims") -> bool:
-        """Return whether a charge fits next to the usage, the reservations and the claims."""
-        used, held = self.usage.amounts, self.held
-        for dimension, asked in charge.items():
-            limit = self.limits.get(dimension)
-            if limit is None or not asked:
-                continue
-            taken = used.get(dimension, 0) + held.get(dimension, 0)
-            if taken + claims.get((self, dimension), 0) + asked > limit:
-                return False
-        return True
 
     def hold(self, charge: Charge) -> None:
         """Reserve a charge for work in flight; :meth:`give_back` releases it."""
@@ -363,7 +351,9 @@ class WaitingLine:
     ) -> "Reservation | Waiter":
         """Reserve at least ``least`` now, or enqueue a request; see ``Scope.ask`` for details."""
         holder = HOLDER.get().path if tracked else None
-        own = tuple(each for each in _own_reservations() if each.line is self)
+        own = _own_reservations()
+        if own:
+            own = tuple(each for each in own if each.line is self)
         with self.lock:
             refused = _refusal(accounts, least, own)
             if refused is not None:
@@ -459,7 +449,7 @@ def _own_reservations() -> tuple[Reservation, ...]:
 
 
 def _refusal(
-    accounts: Sequence[Account], charge: Charge, beside: Iterable[Reservation] | None
+    accounts: Sequence[Account], charge: Charge, beside: Collection[Reservation] | None
 ) -> BudgetExceededError | None:
     """Return the error if a charge does not fit next to the ``beside`` reservations, else None.
 
@@ -468,11 +458,11 @@ def _refusal(
     for account in accounts:
         if not account.limits:
             continue
+        held: Mapping[Dimension, Amount] = NOTHING
         if beside is None:
             held = account.held
-        else:
-            own = [each.charge for each in beside if account in each.accounts]
-            held = sum_of(own) if own else {}
+        elif beside:
+            held = sum_of([each.charge for each in beside if account in each.accounts])
         refused = account.refusal(charge, held)
         if refused is not None:
             return refused
@@ -493,7 +483,17 @@ def room_in(accounts: Iterable[Account], claims: Claims = NO_CLAIMS) -> dict[Dim
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
-    return all(account.fits(charge, claims) for account in accounts)
+    """Return whether a charge fits next to the usage, the reservations and the claims."""
+    for account in accounts:
+        used, held = account.usage.amounts, account.held
+        for dimension, asked in charge.items():
+            limit = account.limits.get(dimension)
+            if limit is None or not asked:
+                continue
+            taken = used.get(dimension, 0) + held.get(dimension, 0)
+            if taken + claims.get((account, dimension), 0) + asked > limit:
+                return False
+    return True
 
 
 def _claim(claims: Claims, waiter: Waiter) -> None:

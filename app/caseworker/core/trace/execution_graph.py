@@ -142,7 +142,8 @@ class ExecutionGraph:
         Raises:
             RuntimeError: the graph already has a root.
         """
-        _refuse_unless_text(name)
+        if type(name) is not str:
+            _refuse_unless_text(name)
         details = copy_object(metadata) if metadata else None
         with self._lock:
             tree = self._tree

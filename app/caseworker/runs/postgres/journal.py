@@ -209,7 +209,8 @@ async def _write_all(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], usual: UsualTimes
 ) -> Sequence[Permission | Later]:
     asked = {write.owner: write.owner_row for write in writes}
-    parameters = _array(asked.values()), _calls(writes), _events(writes)
+    calls, events = [write.calls for write in writes], [write.events for write in writes]
+    parameters = _array(asked.values()), _merged(calls), _merged(events)
     sent_at = time.monotonic()
     owned = _by_owner(await (await connection.execute(JOURNAL, parameters)).fetchall())
     answered_at = usual.answered_at(sent_at, time.monotonic())
@@ -228,7 +229,8 @@ async def _finish_all(
         first.setdefault(write.owner, write)
     ends = first.values()
     rows = _array([write.end for write in ends if write.end is not None])
-    cursor = await connection.execute(FINISH, (rows, _calls(ends), _events(ends)))
+    calls, events = [write.calls for write in ends], [write.events for write in ends]
+    cursor = await connection.execute(FINISH, (rows, _merged(calls), _merged(events)))
     finished = _by_owner(await cursor.fetchall())
     skipped = [write.owner_row for write in ends if write.owner not in finished]
     states = await _states(connection, skipped) if skipped else {}
@@ -290,14 +292,12 @@ def _by_owner(rows: Iterable[Row]) -> dict[Ownership, Row]:
     return {(RunKey(row["tenant_id"], row["run_id"]), row["fence"]): row for row in rows}
 
 
-def _calls(writes: Iterable[OwnersWrite]) -> str:
-    """Return the calls of several writes as a JSON array, each in its last state."""
-    return _array({at: text for write in writes for at, text in write.calls.items()}.values())
-
-
-def _events(writes: Iterable[OwnersWrite]) -> str:
-    """Return the events of several writes as a JSON array, each event only once."""
-    return _array({at: text for write in writes for at, text in write.events.items()}.values())
+def _merged(writes: Iterable[Mapping[Any, str]]) -> str:
+    """Return the calls or the events of several writes as a JSON array, each in its last state."""
+    last: dict[Any, str] = {}
+    for write in writes:
+        last |= write
+    return _array(last.values())
 
 
 def _array(texts: Iterable[str]) -> str:

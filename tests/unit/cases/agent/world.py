@@ -130,6 +130,10 @@ class Journal:
     def note(self, node_id: str, entry: Entry) -> None:
         self._entries[entry.call_key] = node_id, entry
 
+    @property
+    def resumes(self) -> bool:
+        return bool(self._earlier)
+
     def spent_below(self, path: StepPath) -> Charge:
         return NOTHING
 
