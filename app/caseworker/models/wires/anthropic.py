@@ -200,20 +200,20 @@ class MessageReply(Accumulator):
         """The newest block at each index."""
         self._counts: dict[str, int] = {}
 
-    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Process a message document or a stream event; yield the parts of the reply in it."""
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Process a message document or a stream event, and add its parts to ``deltas``."""
         match document.get("type"):
             case "message_start":
-                yield from self._message(document.get("message"))
+                self._message(document.get("message"))
             case "content_block_start":
-                yield from self._block(document.get("index"), document.get("content_block"))
+                self._block(document.get("index"), document.get("content_block"))
             case "content_block_delta":
-                yield from self._fragment(document.get("index"), document.get("delta"))
+                self._fragment(document.get("index"), document.get("delta"))
             case "message_delta":
                 self._stopped(document.get("delta"))
                 self._count(document.get("usage"))
             case _ if "content" in document:
-                yield from self._message(document)
+                self._message(document)
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no message has arrived."""
@@ -239,7 +239,7 @@ class MessageReply(Accumulator):
         calls = [call for call in written if call.name != self._replying]
         return self.finished(calls, incomplete, text=replies[0] if replies else None)
 
-    def _message(self, message: Any) -> Iterator[Delta]:
+    def _message(self, message: Any) -> None:
         if not isinstance(message, Mapping) or not isinstance(
             message.get("content", []), list | str
         ):
@@ -253,10 +253,10 @@ class MessageReply(Accumulator):
         content = message.get("content", [])
         blocks = [_text(content)] if isinstance(content, str) else content
         for index, block in enumerate(blocks):
-            yield from self._block(index, block)
+            self._block(index, block)
         self._stopped(message)
 
-    def _block(self, index: Any, block: Any) -> Iterator[Delta]:
+    def _block(self, index: Any, block: Any) -> None:
         if not isinstance(block, Mapping):
             return
         kept = self._open(index)
@@ -268,28 +268,28 @@ class MessageReply(Accumulator):
             )
             kept.given = written if isinstance(written, str) else json.dumps(written or {})
             if written and kept.call.name == self._replying:
-                yield Delta("content", kept.given)
+                self.deltas.append(Delta("content", kept.given))
         elif kind == "redacted_thinking":
             kept.thought, kept.sealed = [], {"id": kind, "signature": texts_in(block.get("data"))}
         elif kind == "thinking":
             kept.thought = [texts_in(block.get("thinking"))]
             if signature := texts_in(block.get("signature")):
                 kept.sealed["signature"] = signature
-            yield from self.prose.thought(kept.thought[0])
+            self.prose.thought(kept.thought[0])
         else:
-            yield from self.prose.said(texts_in(block.get("text")))
+            self.prose.said(texts_in(block.get("text")))
 
-    def _fragment(self, index: Any, delta: Any) -> Iterator[Delta]:
+    def _fragment(self, index: Any, delta: Any) -> None:
         if not isinstance(delta, Mapping):
             return
         kept = self._at.get(index) or self._open(index)
         match delta.get("type"):
             case "text_delta":
-                yield from self.prose.said(texts_in(delta.get("text")))
+                self.prose.said(texts_in(delta.get("text")))
             case "thinking_delta":
                 kept.thought = kept.thought or []
                 kept.thought.append(texts_in(delta.get("thinking")))
-                yield from self.prose.thought(kept.thought[-1])
+                self.prose.thought(kept.thought[-1])
             case "signature_delta":
                 before = kept.sealed.get("signature", "")
                 kept.sealed["signature"] = before + texts_in(delta.get("signature"))
@@ -301,7 +301,7 @@ class MessageReply(Accumulator):
                 if call is not None:
                     call.fragments.append(piece)
                 if call is not None and piece and call.name == self._replying:
-                    yield Delta("content", piece)
+                    self.deltas.append(Delta("content", piece))
 
     def _open(self, index: Any) -> _Block:
         self.begun = True

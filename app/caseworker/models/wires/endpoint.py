@@ -154,6 +154,13 @@ async def _answer(
     A failure after the provider sent the finish reason does not discard the answer.
     """
     body, patience, failed = ReplyBody(), asyncio.timeout(None), None
+
+    def show() -> None:
+        if on_delta is not None:
+            for delta in taking.deltas:
+                on_delta(delta)
+        taking.deltas.clear()
+
     try:
         async with patience, aclosing(body.documents(reply, failures)) as documents:
             async for name, document in documents:
@@ -163,9 +170,8 @@ async def _answer(
                     break
                 if not isinstance(document, dict):
                     raise TypeError
-                for delta in taking.add(document):
-                    if on_delta is not None:
-                        on_delta(delta)
+                taking.add(document)
+                show()
                 if taking.ended and patience.when() is None:
                     patience.reschedule(asyncio.get_running_loop().time() + _LAST_SECONDS)
     except (WireError, TimeoutError, ValueError, TypeError):
@@ -173,9 +179,8 @@ async def _answer(
             raise
     if failed is not None and not taking.ended:
         return failed
-    for delta in taking.end():
-        if on_delta is not None:
-            on_delta(delta)
+    taking.prose.end()
+    show()
     if body.is_stream and not taking.ended:
         return failures.error("the stream broke off", retryable=True)
     answer = taking.reply()

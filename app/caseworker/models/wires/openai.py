@@ -2,12 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from caseworker.models.ports import (
-    Delta,
     Message,
     ModelEndpoint,
     ModelReply,
@@ -171,8 +170,8 @@ class ChatReply(Accumulator):
         self._field: str | None = None
         """Field of this reply that holds the thinking."""
 
-    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Process a completion document or a stream chunk; yield the parts of the reply in it."""
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Process a completion document or a stream chunk, and add its parts to ``deltas``."""
         self._count(document.get("usage"))
         self.named(document)
         if isinstance(groq := document.get("x_groq"), Mapping):
@@ -183,7 +182,7 @@ class ChatReply(Accumulator):
                 index = choice.get("index")
                 self._index = index if self._index is None else self._index
                 if index in (None, self._index):  # only one answer was requested
-                    yield from self._choice(choice)
+                    self._choice(choice)
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no choice has arrived."""
@@ -194,7 +193,7 @@ class ChatReply(Accumulator):
         reasons = (self.finish_reason, self._native_reason)
         return self.finished(self._calls, incomplete_of(reasons, refusal=self.said))
 
-    def _choice(self, choice: Mapping[str, Any]) -> Iterator[Delta]:
+    def _choice(self, choice: Mapping[str, Any]) -> None:
         self._count(choice.get("usage"))  # Kimi
         said = choice.get("delta")
         if isinstance(said, Mapping):
@@ -203,7 +202,7 @@ class ChatReply(Accumulator):
             said = choice.get("message")
         if isinstance(said, Mapping):
             self.begun = True
-            yield from self._said(said)
+            self._said(said)
         if isinstance(native := choice.get("native_finish_reason"), str):
             self._native_reason = native
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
@@ -213,23 +212,23 @@ class ChatReply(Accumulator):
             if reason not in _KNOWN_REASONS:
                 self.repairs["finish_reason_unknown"] = None
 
-    def _said(self, said: Mapping[str, Any]) -> Iterator[Delta]:
+    def _said(self, said: Mapping[str, Any]) -> None:
         for name in _THINKING_FIELDS:
             if (value := said.get(name)) and (thought := texts_in(value)):
                 self._field = self._field or name
                 if self._field == name:
-                    yield from self.prose.thought(thought)
+                    self.prose.thought(thought)
         if isinstance(details := said.get("reasoning_details"), list) and details:
             self.state.setdefault("reasoning_details", []).extend(details)
         content = said.get("content")
         for part in content if isinstance(content, list) else (content,):
             kind = part.get("type") if isinstance(part, Mapping) else "text"
             if isinstance(part, Mapping) and kind in ("thinking", "reasoning"):
-                yield from self.prose.thought(texts_in(part.get("thinking", part)))
+                self.prose.thought(texts_in(part.get("thinking", part)))
             elif isinstance(part, Mapping) and kind == "refusal":
                 self.said += texts_in(part.get("refusal"))
             else:
-                yield from self.prose.said(texts_in(part))
+                self.prose.said(texts_in(part))
         if refusal := said.get("refusal"):
             self.said += texts_in(refusal)
         calls = said.get("tool_calls")

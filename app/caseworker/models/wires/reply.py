@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,8 @@ class Prose:
 
     def __init__(self, repairs: Repairs) -> None:
         self._repairs = repairs
+        self.deltas: list[Delta] = []
+        """The parts to stream next; the caller clears the list."""
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._held = ""
@@ -70,37 +72,37 @@ class Prose:
         """The thinking text received so far."""
         return "".join(self._thinking)
 
-    def thought(self, piece: str) -> Iterator[Delta]:
-        """Process a piece of thinking, and yield the deltas to stream."""
+    def thought(self, piece: str) -> None:
+        """Process a piece of thinking, and add the deltas to stream."""
         if piece:
             self._thinking.append(piece)
-            yield Delta("thinking", piece)
+            self.deltas.append(Delta("thinking", piece))
 
-    def said(self, piece: str) -> Iterator[Delta]:
+    def said(self, piece: str) -> None:
         """Process a piece of content, which may contain thinking tags or parts of them."""
         self._held += piece
         while self._close or self._opens():
             before, close, after = self._held.partition(self._close)
             cut = len(before) if close else len(before) - _length_of_beginning(before, self._close)
-            yield from self.thought(before[:cut])
+            self.thought(before[:cut])
             self._held = after if close else before[cut:]
             if not close:
                 return
             self._close = ""
         if self._is_text:
-            yield from self._written()
+            self._written()
 
-    def end(self) -> Iterator[Delta]:
-        """Yield the text that was held back because it might have been part of a tag.
+    def end(self) -> None:
+        """Add the text that was held back because it might have been part of a tag.
 
         A closing tag without an opening one means that the chat template opened the thinking
         section. The text before that tag was already streamed as content; from now on it counts as
         thinking.
         """
         if self._close:
-            yield from self.thought(self._held)
+            self.thought(self._held)
         elif self._held.strip() or not self._had_tags:
-            yield from self._written()
+            self._written()
         closed = None if self._had_tags else _LATE_CLOSE.search(self.text)
         if closed is not None:
             self._repairs["think_tags"] = None
@@ -123,10 +125,10 @@ class Prose:
             self._held = bare if self._had_tags else self._held
         return tag is not None
 
-    def _written(self) -> Iterator[Delta]:
+    def _written(self) -> None:
         if self._held:
             self._text.append(self._held)
-            yield Delta("content", self._held)
+            self.deltas.append(Delta("content", self._held))
             self._held = ""
 
 
@@ -140,6 +142,8 @@ class Accumulator(ABC):
         """Whether the provider has sent a finish reason."""
         self.repairs: Repairs = {}
         self.prose = Prose(self.repairs)
+        self.deltas = self.prose.deltas
+        """The parts of the reply to stream next; the caller clears the list."""
         self.finish_reason: str | None = None
         self.said = ""
         """Explanation of the end, such as a refusal."""
@@ -151,12 +155,8 @@ class Accumulator(ABC):
         self._id = ""
 
     @abstractmethod
-    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Process one document and yield the parts of the reply in it."""
-
-    def end(self) -> Iterator[Delta]:
-        """Yield the deltas that were held back, once the input has ended."""
-        yield from self.prose.end()
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Process one document, and add the parts of the reply in it to ``deltas``."""
 
     @abstractmethod
     def reply(self) -> ModelReply | None:
