@@ -40,7 +40,7 @@ class Spent:
         return self.tokens_in + self.tokens_out
 
     def charge(self, *more: Charge) -> CheckedCharge:
-        """Return the usage as a charge to a budget, in one sum with valid charges."""
+        """Return the charge for this usage plus further valid charges."""
         total = CheckedCharge()
         if (tokens := self.tokens_in + self.tokens_out) or self.cost_usd:
             total[Dimension.TOKENS] = tokens
@@ -61,7 +61,7 @@ FREE = Spent()
 
 @dataclass(slots=True)
 class SpentSum:
-    """The total usage of all attempts of a call so far, and what the call was charged for it."""
+    """The total usage and charge of all attempts of a call so far."""
 
     tokens_in: int = 0
     tokens_out: int = 0
