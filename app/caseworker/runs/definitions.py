@@ -27,7 +27,6 @@ from caseworker.runs.expansion import Expansion, GraphSize, Missing, canonical, 
 from caseworker.runs.graphs import (
     Definition,
     DefinitionPage,
-    DefinitionStore,
     GraphChecks,
     GraphLimits,
     NewDefinition,
@@ -35,6 +34,7 @@ from caseworker.runs.graphs import (
     RunnableGraph,
 )
 from caseworker.runs.kinds import KINDS
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
 MANY_STEPS = 200
@@ -50,7 +50,9 @@ much."""
 class Definitions:
     """Registers graphs and agents, returns them, and prepares them for execution."""
 
-    def __init__(self, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits) -> None:
+    def __init__(
+        self, store: PostgresDefinitions, checks: GraphChecks, limits: GraphLimits
+    ) -> None:
         self.store = store
         self._checks = checks
         self._limits = limits

@@ -15,7 +15,8 @@ from typing import Any, Self
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionReference, agents_in
 from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
-from caseworker.runs.graphs import DefinitionStore, GraphChecks, GraphLimits
+from caseworker.runs.graphs import GraphChecks, GraphLimits
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
 Path = tuple[str | int, ...]
@@ -97,7 +98,7 @@ class Expansion:
     """Expands one graph: loads the definitions that it references, within the limits."""
 
     def __init__(
-        self, tenant: str, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits
+        self, tenant: str, store: PostgresDefinitions, checks: GraphChecks, limits: GraphLimits
     ) -> None:
         self._tenant = tenant
         self._store = store

@@ -1,4 +1,4 @@
-"""Registered graphs and agents: their versions, and the interfaces for storing and validating them.
+"""Registered graphs and agents: their versions, and the interface that validates them.
 
 A definition is a graph or an agent under a name; graphs and agents have separate namespaces. Every
 change creates a new version. Versions never change, and version numbers are never reused. A
@@ -6,7 +6,7 @@ definition can contain references to definitions: ``{"name", "version"?}``. With
 newest one is used.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -119,66 +119,5 @@ class GraphChecks(Protocol):
         """Return the references to registered definitions in a graph, at any nesting depth.
 
         Invalid graphs are accepted; :meth:`examine` reports their problems.
-        """
-        ...
-
-
-class DefinitionStore(Protocol):
-    """Stores definitions. Every method is one transaction and sees one tenant's data only.
-
-    Methods raise ``InvalidRunError`` if a cursor is invalid.
-    """
-
-    async def add(self, new: NewDefinition) -> Registered:
-        """Store a definition as the next version of its name.
-
-        If the newest version is identical, it is returned instead. Concurrent callers get distinct
-        versions.
-
-        Raises:
-            ContainedDefinitionGoneError: one of ``new.uses`` no longer exists.
-        """
-        ...
-
-    async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
-        """Return a definition, or None if it does not exist."""
-        ...
-
-    async def load(
-        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
-    ) -> Mapping[DefinitionRef, Definition]:
-        """Return the wanted definitions by reference; those that do not exist are absent.
-
-        Raises:
-            DefinitionsTooLargeError: together they exceed ``max_bytes``, each counted once. Nothing
-                was read.
-        """
-        ...
-
-    async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return the references in ``wanted`` whose definition exists."""
-        ...
-
-    async def find(
-        self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
-    ) -> DefinitionPage:
-        """Return a page with the newest version of each definition, ordered by name."""
-        ...
-
-    async def versions(
-        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
-    ) -> DefinitionPage:
-        """Return a page of the versions under the name of ``ref``, newest first; may be empty."""
-        ...
-
-    async def delete(self, tenant: str, ref: DefinitionRef) -> None:
-        """Delete one version, or all versions under the name if ``ref`` gives no version.
-
-        Accepted runs are unaffected.
-
-        Raises:
-            DefinitionNotFoundError: the definition does not exist.
-            DefinitionInUseError: another definition references this version, or references the
-                newest version of the name and none would remain.
         """
         ...
