@@ -9,7 +9,7 @@ import pytest
 
 from caseworker.features.access import authentication as module
 from caseworker.features.access.authentication import Authentication, Identity
-from caseworker.features.access.keys import ApiKey, IssuedKey, Keys, KeyStore
+from caseworker.features.access.keys import ApiKey, IssuedKey
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError, KeyScope
 from caseworker.platform.errors import StoreUnavailableError
@@ -58,10 +58,8 @@ def store(api: Api) -> CountedKeys:
     return CountedKeys(api.keys._pool)
 
 
-async def issued(store: KeyStore, expires_at: datetime | None = None) -> IssuedKey:
-    return await Keys(store).create(
-        OPERATOR, name="robot", scopes=RUN, tenant="a", expires_at=expires_at
-    )
+async def issued(store: PostgresKeys, expires_at: datetime | None = None) -> IssuedKey:
+    return await store.create(OPERATOR, name="robot", scopes=RUN, tenant="a", expires_at=expires_at)
 
 
 async def test_a_key_shows_its_tenant_name_and_scopes(store: CountedKeys) -> None:
@@ -116,7 +114,7 @@ async def test_a_revoked_key_works_no_longer_than_an_answer_counts(
     here, elsewhere = Authentication(store), Authentication(store)
     for each in (here, elsewhere):
         await each.caller_of(key.secret)
-    await Keys(store).revoke(OPERATOR, key.key.key_id)
+    await store.revoke(OPERATOR, key.key.key_id)
     here.forget()
 
     with pytest.raises(InvalidCredentialError):
@@ -133,7 +131,7 @@ async def test_an_answer_counts_no_longer_than_its_key_lives(
     key = await issued(store, datetime.fromtimestamp(clock.now, UTC) + timedelta(seconds=2))
     authentication = Authentication(store)
     await authentication.caller_of(key.secret)
-    await Keys(store).revoke(OPERATOR, key.key.key_id)  # the same as its end, without waiting
+    await store.revoke(OPERATOR, key.key.key_id)  # the same as its end, without waiting
 
     clock.now += 2
     with pytest.raises(InvalidCredentialError):
@@ -253,7 +251,7 @@ async def test_callers_come_without_a_credential_while_there_is_none(
 
     clock.now += module.KEPT_SECONDS
     assert not await authentication.is_open()
-    await Keys(store).revoke(OPERATOR, key.key.key_id)
+    await store.revoke(OPERATOR, key.key.key_id)
     authentication.forget()
 
     assert not await authentication.is_open()

@@ -10,7 +10,6 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from caseworker.features.access.authentication import Authentication, Identity
-from caseworker.features.access.keys import Keys
 from caseworker.platform.caller import OPERATOR, Caller, KeyScope, with_implied
 from tests.support.api import Api, FixedReadiness, client_of, openapi_document
 from tests.support.limits import api_limits
@@ -40,9 +39,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def bearer(api: Api, *scopes: KeyScope, tenant: str = "a") -> dict[str, str]:
-    issued = await Keys(api.keys).create(
-        OPERATOR, name="robot", scopes=frozenset(scopes), tenant=tenant
-    )
+    issued = await api.keys.create(OPERATOR, name="robot", scopes=frozenset(scopes), tenant=tenant)
     return {"Authorization": f"Bearer {issued.secret}"}
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 from pydantic_settings import SettingsError
 
-from caseworker.features.access.keys import Keys
+from caseworker.features.access.postgres import PostgresKeys
 from caseworker.main.configuration import (
     StartupError,
     database_errors,
@@ -219,15 +219,13 @@ def upgrade_database() -> None:
         return
 
 
-def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
-    """Call ``use`` with the API key store in the configured database and return its result.
+def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
+    """Call ``use`` with the API keys in the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
     """
-    from caseworker.features.access.postgres import PostgresKeys
-
-    return _asked(lambda pool: use(Keys(PostgresKeys(pool))))
+    return _asked(lambda pool: use(PostgresKeys(pool)))
 
 
 def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 from cachetools import TLRUCache, TTLCache
 
-from caseworker.features.access.keys import FORM, ApiKey, KeyStore, sha256_of
+from caseworker.features.access.keys import FORM, ApiKey, sha256_of
+from caseworker.features.access.postgres import PostgresKeys
 from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError
 
 KEPT_SECONDS: Final = 5.0
@@ -63,7 +64,7 @@ class Authentication:
 
     def __init__(
         self,
-        keys: KeyStore,
+        keys: PostgresKeys,
         *,
         bootstrap_key: str | None = None,
         tokens: TokenVerifier | None = None,

@@ -5,7 +5,6 @@ from typing import Final
 
 from caseworker.features.access import http
 from caseworker.features.access.authentication import Authentication, TokenVerifier
-from caseworker.features.access.keys import Keys
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.settings.schema import JwtSettings
@@ -13,14 +12,14 @@ from caseworker.settings.schema import JwtSettings
 
 def open_access(parts: Parts) -> Opened:
     """Build the key management, and the authentication that accepts keys and JWTs."""
-    store, settings = PostgresKeys(parts.engines.work), parts.settings.auth
+    keys, settings = PostgresKeys(parts.engines.work), parts.settings.auth
     secret = settings.bootstrap_key
     authentication = Authentication(
-        store,
+        keys,
         bootstrap_key=None if secret is None else secret.get_secret_value(),
         tokens=_tokens(settings.jwt),
     )
-    return Opened(services=[Keys(store), authentication])
+    return Opened(services=[keys, authentication])
 
 
 def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
