@@ -139,8 +139,8 @@ async def test_a_claim_that_was_lost_is_found_and_made_again(
     wanted = await delivery_id(oracle)
     first = await webhooks.begin("default", wanted, claim_seconds=0)
     await oracle.rows("DELETE FROM procrastinate_jobs")
-    assert await webhooks.rescue(late_seconds=0) == 1
-    assert await webhooks.rescue(late_seconds=0) == 0
+    assert await webhooks.rescue(0) == 1
+    assert await webhooks.rescue(0) == 0
     again = await webhooks.begin("default", wanted, claim_seconds=60)
     assert first is not None
     assert again is not None
@@ -172,7 +172,7 @@ async def test_a_delivery_whose_job_was_lost_is_found_behind_thousands_that_wait
     lost = f"webhook/{await oracle.value(newest)}"
     await oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock = %s", lost)
 
-    assert await webhooks.rescue(late_seconds=0) == 1
+    assert await webhooks.rescue(0) == 1
 
     found = "SELECT queueing_lock FROM procrastinate_jobs ORDER BY id DESC LIMIT 1"
     assert await oracle.value(found) == lost
