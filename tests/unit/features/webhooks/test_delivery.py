@@ -11,15 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from caseworker.features.webhooks.delivery import (
-    Attempt,
-    Deliveries,
-    Delivery,
-    DeliveryStatus,
-    EndpointAnswer,
-    message_of,
-    verdict_of,
-)
+from caseworker.features.webhooks.delivering import Deliveries, message_of, verdict_of
+from caseworker.features.webhooks.delivery import Attempt, Delivery, DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.feature import delivery_limits
 from caseworker.features.webhooks.signing import SecretBox, new_secret, signed_headers
 from caseworker.settings.schema import Settings
