@@ -5,14 +5,16 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from caseworker.core.budget.retry import RetryPolicy, delay_seconds
 from caseworker.core.trace.node import ROOT_ID
 from caseworker.core.trace.spans import SpanOf
-from caseworker.features.webhooks.delivery import Attempt, Delivery, DeliveryStatus, EndpointAnswer
+from caseworker.features.webhooks.delivery import Attempt, DeliveryStatus, EndpointAnswer
+from caseworker.features.webhooks.postgres import PostgresWebhooks
+from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import signed_headers
 from caseworker.platform.logs.trace_context import HEADER
 from caseworker.runs.errors import RunNotFoundError
@@ -26,38 +28,6 @@ CLAIM_MARGIN_SECONDS = 5.0
 
 GONE = 410
 """HTTP status with which a receiver refuses any further attempts."""
-
-
-class AttemptStore(Protocol):
-    """Claims deliveries for attempts and stores the outcomes."""
-
-    async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
-        """Claim a delivery and count the attempt; return None if it is not due."""
-        ...
-
-    async def end(
-        self,
-        delivery: Delivery,
-        answer: EndpointAnswer,
-        *,
-        status: DeliveryStatus,
-        pause_seconds: float,
-    ) -> None:
-        """Store the outcome of an attempt.
-
-        If ``status`` is ``pending``, the next attempt is due after ``pause_seconds``.
-        """
-        ...
-
-
-class Sender(Protocol):
-    """Sends the HTTP request of one attempt."""
-
-    async def send(
-        self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
-    ) -> EndpointAnswer:
-        """POST a body and return the outcome; failures are returned, not raised."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +44,8 @@ class DeliveryLimits:
 class Deliveries:
     """Makes attempts to deliver messages."""
 
-    store: AttemptStore
-    sender: Sender
+    store: PostgresWebhooks
+    sender: WebhookSender
     runs: RunService
     view: Callable[[Run], Awaitable[Mapping[str, Any]]]
     """Function that returns the public representation of a run, for the message."""
