@@ -269,7 +269,7 @@ class Process:
                 BlockingPool: self._pool,
             },
             limits=executor_limits(self.settings),
-            artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
+            artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
             approvals=self._approvals,
             observers=self.telemetry.observers,
         )
