@@ -144,7 +144,7 @@ class Process:
         )
         self.services, self._features = open_features(self.parts)
         page = partial(MetricsPage, engines=self._engines, executor=self._executor)
-        page = partial(page, quotas=self.services[PostgresQuotas])
+        page = partial(page, nearly_full=self.services[PostgresQuotas].nearly_full)
         page = partial(page, unlimited=settings.retention.unlimited)
         self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
         self._loops = Loops()
