@@ -21,7 +21,6 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.platform.http.health import PartState
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.graphs import GraphChecks
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.definitions import PostgresDefinitions
@@ -63,19 +62,16 @@ class Api(Process):
         *services: object,
         limits: ApiLimits | None = None,
         bootstrap_key: str | None = None,
-        graph_checks: GraphChecks | None = None,
         **options: Any,
     ) -> FastAPI:
         """Return the application; ``services`` replace those of the process by their type.
 
-        ``graph_checks`` replaces the catalog of node types, and ``options`` those of the
-        application. Each application gets its own authentication, so it caches no keys of another
-        test.
+        ``options`` replace those of the application. Each application gets its own authentication,
+        so it caches no keys of another test.
         """
         limits = limits or api_limits()
         given: dict[type, object] = {type(each): each for each in (limits, *services)}
-        checks = graph_checks or self.catalog
-        given[Definitions] = Definitions(self.definitions, checks, limits.of_graphs)
+        given[Definitions] = Definitions(self.definitions, self.catalog, limits.of_graphs)
         if Authentication not in given:
             given[Authentication] = Authentication(self.keys, bootstrap_key=bootstrap_key)
         options = {"version": "0.0.0", "lifespan": None, **options}

@@ -1,4 +1,4 @@
-"""Registered graphs and agents: their versions, and the interface that validates them.
+"""Registered graphs and agents: their versions and limits.
 
 A definition is a graph or an agent under a name; graphs and agents have separate namespaces. Every
 change creates a new version. Versions never change, and version numbers are never reused. A
@@ -6,14 +6,14 @@ definition can contain references to definitions: ``{"name", "version"?}``. With
 newest one is used.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from caseworker.core.graph.validation import Problem
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
+from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef
 
 
@@ -99,25 +99,3 @@ class DefinitionPage:
 
     heads: Sequence[DefinitionVersion]
     next_cursor: str | None
-
-
-class GraphChecks(Protocol):
-    """Validates graphs. The methods have no side effects and are thread-safe."""
-
-    def examine(
-        self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
-    ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
-        """Validate a graph. Return the prepared graph (None if there are errors) and all problems.
-
-        Problems are errors and warnings, each with its place. The keys ``name`` and ``version`` of
-        a graph are ignored. ``allowed`` lists the models that may be used; None allows all
-        configured models.
-        """
-        ...
-
-    def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
-        """Return the references to registered definitions in a graph, at any nesting depth.
-
-        Invalid graphs are accepted; :meth:`examine` reports their problems.
-        """
-        ...
