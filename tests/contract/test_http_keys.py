@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from caseworker.features.access.authentication import Authentication, Identity
 from caseworker.platform.caller import OPERATOR, Caller, KeyScope, with_implied
-from tests.support.api import Api, FixedReadiness, client_of, openapi_document
+from tests.support.api import Api, all_ready, client_of, openapi_document
 from tests.support.limits import api_limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,7 +27,7 @@ CLOSED_BUT_NOT_DESCRIBED = (("POST", "/mcp"), ("GET", "/mcp"))
 @pytest.fixture
 def app(api: Api) -> FastAPI:
     """Return the application with an operator."""
-    return api.app(bootstrap_key=BOOTSTRAP, readiness=FixedReadiness())
+    return api.app(bootstrap_key=BOOTSTRAP, readiness=all_ready)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -5,7 +5,6 @@ No worker executes its runs.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
@@ -29,17 +28,10 @@ from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits
 
-ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
 
-
-@dataclass
-class FixedReadiness:
-    """A readiness check whose states a test sets."""
-
-    states: Mapping[str, PartState] = field(default_factory=lambda: ALL_READY)
-
-    async def check(self) -> Mapping[str, PartState]:
-        return self.states
+async def all_ready() -> Mapping[str, PartState]:
+    """Return the states of a process that is ready."""
+    return {part: PartState(True) for part in ("database", "migrations", "worker")}
 
 
 class Api(Process):

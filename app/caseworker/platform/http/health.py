@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -35,12 +35,8 @@ class PartState:
     """Problem description for the operator; empty if the part is ready. Any caller may read it."""
 
 
-class Readiness(Protocol):
-    """Checks whether this process can serve requests."""
-
-    async def check(self) -> Mapping[str, PartState]:
-        """Return the state of each part by name: ``database``, ``migrations``, ``worker``."""
-        ...
+Readiness = Callable[[], Awaitable[Mapping[str, PartState]]]
+"""Returns the state of each part by name: ``database``, ``migrations``, ``worker``."""
 
 
 class MetricsSource(Protocol):
@@ -129,7 +125,7 @@ async def metrics(request: Request) -> Response:
 async def _states(readiness: Readiness, seconds: float) -> Mapping[str, PartState]:
     try:
         async with asyncio.timeout(seconds):
-            return await readiness.check()
+            return await readiness()
     except TimeoutError:
         return {
             "check": PartState(False, f"The readiness check timed out after {seconds:g} seconds.")
