@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Gauge,
     GCCollector,
@@ -45,8 +44,6 @@ _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 class MetricsPage:
     """Generates the /metrics response: this process's counters and its current state."""
-
-    media_type = CONTENT_TYPE_LATEST
 
     def __init__(
         self,
