@@ -20,11 +20,11 @@ from bench.harness import Effort, Row, Side, interleaved
 from bench.load import Request, put_load
 from bench.rows.trivial_run import OUR_RUN
 from bench.servers import another_database, database, process_at, service
+from caseworker.features.retention.postgres import RUNS_AT_ONCE, PostgresRetention
+from caseworker.main.features import DROPS
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines
 from caseworker.platform.postgres.migrating import upgrade
-from caseworker.runs.postgres.retention import RUNS_AT_ONCE, PostgresRetention
-from caseworker.runs.retention import Record
 
 TABLES: Final = ("runs", "calls", "events")
 AT_ONCE: Final = 20_000
@@ -200,9 +200,9 @@ def _batch(stored: Stored) -> Side:
             PoolSizes(work=1, control=1, patience=Patience(connect_seconds=10, lock_ms=5_000)),
         )
         try:
-            retention = PostgresRetention(engines)
+            retention = PostgresRetention(engines.work, DROPS)
             began = asyncio.get_running_loop().time()
-            if not await retention.drop("default", Record.RUNS, days=DAYS - 1):
+            if not await retention.drop("default", "runs", days=DAYS - 1):
                 raise RuntimeError("there were too few runs to clear away")
             return 1e3 * (asyncio.get_running_loop().time() - began)
         finally:

@@ -15,7 +15,7 @@ from caseworker.core.budget.budget import Budget
 def with_budget(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option for each limit to a command.
 
-    The command receives the limits that were set as the argument ``budget``, by their JSON names.
+    The command's argument ``budget`` receives the given limits, keyed by their JSON names.
     """
     options = _options()
 

@@ -1,7 +1,7 @@
 """A live tree view of a run, built from its events.
 
 Steps are children of the step whose graph contains them; calls are children of their step. A tree
-too high for the terminal shows active, failed and recently finished entries and counts the rest.
+taller than the terminal shows active, failed and recently finished entries and counts the rest.
 """
 
 from collections import Counter

@@ -111,14 +111,14 @@ class SpentSum:
 
 
 class RateSlot(Protocol):
-    """One attempt's permission to call a rate-limited model, or its place in the queue for it."""
+    """One attempt's permission to call a rate-limited model, or its position in the queue."""
 
     async def take(self, tokens: int) -> bool:
         """Acquire the slot for an attempt of at most ``tokens``; return False if it must wait."""
         ...
 
     async def wait(self) -> None:
-        """Wait until it makes sense to call :meth:`take` again, after it returned False."""
+        """Wait until a slot may be free, after :meth:`take` returned False."""
         ...
 
     def step_aside(self) -> None:
@@ -136,7 +136,7 @@ class RateSlot(Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class Call(ABC):
-    """One call: how it is identified, charged, limited and repeated, and how an attempt is made."""
+    """Base class of calls: defines identity, charges, limits and retries, and makes attempts."""
 
     key: StepPath
     """Path of the call in its run; it is the same in every execution of the run."""
@@ -310,8 +310,8 @@ class Backoff:
     ) -> float | None:
         """Return the seconds to wait after the failed attempt number ``made``.
 
-        Returns None if no further attempt is allowed, also because the delay would last beyond a
-        time limit or the deadline.
+        Returns None if no further attempt is allowed, or if the delay would exceed a time limit or
+        the deadline.
         """
         ends = (scope.remaining_seconds(), self.deadline_in())
         return verdict(
@@ -333,7 +333,7 @@ def _seconds_asked(failure: Exception) -> float | None:
 
 
 class AttemptLog:
-    """Records the attempts at one call or step in the ExecutionGraph; use ``with`` per attempt."""
+    """Records the attempts at one call or step in the ExecutionGraph; enter it once per attempt."""
 
     def __init__(
         self,

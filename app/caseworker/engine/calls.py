@@ -2,13 +2,16 @@
 
 A call passes these stages:
 
-1. Its **CallNode** is created. 2. Its maximum cost is **reserved** in its budget scope and all
-ancestors; this may wait until other reservations are settled. 3. It acquires a **rate slot** if its
-model is rate-limited. It holds no reservation while it waits for the slot. 4. The journal's
-**barrier** makes everything before the call durable. It refuses the call if the run was cancelled
-or another worker owns it now. 5. The call is **performed**, with retries. 6. Its reservation is
-**settled** with the actual cost. If the response was lost, it is settled with an estimate, which is
-marked as an estimate.
+1. Its **CallNode** is created.
+2. Its maximum cost is **reserved** in its budget scope and all ancestors; this may wait until other
+   reservations are settled.
+3. It acquires a **rate slot** if its model is rate-limited. It holds no reservation while it waits
+   for the slot.
+4. The journal's **barrier** makes all earlier results durable. It refuses the call if the run was
+   cancelled or another worker owns it now.
+5. The call is **performed**, with retries.
+6. Its reservation is **settled** with the actual cost, or with an estimate if the response was
+   lost. The estimate is marked as one.
 
 A refused call appears as a halted node with a reason, so a trace shows which call a limit
 prevented.

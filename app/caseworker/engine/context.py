@@ -135,7 +135,7 @@ class ExecutionContext:
     """Results of the steps that this step depends on, by step ID."""
     budget: Budget | None = None
     usage: ResourceUsage = field(default_factory=ResourceUsage.unstarted)
-    """Usage so far. The default starts to count time at the first execution."""
+    """Usage so far. By default it is empty, and its time starts with the first execution."""
     cancellation: CancellationToken | None = None
     trace: ExecutionTrace | None = None
     """Trace that records every step; None records nothing."""
@@ -201,7 +201,7 @@ class ExecutionContext:
     def own_scope(self) -> Scope:
         """Return the scope of this context's budget and usage; create it on first use.
 
-        If ``budget`` or ``usage`` was replaced since, create a new scope below the same parent.
+        If ``budget`` or ``usage`` has been replaced, create a new scope below the same parent.
         """
         scope = self.scope
         if scope is None:
@@ -243,8 +243,8 @@ class FlowContext:
     path: StepPath
     """Path of the step, or of this attempt at it; the paths of its calls start with it."""
     trace_parent: str
-    """ID of the CallNode that is the parent of new calls: the step's, or that of a requesting
-    call."""
+    """ID of the CallNode that is the parent of new calls: the node of the step, or of the call that
+    requests them."""
     scope: Scope
     """Budget scope of the step."""
     keep: Callable[[Callable[[], Outputs]], None]

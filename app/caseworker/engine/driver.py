@@ -33,7 +33,7 @@ from caseworker.engine.step_values import StepValues, Total
 from caseworker.engine.supervision import detach, forget_failure, until_done
 
 TURN_SECONDS = 0.005
-"""Time, in seconds, that steps without any wait may block the event loop before the driver
+"""Maximum time, in seconds, for which steps that never wait block the event loop before the driver
 yields."""
 
 

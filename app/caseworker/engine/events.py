@@ -23,12 +23,12 @@ TURN_START: Final = "turn_start"
 THINKING: Final = "thinking"
 """Part of a model's visible reasoning; ``offset`` is its start in the whole text, in characters."""
 CONTENT_CHUNK: Final = "content_chunk"
-"""Part of an answer; ``offset`` is its start. If the text so far is longer, the part replaces the
-rest of it."""
+"""Part of an answer. ``offset`` is its start in the text, in characters; the part replaces any
+earlier text from there on."""
 TOOL_CALL_START: Final = "tool_call_start"
 TOOL_CALL_END: Final = "tool_call_end"
 USAGE: Final = "usage"
-"""Usage of the model call of a turn."""
+"""Token usage and cost of the model call in a turn."""
 TURN_END: Final = "turn_end"
 AGENT_ERROR: Final = "error"
 CONVERSATION_TRIMMED: Final = "conversation.trimmed"
@@ -45,10 +45,10 @@ LATE_RESULT: Final = "late_result"
 """Abandoned work has ended; its result was dropped."""
 
 VERDICTS: Final = ("approved", "refused", "timed_out")
-"""Outcomes of an approval, as in the event types."""
+"""Outcomes of an approval; each has an event type ``approval.<outcome>``."""
 
 STREAMED: Final = frozenset({THINKING, CONTENT_CHUNK})
-"""Types of events with parts of a model's output, which are emitted while it is generated."""
+"""Types of events that carry partial model output, emitted while the model generates it."""
 
 LIFECYCLE: Final = frozenset(
     {STEP_STARTED, STEP_RESUMED, STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED, STEP_SKIPPED}

@@ -79,7 +79,7 @@ class Journal(Protocol):
         ...
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return what earlier executions charged for the calls and steps inside a step."""
+        """Return the total charge of earlier executions for the calls and steps inside a step."""
         ...
 
     def note(self, node_id: str, entry: Entry) -> None:

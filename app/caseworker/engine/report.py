@@ -1,7 +1,7 @@
 """The states of a graph's steps, the routing of values between them, and the graph's outcome.
 
-Traces read ``StepRecords`` later. These hold no reference to the run, so they do not keep it in
-memory.
+Traces read ``StepRecords`` after the run. The records hold no reference to the run, so they do not
+keep it in memory.
 """
 
 import math
@@ -111,8 +111,8 @@ class StepReport:
     def recall(self, recorded: Recorded, ended_by: Stop | None = None) -> bool:
         """Restore the step's end from its journal record; return False if the step had not ended.
 
-        A step that had started but not ended is marked as interrupted by ``ended_by``, if that is
-        given. ``ended_by`` is the stop that ended the run.
+        A step that had started but not ended is marked as interrupted by ``ended_by`` (the stop
+        that ended the run), if it is given.
         """
         if recorded.outcome is CallOutcome.RESULT:
             return self.become(StepStatus.COMPLETED, recorded.value)
@@ -192,7 +192,7 @@ def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
 
 
 def class_of(error: Exception) -> str:
-    """Return the class name of an error; for a recorded failure, that of the original error."""
+    """Return the class name of an error, or of the original error if it is a recorded failure."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
 
 
@@ -212,7 +212,7 @@ def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
 
 
 def detach_inside(run: RunContext, area: Area) -> None:
-    """Close the nodes of all steps inside abandoned work, and emit their end events."""
+    """Close the CallNodes of all steps inside abandoned work, and emit their end events."""
     for path in [begun for begun in run.begun if begun in area]:
         run.trace.mark_halt(run.begun[path], ABANDONED)
         emit_cut_off(run, path, ABANDONED)
@@ -254,7 +254,7 @@ class Routing:
         the values that arrived, in the order of the edges.
 
         Raises:
-            ValueTooLargeError: such a list exceeds the size limit of a value.
+            ValueTooLargeError: the list exceeds the size limit for one value.
         """
         incoming = self._incoming.get(step_id)
         if incoming is None:
@@ -308,7 +308,7 @@ class Routing:
 
 
 class StepRecords(Sequence[StepRecord]):
-    """The trace records of an outermost graph's ended steps, including steps of nested graphs.
+    """Trace records of all ended steps in an outermost graph and its nested graphs.
 
     The records are built when they are read. During execution only the states of the steps are
     updated, which takes a small fraction of a step's time.
@@ -320,7 +320,7 @@ class StepRecords(Sequence[StepRecord]):
         self.executions: list[Routing] = []
 
     def release(self) -> None:
-        """Stop sharing the list with the run, because a reference cycle would keep both alive."""
+        """Detach the records from the run, because a reference cycle would keep both in memory."""
         shared, self.executions = self.executions, self.executions.copy()
         shared.clear()
 

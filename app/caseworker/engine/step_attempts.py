@@ -95,7 +95,7 @@ async def _once(
 def begin(
     work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
 ) -> Execution:
-    """Call the ``execute`` of a node. For a synchronous node, that returns the result.
+    """Call a node's ``execute``, and return its result, coroutine or event stream.
 
     Raises:
         StepTimeoutError: a synchronous node took too long; it could not be interrupted.

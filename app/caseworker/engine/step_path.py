@@ -30,7 +30,7 @@ class StepPath:
 
     @classmethod
     def of_record(cls, call_key: str) -> "StepPath":
-        """Return the path for a key of the journal."""
+        """Parse the journal key of a step."""
         return cls(call_key.removeprefix(_STEP_RECORD))
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class StepPath:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A set of paths: everything inside a step, or inside one attempt at it, but not itself."""
+    """A set of paths: all those inside a step or an attempt, without the step or attempt itself."""
 
     path: StepPath
     _joints: frozenset[str]

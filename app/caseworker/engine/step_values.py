@@ -1,8 +1,8 @@
 """Enforces the run's size limits on the outputs of steps.
 
-A value is serialised once, when its step ends, and its size is stored with it. Code that combines
-values (an input handle with several edges, the results of a map step, the result of a run) adds up
-the known sizes before it builds the combined value.
+A value is serialised once, when its step ends, and its size is stored with it. Values are combined
+for an input handle with several edges, for a map step and for the result of a run. Their known
+sizes are added up before the combined value is built.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ RESULT_KEY: Final = "limits.max_result_kb"
 
 @dataclass(slots=True)
 class Total:
-    """A limit on the combined size of the outputs of one graph, which counts down."""
+    """The remaining size limit, in bytes, for the outputs of one graph; each step reduces it."""
 
     left_bytes: int
     max_bytes: int

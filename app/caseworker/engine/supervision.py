@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DetachedWork:
-    """The areas of a run whose work was cancelled but may still run; nothing may start there."""
+    """Areas whose work was cancelled but may still run; no step or call may start in them."""
 
     __slots__ = ("areas",)
 
@@ -111,7 +111,7 @@ async def set_within(event: asyncio.Event, seconds: float) -> None:
 
 
 class Supervisor:
-    """Runs work so that a stop ends the wait for it, even if the work ignores its cancellation."""
+    """Runs work, and stops waiting for it after a stop, even if it ignores its cancellation."""
 
     def __init__(self, *, grace_seconds: float) -> None:
         """Give cancelled work ``grace_seconds`` to end before it is abandoned."""

@@ -1,4 +1,4 @@
-"""A feature as data: its routes, errors, services, loops, retention and tables.
+"""Describes a feature by its routes, errors, services, queues and loops.
 
 ``caseworker.main`` has the list of all features. It opens each of them once per process.
 """
@@ -14,6 +14,7 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.retention import Drop
 from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.settings.schema import Settings
@@ -27,7 +28,7 @@ class Parts:
 
     settings: Settings
     url: str
-    """URL of the database, for connections that are not from a pool."""
+    """Database URL, for connections outside the connection pools."""
     patience: Patience
     """Timeouts for connections to the database."""
     engines: Engines
@@ -35,24 +36,26 @@ class Parts:
     limits: StoreLimits
     """Limits for storing runs."""
     observers: RunObservers
+    drops: Mapping[str, Drop]
+    """Functions of all features that delete expired data, by category."""
     services: Mapping[type, Any]
-    """Services of the process and of the features before, by type."""
+    """Services of the process and of the features opened earlier, keyed by type."""
 
     def service(self, of: type[T]) -> T:
-        """Return the service of this type."""
+        """Return the service of type ``of``, or raise KeyError."""
         return cast("T", self.services[of])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The parts of a feature in one process."""
+    """The services, queues and background loops of a feature in one process."""
 
     services: Sequence[object] = ()
-    """Services that routes and other features find by their type."""
+    """Services that routes and other features look up by type."""
     queues: Mapping[str, BackgroundQueue] = field(default_factory=dict)
-    """Queues by name, whose jobs every process that executes runs takes."""
+    """Background queues by name. Every process that executes runs also runs their jobs."""
     loops: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
-    """Loops by name, for every process that executes runs."""
+    """Background loops by name. They run in every process that executes runs."""
     begin: Callable[[], None] | None = None
     """Called when the process starts."""
     close: Callable[[], Awaitable[None]] | None = None
@@ -66,9 +69,14 @@ class Feature:
     name: str
     routes: Sequence[BaseRoute] = ()
     errors: Errors = field(default_factory=dict)
-    """Problem types by the errors that the feature raises."""
+    """Maps the exceptions that the feature raises to problem types."""
     problems: Sequence[ProblemType] = ()
-    """Problem types of the feature that are not values of ``errors``."""
+    """Further problem types of the feature, to which ``errors`` maps no exception."""
+    tables: Sequence[str] = ()
+    """Names of the database tables that hold the data of the feature."""
+    retention: Mapping[str, Drop] = field(default_factory=dict)
+    """Functions that delete expired data, by category. Each category has a retention period, the
+    setting ``retention.<category>_days``."""
     open: Callable[[Parts], Opened] = lambda parts: Opened()
     """Function that builds the services of the feature for a process; it performs no I/O."""
 

@@ -45,7 +45,8 @@ def read_agents(folder: Path | None) -> Sequence[AgentFile]:
     Returns no agents if ``folder`` is None.
 
     Raises:
-        StartupError: the folder is missing or a definition is invalid; names the file and field.
+        StartupError: the folder is missing, or a definition is invalid. The message names the file
+            and the field.
     """
     if folder is None:
         return ()

@@ -51,8 +51,8 @@ def run_server(
 ) -> None:
     """Serve the API until a signal ends the process.
 
-    ``executes`` is whether it executes runs too, and ``migrate`` whether it upgrades the database
-    first. ``started`` is called with the URL once the server accepts requests.
+    ``executes`` is whether the process also executes runs. ``migrate`` is whether it first upgrades
+    the database. ``started`` is called with the URL once the server accepts requests.
 
     ``record`` names a file for recorded model replies. ``workers`` is the number of server
     processes; None uses the configured one. ``demo`` adds a recorded model if none is configured.
@@ -273,16 +273,16 @@ def keep_for(tenant: str, record: str, days: str) -> None:
     Raises:
         StartupError: the database cannot be reached, or an argument is invalid.
     """
-    from caseworker.runs.postgres.retention import FOR_EVER, set_days
-    from caseworker.runs.retention import Record
+    from caseworker.features.retention.postgres import FOR_EVER, set_days
+    from caseworker.main.features import DROPS
 
     words = {"forever": FOR_EVER, "default": None}
-    if record not in list(Record):
-        raise StartupError(f"record: must be one of {', '.join(Record)}.")
+    if record not in DROPS:
+        raise StartupError(f"record: must be one of {', '.join(DROPS)}.")
     if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
         raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
     kept = words[days] if days in words else int(days)
-    _asked(lambda pool: set_days(pool, tenant, Record(record), kept))
+    _asked(lambda pool: set_days(pool, tenant, record, kept))
 
 
 def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
@@ -313,9 +313,10 @@ def run_with_client(
 ) -> T:
     """Call ``use`` with an API client and return its result.
 
-    The client calls the service at ``url``. Without a URL, the service runs in this process. Its
-    models are then recorded to ``record``, if given, with ``about`` in the header. Warnings are
-    logged to the file ``log``, not printed. ``retry`` is the client's retry policy.
+    The client calls the service at ``url``. Without a URL, the service runs in this process. The
+    replies of its models are then recorded in the file ``record``, if given, with ``about`` in the
+    header. Warnings are logged to the file ``log``, not printed. ``retry`` is the client's retry
+    policy.
 
     Raises:
         StartupError: the service cannot start in this process.

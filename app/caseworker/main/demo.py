@@ -8,14 +8,14 @@ from caseworker.settings.schema import Settings
 
 MODEL = "qwen2.5-coder-1.5b"
 RECORDING = Path(__file__).with_name("demo.jsonl")
-"""Path of the recorded replies: Qwen2.5-Coder-1.5B-Instruct, called by the agent in README.md."""
+"""Path of the recorded replies of Qwen2.5-Coder-1.5B-Instruct to the agent in README.md."""
 
 
 def with_recorded_model(settings: Settings) -> Settings:
     """Return the settings with the recorded model added, unless a model is configured.
 
     It is a fallback of the built-in planner: agents select it by name, and cases still use the
-    planner. Its price is that of a large hosted model, so cost limits apply.
+    planner. It is priced like a large hosted model, so cost limits apply.
     """
     small = settings.models.small
     if small.chosen_provider != "offline" or small.fallbacks:

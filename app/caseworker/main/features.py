@@ -12,6 +12,7 @@ from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.feature import QUOTAS
+from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.webhooks.feature import WEBHOOKS
@@ -24,6 +25,13 @@ from caseworker.runs.http.admission import Admissions, AgentAdmission, CaseAdmis
 from caseworker.runs.http.event_stream import EventStreams
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.kinds import CASE_STEP
+from caseworker.runs.postgres.retention import (
+    Drop,
+    drop_events,
+    drop_requests,
+    drop_runs,
+    drop_snapshots,
+)
 from caseworker.tools.dispatch import ToolDispatch
 
 
@@ -45,6 +53,13 @@ RUNS: Final = Feature(
     routes=[*traces.router.routes, *events.router.routes],
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
+    tables=["runs", "calls", "events", "snapshots", "workers", "provider_limits", "provider_turns"],
+    retention={
+        "runs": drop_runs,
+        "requests": drop_requests,
+        "events": drop_events,
+        "snapshots": drop_snapshots,
+    },
     open=_open_runs,
 )
 FEATURES: Final[Sequence[Feature]] = (
@@ -58,8 +73,14 @@ FEATURES: Final[Sequence[Feature]] = (
     WEBHOOKS,
     SCHEDULES,
     CATALOG,
+    RETENTION,
 )
 """All features. Each may use the services of those before it."""
+
+DROPS: Final[Mapping[str, Drop]] = {
+    name: drop for feature in FEATURES for name, drop in feature.retention.items()
+}
+"""Functions that delete expired data, by category."""
 
 PROBLEM_TYPES: Final = frozenset(
     kind for feature in FEATURES for kind in feature.problem_types

@@ -1,4 +1,4 @@
-"""Handle SIGTERM from the start of a process and exit without waiting for stray work.
+"""Handle SIGTERM from the start of a process and exit without waiting for leftover tasks.
 
 Code called by a run may continue after the run was detached: a function in a thread, or a coroutine
 that swallows cancellation. Python would wait for it at exit, however long it takes, and so would

@@ -86,7 +86,7 @@ class LoopWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopHolder:
-    """What blocked the event loop: a step, a request or something else."""
+    """The step, request or other code that blocked the event loop."""
 
     kind: Literal["step", "request", "other"]
     place: str | None

@@ -1,7 +1,7 @@
 """Load model providers, tools, functions, node types and commands from entry points.
 
-The service registers its own objects through the same groups, in pyproject.toml. Only what is
-configured is imported. An entry point names the object itself, or a class or function that creates
+The service registers its own objects through the same groups, in pyproject.toml. Only configured
+objects are imported. An entry point names the object itself, or a class or function that creates
 it. One that names an extra (``module:object [extra]``) exists only if the extra is installed. A
 factory with a required parameter receives a :class:`ModelEndpoint` (providers),
 :class:`ToolResources` (tools), :class:`NodeParts` (node types) or a function that opens a client
@@ -62,12 +62,13 @@ class Providers:
         ``key`` is the setting that names it, for the error message.
 
         Raises:
-            StartupError: it is not; the message names ``key`` and the registered providers.
+            StartupError: it is not registered; the message names ``key`` and the registered
+                providers.
         """
         require_known("provider", key, [name], self._points)
 
     def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
-        """Return a provider object for an endpoint, created by the registered provider ``name``.
+        """Create the model provider that is registered as ``name``, for an endpoint.
 
         Raises:
             StartupError: it cannot be loaded or created, or does not implement the protocol.

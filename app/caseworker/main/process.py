@@ -26,7 +26,7 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
-from caseworker.main.features import open_features
+from caseworker.main.features import DROPS, open_features
 from caseworker.main.plugins import Toolbox, installed_functions
 from caseworker.main.telemetry import Telemetry
 from caseworker.models.gateway import ModelGateway
@@ -48,12 +48,10 @@ from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
-from caseworker.runs.postgres.retention import PostgresRetention
 from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
 from caseworker.runs.queue.background import RESCUE_SECONDS, BackgroundWorker, JobRescue
 from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once
-from caseworker.runs.retention import Record, Retention
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
@@ -61,10 +59,10 @@ from caseworker.tools.dispatch import ToolDispatch
 log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS: Final = (10_000, 10, 10)
-"""Garbage collection thresholds for the three generations. A run allocates a few hundred objects
-and leaves few cycles.
+"""Garbage collection thresholds for the three generations.
 
-With Python's defaults, collection would take a tenth of a run's execution time.
+With Python's defaults, collection would take a tenth of a run's execution time. A run allocates a
+few hundred objects and leaves few reference cycles.
 """
 
 
@@ -73,7 +71,7 @@ STUCK_SECONDS: Final = 5.0
 
 
 NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
-"""Names of the loops that a process needs to execute runs of other processes."""
+"""Names of the background loops that must work before the process is ready to claim runs."""
 
 
 class Process:
@@ -140,6 +138,7 @@ class Process:
             dispatch=self._dispatch,
             limits=store_limits(settings),
             observers=self.telemetry.observers,
+            drops=DROPS,
             services={type(each): each for each in offered},
         )
         self.services, self._features = open_features(self.parts)
@@ -310,19 +309,10 @@ class Process:
             usual_max_running=self.settings.quotas.max_running,
             observers=self.telemetry.observers,
         )
-        kept = self.settings.retention
-        retention = Retention(
-            store=PostgresRetention(self._engines),
-            nearly_full=self.services[PostgresQuotas].nearly_full,
-            days={record: getattr(kept, f"{record.value}_days") for record in Record},
-            unlimited=kept.unlimited,
-            sweep_seconds=kept.sweep_seconds,
-        )
         self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)
         self._loops.keep("listener", listener)
         self._loops.keep("queue", self._queue.run)
-        self._loops.keep("retention", retention.run)
         for feature in self._features:
             for name, loop in feature.loops.items():
                 self._loops.keep(name, loop)
@@ -351,7 +341,7 @@ def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartStat
 
 
 def collect_garbage_seldom() -> None:
-    """Collect garbage less often, and never check the objects that exist now.
+    """Collect garbage less often, and exempt the objects that exist now.
 
     Called once at startup, when most objects are modules and models. Garbage that exists then is
     collected first.

@@ -57,8 +57,8 @@ def build_app(
 ) -> FastAPI:
     """Return the ASGI application, whose lifespan opens and closes the process.
 
-    ``metrics`` is whether it serves the metrics of this process at /metrics. ``services`` and
-    ``options`` replace those of the process.
+    ``metrics`` is whether it serves the metrics of this process at /metrics. ``services`` replaces
+    services of the process, by type. ``options`` replaces arguments of :func:`build_api`.
     """
     number = options.get("version", version("caseworker"))
     found = open_features(process.parts, services)[0] if services else process.services
@@ -98,11 +98,11 @@ def serve(
 ) -> None:
     """Serve the API until a signal ends the process.
 
-    ``executes`` is whether the process executes runs too. ``started`` is called with the URL once
+    ``executes`` is whether the process also executes runs. ``started`` is called with the URL once
     it accepts requests. ``recorder`` stores model replies.
 
-    If ``place`` is given, several processes share the port, and a metrics request could reach any
-    of them. Each process then serves its metrics only on its own health port.
+    ``place`` is the slot of a supervised process. Supervised processes share the port, and a
+    metrics request could reach any of them. Each serves its metrics only on its own health port.
 
     Raises:
         StoreUnavailableError: the database does not answer.

@@ -23,10 +23,10 @@ log = structlog.get_logger(__name__)
 ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 AGAIN_SECONDS: Final = (0.1, 5.0)
-"""Seconds before a dead process is restarted: first and longest delay."""
+"""Initial and maximum back-off before a dead process is restarted, in seconds."""
 
 STEADY_SECONDS: Final = 30.0
-"""Uptime in seconds after which a process that dies is restarted with the first delay again."""
+"""Uptime, in seconds, that resets the back-off of a process to its initial value."""
 
 ORPHAN_SECONDS: Final = 1.0
 """Seconds between a child's checks that its supervisor is alive."""
@@ -34,15 +34,15 @@ ORPHAN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSlot:
-    """What the supervisor passes to a child process: its index, sockets and callbacks."""
+    """The index, sockets and callbacks that the supervisor passes to a child process."""
 
     number: int
     """Zero-based index of the child process."""
     sockets: Sequence[socket.socket]
     """Sockets that the child serves. They are bound, but not listening yet."""
     is_first: bool
-    """Whether the child announces the service. Only process 0 does, unless an earlier process 0 has
-    already done so."""
+    """Whether the child announces the service's URL when it accepts requests. Only process 0 does,
+    unless an earlier process 0 has already done so."""
     answers: Callable[[], None]
     """Callback that the child invokes once it accepts requests, to report that it started."""
 

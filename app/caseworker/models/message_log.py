@@ -51,7 +51,7 @@ class MessageLog(Sequence[Message]):
         self.size_bytes += sum(map(message_bytes, messages))
 
     def note_stored(self, call_key: str, messages: int, parameters: Mapping[str, Any]) -> None:
-        """Record which call stores the first ``messages`` of the log, unless more are stored."""
+        """Record that the first ``messages`` of the log are stored; no effect if more are."""
         stored = self.stored
         if stored is None or stored.messages <= messages:
             first = call_key if stored is None else stored.call_key

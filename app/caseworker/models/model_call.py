@@ -1,8 +1,8 @@
 """One call to one model in one structured-output mode: its cost, its attempts and its result.
 
 Before an attempt, the cost is estimated at its maximum; the output limit is lowered if less budget
-remains. After an attempt, it is computed from the provider's token counts. It is estimated if the
-request was sent but the answer or its counts were lost. It is zero if nothing was sent.
+remains. After an attempt, the cost is computed from the provider's token counts. It is estimated if
+the request was sent but the answer or its counts were lost. It is zero if nothing was sent.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ class ModelCall(Call):
             self.cost = self._cost_of(self._full)
 
     def refuse_without_price(self, scope: Scope) -> None:
-        """Make the call fail without an attempt if the scope limits its cost."""
+        """Refuse the call, because its price is unknown, if the scope has a cost limit."""
         if not scope.requires_prices():
             return
         unknown = PriceUnknownError(self.chosen.provider.name, self.chosen.model)
@@ -189,8 +189,9 @@ class ModelCall(Call):
     def lost(self) -> Spent:
         """Return the charge for an attempt whose answer will never arrive.
 
-        Nothing is charged if the request was not sent. Else the whole prompt counts as input,
-        because the provider has read it. The output is limited by the elapsed time.
+        Nothing is charged if the request was not sent. Otherwise the whole prompt is charged,
+        because the provider has read it. The output is charged at its limit, or at the maximum
+        output speed for the elapsed time if that is less.
         """
         if not self._delivery.sent or not self.external:
             return FREE
@@ -199,7 +200,7 @@ class ModelCall(Call):
         return self._spent(min(self._tokens_out, written), estimated=True)
 
     def completion(self, answered: Answered) -> Completion:
-        """Build the completion from a journaled answer; if JSON was requested, keep only that."""
+        """Build the completion from a journaled answer; keep only the JSON if it was requested."""
         value: Mapping[str, Any] = answered.value
         cost, incomplete = value.get("cost_usd"), value.get("incomplete")
         text = read_json(value["text"]) if self.wants_json else value["text"]

@@ -59,9 +59,9 @@ class Message:
     thinking, or None. Other providers ignore it."""
     result_of: str | None = field(default=None, compare=False)
     """Key of the journaled call that produced the message: the model call for an assistant message,
-    the tool call for a ``tool`` message. None if no journaled call produced it. The content of a
-    ``tool`` message is then the call's complete result as compact JSON. The key is not sent to the
-    provider; stored messages refer to the call by it."""
+    the tool call for a ``tool`` message. The content of a ``tool`` message with this key is the
+    call's complete result as compact JSON. Stored messages contain the key instead of the content;
+    providers do not receive it. None if no journaled call produced the message."""
 
     @property
     def reference(self) -> dict[str, Any] | None:
@@ -192,7 +192,7 @@ class ModelReply:
     """Token usage. None if the provider sent no counts; the attempt is then charged at an
     estimate."""
     finish_reason: str | None = None
-    """The provider's own name for why the model stopped; None if it sent none."""
+    """Stop reason exactly as the provider reported it; None if it reported none."""
     incomplete: Incomplete | None = None
     """Why the answer is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
@@ -231,7 +231,7 @@ _MISCONFIGURED = frozenset({401, 402, 403, 404, *range(300, 400)})
 
 
 class ModelError(Exception):
-    """An attempt at a provider failed.
+    """An attempt to call a provider failed.
 
     The message is safe to log. It names the kind of failure; text from the provider is redacted and
     truncated.

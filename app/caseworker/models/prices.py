@@ -1,8 +1,8 @@
 """List prices of public model providers, from the genai-prices package.
 
-Nothing is downloaded. Loading the price tables takes a second and memory, and happens when this
-module is imported, before the process serves requests. A configuration without a paid provider does
-not import it.
+Nothing is downloaded. Loading the price tables takes about a second and some memory, and happens
+when this module is imported, before the process serves requests. A configuration without a paid
+provider does not import it.
 """
 
 from genai_prices import Usage, calc_price

@@ -19,8 +19,8 @@ log = structlog.get_logger(__name__)
 AWAY_SECONDS = 1.0
 """Delay in seconds before a call retries if the database is unavailable."""
 LONGEST_WAIT_SECONDS = 5.0
-"""Maximum delay in seconds before a waiting process asks again. It limits how long a queue that has
-left can block the remaining ones."""
+"""Maximum delay in seconds before a waiting process asks again. It limits how long the queue
+position of a lost process can block the remaining ones."""
 
 _TAKE = """
 SELECT caseworker_take_turn(%(model)s, %(tenant)s, %(process)s,

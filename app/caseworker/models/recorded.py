@@ -79,7 +79,7 @@ _EXCHANGE = TypeAdapter(RecordedExchange)
 
 
 def case_of(run_id: str) -> str:
-    """Return the part of a run ID that is the same in every evaluation of a case."""
+    """Return the case in a run ID: the part after its first colon, or all of it without a colon."""
     return run_id.partition(":")[2] or run_id
 
 

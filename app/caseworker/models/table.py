@@ -30,7 +30,7 @@ class ModelNotConfiguredError(LookupError):
 
 
 class AllowedModels(tuple[str, ...]):
-    """Names of the only models that the run's tenant may use; provided as a run service."""
+    """Allowlist of model names for the run's tenant; provided as a run service."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class ChatModel:
 
 
 class ModelTable(dict[str, ChatModel]):
-    """Maps each model name to its first model. A tier without a model has no entry.
+    """Maps each model name to the model to call first. A tier without a model has no entry.
 
     The table is never modified.
     """
@@ -105,7 +105,10 @@ class ModelTable(dict[str, ChatModel]):
         return tuple(first.values())
 
     def tier_of(self, tier: Tier, name: str | None = None) -> Tier | None:
-        """Return the tier whose call limit applies to a model, or None if none does."""
+        """Return the tier whose call limit counts calls to the model ``name``; None if none does.
+
+        ``tier`` is the result if no model is named or the name is unknown.
+        """
         if name is None or name not in self:
             return tier
         used = (each for each in Tier if self.get(each) is self[name])

@@ -28,8 +28,8 @@ minute."""
 class Allowance:
     """A token bucket for one rate limit: ``burst`` units at once, refilled at ``per_second``.
 
-    It is sized so that usage stays within the limit in any minute. A request that takes many units
-    at once, such as tokens, is an exception. It may exceed the limit by the amount above ``burst``.
+    It is sized so that usage stays within the limit in any minute. A single request for more than
+    ``burst`` units, such as tokens, may exceed the limit by the difference.
     """
 
     burst: float
@@ -37,7 +37,7 @@ class Allowance:
 
     @classmethod
     def of(cls, per_minute: int, *, burst_seconds: int) -> "Allowance":
-        """Build the token bucket for a limit; ``burst`` is what accrues in ``burst_seconds``."""
+        """Build the bucket for a limit per minute; ``burst`` is its share for ``burst_seconds``."""
         burst = max(1, per_minute * burst_seconds // 60)
         return cls(burst, (per_minute + 1 - burst) / 60)
 
@@ -205,7 +205,7 @@ class ModelTurn:
         self._leave_if_idle()
 
     def settle(self, tokens: int) -> None:
-        """Report the tokens that were reserved but not used, or used beyond the reservation."""
+        """Report the tokens used; the difference from the reservation corrects the limit."""
         self._turns.give_back(self._limit, self._taken - tokens)
 
     def _leave_if_idle(self) -> None:

@@ -79,5 +79,5 @@ class NodeCatalog:
         return [self._types[name].describe() for name in sorted(self._types)]
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a graph. ``describe`` contains the schemas of the step data."""
+        """Return the JSON Schema of a graph. ``describe`` returns the schemas of step data."""
         return GraphSpec.model_json_schema()

@@ -39,7 +39,7 @@ _AGENT, _TOOLS, _NO_TOOLS = (frozenset({seen}) for seen in ("agent", "tools", "n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatInput:
-    """The messages of a chat and the tools that its user provides; a run service in chats."""
+    """The messages of a chat and its user's tools, provided to steps as a run service."""
 
     thread_id: str
     messages: tuple[Message, ...]

@@ -151,8 +151,8 @@ class ContextNode:
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
     """Build a step's context for a contextual node.
 
-    If a graph is executed from Python, the caller's context is a service of the run. The step
-    shares its session, trace and results. A step that has no input gets the caller's input.
+    If Python code executes a graph, the run has the caller's context as a service. The step shares
+    the caller's session, trace and results. A step without input gets the caller's input.
     """
     caller = context.run.services.get(ExecutionContext, _NOBODY)
     upstream = dict(caller.upstream)

@@ -28,7 +28,7 @@ class InnerGraph:
 
     prepared: PreparedGraph
     traits: Mapping[str, Traits]
-    """Traits of the graph's steps, keyed by step ID."""
+    """Handles and other properties of the graph's steps, keyed by step ID."""
 
     @cached_property
     def holds(self) -> frozenset[Hashable]:

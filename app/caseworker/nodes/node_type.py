@@ -27,7 +27,7 @@ links."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Facts about a run that stay the same each time it is executed; a service of every run."""
+    """Facts that are the same in each execution of a run, provided as a run service."""
 
     now: datetime
     """Timezone-aware time at which the run was accepted; the reference for relative dates."""
@@ -67,18 +67,18 @@ class NodeType:
 
     @property
     def usual_traits(self) -> Traits:
-        """Traits of the type's steps, as far as they are known without a step's data."""
+        """Traits (such as handles) of the type's steps that do not depend on a step's data."""
         return Traits(handles=self.handles, executes=self.executes)
 
     def traits_of(self, data: Any) -> Traits:
-        """Return the traits of a step with the given data."""
+        """Return the traits (such as handles) of a step with the given data."""
         handles = self.handles
         if self.flow_outputs is not None:
             handles = replace(handles, flow_outputs=self.flow_outputs(data))
         return Traits(handles=handles, holds=self.holds(data), executes=self.executes)
 
     def bound(self, data: Any) -> BoundNode:
-        """Return the node bound to a step's data."""
+        """Return the type's node together with a step's data and lock."""
         return BoundNode(self.node, data, self.lock(data))
 
     def describe(self) -> dict[str, Any]:

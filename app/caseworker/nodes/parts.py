@@ -10,15 +10,15 @@ from caseworker.tools.ports import Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """Passed to node type factories that take an argument.
+    """Services and settings of the process, passed to node type factories that take an argument.
 
     A factory is registered as an entry point of the group ``caseworker.node_types``.
     """
 
     models: ModelGateway
     tools: ToolDispatch
-    """Runs the tools that runs may call."""
+    """Executes the tools that are permitted in runs."""
     installed_tools: tuple[Tool, ...]
-    """All tools of the process, including those that runs may not use."""
+    """All tools of the process, including tools that are not permitted in runs."""
     settings: Any
     """Settings of the process, by section."""

@@ -1,6 +1,6 @@
-"""Strict parsing of graph parts, with error messages written for this service.
+"""Strict parsing of graph parts.
 
-Messages are those of :mod:`caseworker.platform.validation`.
+:mod:`caseworker.platform.validation` provides the error messages.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ from caseworker.nodes.templates import (
 from caseworker.platform.validation import field_of, message_of, refusal
 
 REPORTED: Final = "caseworker_reported"
-"""Pydantic error type that marks placeholders for problems that are already reported."""
+"""Pydantic error type of problems that a validator has already reported; they are ignored."""
 
 
 class StepData(BaseModel):
@@ -52,7 +52,7 @@ def read_by(read: Callable[[Any], Any]) -> GetPydanticSchema:
 
 
 def reported() -> PydanticCustomError:
-    """Return an error for a validator to raise after it has reported its problems itself."""
+    """Return the error that a validator raises after it has reported its problems directly."""
     return PydanticCustomError(REPORTED, "reported")
 
 

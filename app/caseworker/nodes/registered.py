@@ -60,13 +60,13 @@ class RegisteredFunctions:
         return self._functions[data.name].lock
 
     def holds(self, data: FunctionData) -> frozenset[Any]:
-        """Return the persistent functions that a step uses: its function, or none."""
+        """Return the ID of the step's function if it is persistent; otherwise an empty set."""
         function = self._functions[data.name]
         return frozenset({function.id}) if function.persistent else frozenset()
 
 
 def function_type(functions: Iterable[FunctionNode]) -> NodeType:
-    """Return the step type that calls one of these functions."""
+    """Return the step type that calls one of ``functions`` by name."""
     registered = RegisteredFunctions(functions)
     return NodeType(
         name="function",

@@ -17,7 +17,7 @@ MAX_FAULTS = 3
 
 
 class UnfitReplyError(ValueError):
-    """A reply is not JSON or violates its schema. The message quotes nothing from the reply."""
+    """A reply is not JSON or violates its schema. The error does not quote the reply."""
 
 
 class ReplySchema(CallerSchema):

@@ -1,8 +1,8 @@
 """The step type that routes a value according to conditions on its inputs.
 
-Conditions are data and are never executed. A missing value satisfies only ``missing``. Comparing
-values of incompatible types is false, and so is comparing a boolean with a number. When a text is
-compared with a number, numeric text, as in exact results, counts as a number.
+Conditions are data and are never executed. A missing value satisfies only ``missing``. A comparison
+of incompatible types, such as a boolean and a number, is false. If a numeric string, such as an
+exact result, is compared with a number, it counts as a number.
 
 The caller chooses both the conditions and the values, so the total work is limited. Each comparison
 charges its cost in advance, and a step that exceeds MAX_COMPARISONS fails.

@@ -70,7 +70,7 @@ class GivenOutputs(StepData):
     async def executed(
         self, graph: InnerGraph, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Execute the graph within the step's limits; calls and step slots are shared with the run.
+        """Execute the graph within the step's limits, with the journal and step slots of the run.
 
         Raises:
             Exception: one of its steps failed.
@@ -183,7 +183,7 @@ class MapData(GivenOutputs):
         return frozenset() if self.step is None else self.step.traits.holds
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the errors in the output settings, and concurrency that persistent nodes forbid."""
+        """Yield the errors in the outputs, and one if persistent nodes would run in parallel."""
         if self.graph is not None:
             yield from self.faults_of(self.graph)
         if self.holds and self.max_parallel > 1:
@@ -294,7 +294,7 @@ _ITEM = _ItemNode()
 class MapNode:
     """Processes the items of a list as the steps of one graph.
 
-    The engine therefore applies step slots and limits to them.
+    The engine therefore applies its step slots and the limits of the run to the items.
     """
 
     reports = frozenset({ITEMS})

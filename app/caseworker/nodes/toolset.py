@@ -36,7 +36,7 @@ class ServerTools:
 
     server: str
     allow: tuple[str, ...] | None = None
-    """Names of the only tools that may be used, as the server names them. None means all."""
+    """Allowlist of tools, by the names that the server uses; None allows all."""
     requires_approval: bool = False
     """Whether a person must approve each call of these tools."""
 
@@ -66,7 +66,7 @@ class ServerUse(StepData):
 
     server: Annotated[str, Field(min_length=1, max_length=64)]
     allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
-    """Names of the only tools that may be used, as the server names them. Default: all."""
+    """Allowlist of tools, by the names that the server uses. Default: all."""
     requires_approval: bool = False
     """Whether a person must approve each call of the server's tools before it is made."""
 
@@ -89,7 +89,7 @@ class ToolsetData(StepData):
 
 
 class ToolsetNode:
-    """Provides the tools of its step and of the toolsets linked to it."""
+    """Provides the tools that are configured in its step, and those of linked toolsets."""
 
     async def execute(
         self, data: ToolsetData, inputs: Mapping[str, Any], context: FlowContext

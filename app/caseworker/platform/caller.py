@@ -1,6 +1,6 @@
 """The sender of a request: its tenant, name and permissions, and errors about them.
 
-No message of an error repeats a credential.
+Error messages never contain a credential.
 """
 
 import re

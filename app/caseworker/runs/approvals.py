@@ -32,7 +32,7 @@ from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
 from caseworker.tools.ports import ToolSpec
 
 ASK_GRACE_SECONDS = 2.0
-"""Seconds that an SQL statement may take after its run was stopped; statements are not
+"""Seconds that an SQL statement in progress may still take after its run is stopped; it is not
 interrupted."""
 
 MAX_PROBLEMS = 20
@@ -53,8 +53,8 @@ class Approval:
     expires_at: datetime
     decision: Decision | None
     open: bool
-    """Whether it can still be decided: it has no decision, has not timed out, and its run has not
-    ended."""
+    """Whether the question can still be decided: it is undecided, has not timed out, and its run
+    has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,10 @@ class ApprovalStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Yield an event that is set when a question of the run is decided; it may be missed."""
+        """Yield an event that is set when a question of the run is decided.
+
+        A notification can be lost, so callers must also poll :meth:`decisions`.
+        """
         ...
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
@@ -120,7 +123,7 @@ class ApprovalStore(Protocol):
         ...
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return a page of open questions of a tenant, oldest first.
+        """Return a page of a tenant's open questions, oldest first.
 
         Raises:
             InvalidRunError: the cursor is invalid.
@@ -199,7 +202,7 @@ class RunApprovals:
         return found
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return a page of open questions of a tenant, oldest first."""
+        """Return a page of a tenant's open questions, oldest first."""
         return await self._store.waiting(tenant, limit=limit, cursor=cursor)
 
 
@@ -207,7 +210,7 @@ def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
     """Validate the arguments that a person supplied to replace those of a pending call.
 
     Raises:
-        InvalidArgumentsError: they violate the schema; each problem names its field.
+        InvalidArgumentsError: the arguments violate the schema; each problem names its field.
     """
     if question.schema is None:
         raise InvalidArgumentsError(

@@ -39,12 +39,12 @@ from caseworker.runs.run import DefinitionRef
 
 MANY_STEPS = 200
 LARGE_BYTES = 8192
-"""Size in bytes, or number of steps, above which a graph is validated in a thread, to keep the
-event loop responsive."""
+"""Size in bytes above which a graph is validated in a thread, to keep the event loop responsive.
+A graph with more than ``MANY_STEPS`` steps is also validated in a thread."""
 
 COMPILED_BYTES = 512 * 1024
-"""Size of the cache of prepared graphs, in bytes of JSON. In memory, they take about ten times as
-much."""
+"""Maximum size of the cache of prepared graphs, in bytes of JSON. In memory, the graphs take about
+ten times as much."""
 
 
 class Definitions:
@@ -195,7 +195,7 @@ class Definitions:
         """Check that the graph of a run only uses models in ``allowed``.
 
         Raises:
-            GraphRefusedError: the graph uses other models; each problem gives the place.
+            GraphRefusedError: the graph uses other models; each problem has a location.
         """
         _, found = await self._checked(graph, GraphSize.of(graph), allowed)
         _require_no_error(KINDS[kind].at_home(found), kind)

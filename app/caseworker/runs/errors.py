@@ -37,7 +37,7 @@ class ApprovalDecidedError(Exception):
 
 
 class InvalidArgumentsError(ValueError):
-    """Arguments violate their schema; each problem is a field and a text on how to fix it."""
+    """Arguments violate their schema; each problem names a field and explains how to fix it."""
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         super().__init__(f"{len(problems)} problems")
@@ -49,7 +49,7 @@ class ArtifactNotFoundError(LookupError):
 
 
 class RunConflictError(Exception):
-    """The run ID, or the idempotency key together with the run ID, belongs to another request."""
+    """The run ID, alone or with the idempotency key, was already used for a different request."""
 
 
 class IdempotencyMismatchError(Exception):
@@ -80,8 +80,8 @@ class InvalidRunError(ValueError):
 class GraphRefusedError(ValueError):
     """A graph or an agent cannot be executed; the error holds all its problems.
 
-    The places of problems are relative to the graph or agent, such as ``steps.2.type``. If the
-    caller referenced a definition that does not exist, the place is ``name`` or ``version``.
+    Problem locations are relative to the graph or agent, such as ``steps.2.type``. If the caller
+    referenced a definition that does not exist, the location is ``name`` or ``version``.
     """
 
     def __init__(
@@ -114,4 +114,4 @@ class ContainedDefinitionGoneError(Exception):
 
 
 class DefinitionsTooLargeError(Exception):
-    """The definitions to load exceed the size limit together."""
+    """The total size of the definitions to load exceeds the limit."""

@@ -44,7 +44,7 @@ class ActiveRun:
     """Final state of the run as this process stored it. None if it must be read from the store."""
 
     def end(self, finish: FinishRun, finished_at: datetime) -> Run:
-        """Return the run as ended by ``finish``.
+        """Return the run with the outcome in ``finish`` applied.
 
         The result is also kept as ``final``, unless the run was cancelled, because only the store
         has the details of a cancellation.
@@ -125,7 +125,7 @@ class Execution:
     ) -> RunContext:
         """Return the context that the run's steps share.
 
-        ``over`` is called each time abandoned work has ended.
+        ``over`` is called whenever work ends that the run no longer waits for.
         """
         seed = f"{self.run.key.run_id}/{self.run.fence}"
         return RunContext(

@@ -108,7 +108,7 @@ class RunSlots:
 
     @property
     def served_last(self) -> Sequence[str]:
-        """If there is only one slot, the tenant that had it last; otherwise empty."""
+        """If there is only one slot, the tenant that held it last; otherwise empty."""
         return () if self._size > 1 or self._served is None else (self._served,)
 
     def served(self, tenant: str) -> None:
@@ -239,7 +239,7 @@ class RunExecutor:
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
     def cancel(self, key: RunKey, request: CancelRequest) -> bool:
-        """Cancel a run that is executed here; return False if it is not executed here."""
+        """Cancel a run; return False if this process does not execute it."""
         if (active := self._active.get(key)) is None:
             return False
         active.delivered_at = active.delivered_at or _now()
@@ -252,7 +252,7 @@ class RunExecutor:
             active.token.trip(LostRunError())
 
     def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return the usage so far of a run that is executed here; None if it is not."""
+        """Return the usage so far of a run; None if this process does not execute it."""
         active = self._active.get(key)
         return active.scope.to_dict() if active and active.scope else None
 
@@ -261,9 +261,9 @@ class RunExecutor:
         self._open = False
 
     async def ended(self, key: RunKey) -> Run | None:
-        """Wait until a run that is executed here has ended, and return it.
+        """Wait until a run that this process executes has ended, and return it.
 
-        Returns None if it is not executed here, or if only the store has its final state.
+        Returns None if this process does not execute it, or if only the store has its final state.
         """
         if (active := self._active.get(key)) is None:
             return None
@@ -273,7 +273,7 @@ class RunExecutor:
     async def drain(self, grace_seconds: float) -> None:
         """Stop accepting runs, wait up to ``grace_seconds``, then release the remaining runs.
 
-        Runs that cannot be released because the database is unavailable are recovered elsewhere.
+        Runs that cannot be released during a database outage are recovered by other processes.
         """
         self.stop_taking()
         if self._tasks and not self._handing_over:

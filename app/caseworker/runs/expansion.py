@@ -2,8 +2,8 @@
 
 A few small graphs that reference one another can expand to an arbitrarily large one, so sizes are
 computed before anything is built. Definitions are loaded level by level, up to the byte limit. Each
-definition is expanded once, however often it is referenced, but its size counts at each place. The
-result shares its parts, so even a graph that exceeds the limits is never built in full.
+definition is expanded once, however often it is referenced, but its size counts for each reference.
+Repeated parts are shared objects, so even a graph that exceeds the limits is never built in full.
 """
 
 import json
@@ -36,7 +36,7 @@ def canonical(graph: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """The size of a graph, in every quantity that has a limit."""
+    """The size of a graph: bytes as JSON, steps, edges and nesting depth."""
 
     size_bytes: int
     steps: int
@@ -56,7 +56,7 @@ class GraphSize:
         return cls(len(canonical(graph)), steps, edges, depth)
 
     def with_inside(self, inner: Self, *, level: int) -> Self:
-        """Return the size with a graph of size ``inner`` inserted below ``level`` nested graphs."""
+        """Return the size after inserting a graph of size ``inner`` at nesting depth ``level``."""
         return type(self)(
             self.size_bytes + inner.size_bytes,
             self.steps + inner.steps,
@@ -81,7 +81,7 @@ class GraphSize:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A graph or agent whose references were resolved, except those that do not exist."""
+    """A graph or agent with all references resolved, except those to missing definitions."""
 
     graph: Graph
     size: GraphSize
@@ -89,7 +89,7 @@ class Expanded:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A reference to a definition that does not exist, with its place in the graph."""
+    """A reference to a definition that does not exist, and its location in the graph."""
 
     path: Path
     ref: DefinitionRef
@@ -123,7 +123,7 @@ class Expansion:
     async def expand(self, graph: Graph, *, itself: DefinitionRef | None = None) -> Expanded:
         """Return the graph with all references resolved.
 
-        ``itself`` is the reference to the graph, if it has one, to detect that it contains itself.
+        ``itself`` is the reference to ``graph``, if it has one; it is used to detect a cycle.
 
         Raises:
             GraphRefusedError: the graph is too large, or contains itself.
@@ -198,7 +198,7 @@ class Expansion:
 
 
 def place_of(path: Iterable[str | int]) -> str:
-    """Return a path in a graph as text, for problem reports."""
+    """Format a path in a graph for problem reports, such as ``steps.2.type``."""
     return ".".join(str(part) for part in path)
 
 

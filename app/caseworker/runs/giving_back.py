@@ -11,8 +11,8 @@ from caseworker.runs.run import RunKey
 Answer = TypeVar("Answer")
 
 GIVE_UP_SECONDS = 5.0
-"""Seconds that a stopping process waits, beyond the grace period of a step, for one more run to end
-or to be released."""
+"""Seconds, in addition to the grace period of a step, that a stopping process waits for the next
+run to end or to be released."""
 
 CLAIM_SECONDS = 12.0
 """Seconds that a stopping process waits for the response to a claim in flight."""
@@ -46,7 +46,7 @@ class Declined:
         self._times: dict[RunKey, int] = {}
 
     def pause_before(self, key: RunKey) -> float | None:
-        """Return the seconds until a run may be claimed again; None after too many declines."""
+        """Count a decline; return the pause in seconds, or None if the run must fail."""
         times = self._times.pop(key, 0) + 1
         if times > DECLINED_AT_MOST:
             return None
@@ -69,5 +69,5 @@ async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
 
 
 def shutting_down() -> HandOver:
-    """Return the stop with which a process that shuts down releases its runs."""
+    """Return the :class:`HandOver` stop that releases a run because the process shuts down."""
     return HandOver("The process is shutting down.")

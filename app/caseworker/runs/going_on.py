@@ -1,23 +1,23 @@
 """Selects the part of an ended run's journal that another run imports in order to resume it.
 
-The selection covers the whole journal, or everything that had ended when a given node ended. Nodes
-within it are treated as follows:
+The selection covers the whole journal, or everything that had ended when a given node ended. It
+treats nodes as follows:
 
-- Successful nodes are imported unchanged, with everything inside them.
-- So are failures that the run survived, because a later node in the same step was imported: to get
-  there, replay must fail again.
-- A tool call whose effect is unknown stays unknown, so a tool that must not be called twice is not
-  called again.
-- Nodes that were open, or that failed or stopped around imported nodes, are resumed.
-- A reply that is incomplete, or that made its step or agent fail, is left out if nothing started in
+- Successful nodes are imported unchanged, with all their descendants.
+- A failed node is imported if a later node in the same step was imported. Replay must repeat the
+  failure to reach the later node.
+- A tool call whose effect is unknown is imported without an outcome. A tool that must not be called
+  twice is then not called again.
+- Nodes that were open are resumed. So are failed or stopped nodes that contain imported nodes.
+- An incomplete reply, or one that made its step or agent fail, is left out if nothing started in
   that step or agent afterwards. Replaying it would only end the new run in the same way.
 - All other nodes are executed again when the graph reaches them.
 
-A tool call requested by an LLM call is not inside that call, which had ended before. It is treated
-as a call made by the step or agent that contains both.
+An LLM call ends before the tool calls that it requests start. Those tool calls therefore count as
+children of the step or agent that made the LLM call.
 
-Times are in milliseconds. If two nodes ended in the same millisecond, the older node counts as the
-first. A node's dependencies are older and ended before it, so they are imported as well.
+Times are in milliseconds. If two nodes ended in the same millisecond, the one that was created
+first precedes the other. A node's dependencies precede it, so they are imported as well.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -35,7 +35,7 @@ _NO_NODE = "The run has no node with this ID. GET /runs/{run_id}/trace lists all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """The fields of a journal row that the selection needs."""
+    """The fields of a journal row that decide whether the row is imported."""
 
     seq: int
     node_id: str
@@ -55,7 +55,7 @@ class NodeLine:
 
     @property
     def end(self) -> tuple[int, int]:
-        """Key by which nodes are sorted in the order in which they ended."""
+        """Sort key that orders nodes by end time, then by creation."""
         return self.end_ts_ms, self.seq
 
     @property

@@ -25,11 +25,11 @@ STOP_AGAIN_SECONDS = 1.0
 """Seconds to wait for a cancelled loop to end before it is cancelled again."""
 
 WORKING_SECONDS = 1.0
-"""Number of seconds that a restarted loop must run longer than before to count as working. A loop
-that cannot connect fails after the same time, the connection timeout, at every restart."""
+"""Seconds by which a restarted loop must outlast its previous run to count as working. A loop that
+cannot connect always fails after the same time: the connection timeout."""
 
 CONNECT_SECONDS = 10.0
-"""Connection timeout in seconds. A loop that ran longer must have been connected."""
+"""Connection timeout in seconds. A loop that ran longer than this must have been connected."""
 
 STEADY_SECONDS = 30.0
 """Seconds that a loop must run before its back-off is reset."""
@@ -55,8 +55,8 @@ class Loops:
     async def stop(self) -> None:
         """Stop all loops.
 
-        Cancellation is repeated until they have ended. A loop that fails at that moment may replace
-        the cancellation with its own error, as a task group does when its tasks have failed.
+        Cancellation is repeated until all loops have ended. A loop that fails at that moment may
+        replace the cancellation with its own error, for example if a task of its task group failed.
         """
         left = set(self._tasks.values())
         while left:
@@ -102,12 +102,12 @@ async def _once(name: str, loop: Callable[[], Awaitable[None]]) -> None:
 class Heartbeat:
     """Sends heartbeats, and compares the local runs with those that the database assigns.
 
-    If a notification about a cancel request was lost, the next heartbeat delivers the request. A
-    run that the database assigns to this process but that is not executed here is released to the
-    queue. This happens if a claim was committed but its response was lost; the attempt counts only
-    if the run crashed here. A run that is executed here although another worker owns it is stopped.
-    Both states must persist for an interval, because a heartbeat may see a run that is just
-    starting or ending.
+    If a notification about a cancel request was lost, the next heartbeat delivers the request. If
+    the database assigns a run to this process but the process does not execute it, the run is
+    released to the queue. This happens if a claim was committed but its response was lost; the
+    attempt counts only if the run crashed in this process. If this process executes a run that
+    another worker owns, the execution is stopped. Either mismatch must persist for an interval
+    before it is handled, because a heartbeat may see a run that is just starting or ending.
     """
 
     workers: WorkerStore
@@ -171,7 +171,7 @@ class Heartbeat:
             del self.executor.broken[key]
 
     async def leave(self) -> None:
-        """Record that this process ends. If that fails, its missing heartbeats show it."""
+        """Record that this process shuts down. If that fails, missing heartbeats reveal it."""
         try:
             await self.workers.leave(self.executor.worker_id)
         except StoreUnavailableError:

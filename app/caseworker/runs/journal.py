@@ -48,9 +48,9 @@ log = structlog.get_logger(__name__)
 PERMISSION_SECONDS = 0.1
 """Maximum age, in seconds, of the database's permission when a call starts.
 
-The permission is the response to a journal write: the run is still owned and has no cancel request.
-A cancel request that is stored later can be missed for this long. A busy event loop or a delayed
-response makes a permission older.
+The permission is the response to a journal write, which confirms that the run is still owned and
+has no cancel request. A call may therefore start up to this long after a cancel request was stored.
+The age includes delays by a busy event loop or a slow response.
 """
 
 ASKS = 2
@@ -153,7 +153,7 @@ class RunJournal:
         return self._recorded.get(call_key)
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return what earlier executions charged for the calls and steps inside a step."""
+        """Return the total charge of earlier executions for the calls and steps inside a step."""
         if self._spent is None:
             self._spent = spent_by_path(self._earlier)
         return self._spent.get(path.text, NOTHING)
@@ -189,7 +189,7 @@ class RunJournal:
         """Buffer an event. Events after the end of the run are dropped.
 
         Raises:
-            ValueError: its data is not JSON, or its type is reserved or malformed.
+            ValueError: the data is not JSON, or the event type is reserved or malformed.
         """
         if self._closed:
             return
@@ -442,15 +442,15 @@ class EventLog:
 
     @property
     def streams(self) -> bool:
-        """Whether the last event is a part of an answer that was not yet sent to the store."""
+        """Whether the last event is part of a streamed answer and not yet sent to the store."""
         return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
 
     def add(self, event: Event) -> None:
         """Append an event to the buffer.
 
         Raises:
-            ValueTooLargeError: its data exceeds a limit.
-            ValueError: its data is not JSON, or its type is reserved or malformed.
+            ValueTooLargeError: the data exceeds a limit.
+            ValueError: the data is not JSON, or the event type is reserved or malformed.
         """
         if event.type not in _OURS and not _TYPE.fullmatch(event.type):
             raise ValueError(

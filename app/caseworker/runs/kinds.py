@@ -1,4 +1,4 @@
-"""The differences between the kinds of runs: the graph, its inputs, and the report of the end.
+"""Rules that differ between the kinds of runs: the graph, its inputs and the finish reasons.
 
 All other modules look up the rules of a kind in :data:`KINDS`.
 """
@@ -22,12 +22,12 @@ _FINISH_REASONS = {RunStatus.COMPLETED: "success", RunStatus.HALTED: "budget"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRules:
-    """Rules by which runs of one kind are executed and reported."""
+    """Rules for executing runs of one kind and reporting their outcome."""
 
     kind: RunKind
     step: str | None = None
-    """ID of the only step of the graph, whose result is that of the run. If None, the result
-    consists of the outputs of all steps."""
+    """ID of the graph's only step, whose result becomes the result of the run. If None, the
+    result consists of the outputs of all steps."""
     graph: Callable[[RunRequest], Mapping[str, Any]] = lambda request: request.graph or {}
     """Function that returns the graph that a run executes."""
     inputs: Callable[[RunRequest], Outputs] = lambda request: request.inputs
@@ -35,24 +35,23 @@ class KindRules:
     finish_reasons: Mapping[RunStatus, str] = field(default_factory=dict)
     """Finish reason of a run by its final status; a run with another status has none."""
     result_has_reason: bool = False
-    """Whether the result contains the finish reason. If so, that of a failed run is taken from
-    it."""
+    """Whether the result contains a finish reason, which a failed run then uses as its own."""
 
     def graph_of(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the graph to execute for a definition; an agent becomes a graph with one step."""
         return content if self.step is None else _one_step(self.step, {self.step: content})
 
     def content_of(self, found: Definition) -> Mapping[str, Any]:
-        """Return the content of a registered definition; that of an agent names its version."""
+        """Return the content of a definition; for an agent, with its name and version added."""
         if self.step is None:
             return found.content
         return {**found.content, "name": found.head.name, "version": found.head.version}
 
     def at_home(self, problems: Sequence[Problem]) -> Sequence[Problem]:
-        """Return the problems with their places relative to the definition instead of the graph.
+        """Return the problems with locations relative to the definition instead of the graph.
 
-        An agent is executed as a step of a graph, so the places of its problems have a prefix
-        there.
+        An agent is executed as a step of a graph. The prefix of that step is removed from the
+        locations.
         """
         if self.step is None:
             return problems

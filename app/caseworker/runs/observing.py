@@ -23,20 +23,20 @@ def log_context(run: Run) -> dict[str, str]:
 
 
 class RunObserver(Protocol):
-    """Is notified about runs on the event loop; its methods must return quickly."""
+    """Receives notifications about runs on the event loop; its methods must return quickly."""
 
     def accepted(self, run: Run) -> None:
         """React to a run that was accepted and stored."""
         ...
 
     def begun(self, run: Run) -> None:
-        """React to the start of an execution here; ``run.attempts`` is its one-based number."""
+        """React to the start of an execution by this process, number ``run.attempts`` (from 1)."""
         ...
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
         """React to the end of a run; ``run`` is its final state.
 
-        ``graph`` is the snapshot of its ExecutionGraph; None if the run ended before it had one.
+        ``graph`` is the snapshot of its ExecutionGraph; None if the run ended without one.
         """
         ...
 
@@ -56,19 +56,19 @@ class RunObservers:
         It returns None if none are propagated."""
 
     def accepted(self, run: Run) -> None:
-        """Notify the observers; log a queued run with the context of its request."""
+        """Log the run if it is queued, and notify the observers."""
         if run.status is RunStatus.QUEUED:
             log.info("run.queued", tenant=run.key.tenant, run_id=run.key.run_id)
         self._tell("accepted", run)
 
     def begun(self, run: Run) -> None:
-        """Notify the observers; log a run that is resumed after a recovery."""
+        """Log the run if this is not its first execution, and notify the observers."""
         if run.attempts > 1:
             log.warning("run.taken_over", attempt=run.attempts, worker_id=run.worker_id)
         self._tell("begun", run)
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Notify the observers; write the log line that every run gets at its end."""
+        """Log the end of the run and notify the observers."""
         usage = run.usage or {}
         log.info(
             "run.finished",

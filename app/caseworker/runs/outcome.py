@@ -1,4 +1,4 @@
-"""Outcomes of runs as callers see them, and the end of runs that are not executed by a process."""
+"""Determines the outcome of a run, including a run that ends while no process executes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,7 +111,7 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
 def cancelled_while_queued(
     run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
 ) -> FinishRun:
-    """Return the update that ends a run that is cancelled while no process executes it."""
+    """Return the update that cancels a run that no process executes."""
     stop, at = cancel_request.stop, cancel_request.requested_at
     end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
     return replace(end, delivered_at=at)
@@ -120,7 +120,7 @@ def cancelled_while_queued(
 def stopped_while_queued(
     run: Run, stop: Stop, earlier: Sequence[CallRecord], *, at: datetime, last_seq: int
 ) -> FinishRun:
-    """Return the update that ends a run that is stopped while no process executes it.
+    """Return the update that stops a run that no process executes.
 
     ``earlier`` is the journal of previous executions; ``last_seq`` is the sequence number of their
     last event.
@@ -152,7 +152,7 @@ def stopped_while_queued(
 
 
 def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
-    """Return the usage so far of a run that is not executed by this process."""
+    """Return the current usage of an unfinished run that this process is not executing."""
     usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
     usage.add(spent.charge)
     return usage.to_dict()

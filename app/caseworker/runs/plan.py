@@ -50,7 +50,7 @@ class RunGraphs:
 
 
 def facts_of(run: Run) -> RunFacts:
-    """Return the facts about a run that its steps may use."""
+    """Return the run's acceptance time, time zone and seed, for use by its steps."""
     request = run.request
     return RunFacts(now=run.created_at, timezone=request.timezone, seed=request.seed)
 

@@ -26,7 +26,7 @@ from caseworker.runs.run import (
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The response to a request to accept a run."""
+    """The result of accepting a run."""
 
     run: Run
     created: bool
@@ -43,7 +43,7 @@ class CancelStatus:
     run: Run | None
     """The run; None while it does not exist. The cancel request is then pending."""
     cancel_request: CancelRequest | None
-    """The first cancel request, which is the effective one; None if the run ended without any."""
+    """The first cancel request, which takes effect; None if the run ended without any."""
     already_finished: bool = False
     """Whether the run had already ended, so that the request changed nothing."""
     calls: Sequence[CallRecord] = ()
@@ -77,7 +77,7 @@ class CancelledRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Criteria that select the runs of a list."""
+    """Criteria that select runs to list or cancel."""
 
     status: RunStatus | None = None
     kind: RunKind | None = None
@@ -94,8 +94,8 @@ class RunFilter:
     cursor: str | None = None
     """Cursor from the previous page; None starts with the newest run."""
     max_bytes: int | None = None
-    """Maximum size of a page as JSON, in bytes. A run that would start beyond it goes to the next
-    page. None means no limit."""
+    """Maximum size of a page as JSON, in bytes; None means no limit. A run that would start beyond
+    this limit is moved to the next page."""
 
 
 LISTED_INPUT_CHARS = 200
@@ -160,7 +160,7 @@ Notification = asyncio.Event
 class RunNotifier:
     """Wakes the listeners of a run in this process. A run without listeners uses no resources.
 
-    Changes that other processes make are detected elsewhere, which then calls :meth:`notify`.
+    Code that stores a change, or detects a change by another process, calls :meth:`notify`.
     """
 
     def __init__(self) -> None:
@@ -205,8 +205,8 @@ class RunNotifier:
 class RunStore(Protocol):
     """Stores runs. Each run has one row, and all decisions about it are made by updating that row.
 
-    Accepting and cancelling a run both write its row, so an early cancel request and a late run
-    cannot miss each other. Every method is one transaction.
+    Accepting and cancelling a run both write its row, so a cancel request takes effect even if it
+    arrives before its run. Every method is one transaction.
     """
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
@@ -216,13 +216,14 @@ class RunStore(Protocol):
         resumes another run, the selected part of that run's journal and files is imported.
 
         Raises:
-            RunConflictError: the ID, or the pair of ID and key, belongs to another request.
-            IdempotencyMismatchError: the key was used with a different body.
+            RunConflictError: the run ID, alone or with the idempotency key, was used for a
+                different request.
+            IdempotencyMismatchError: the idempotency key was used with a different body.
             QueueFullError: too many runs are queued.
             QuotaExceededError: a quota of the tenant is exhausted.
             SourceNotFoundError: the run to resume from does not exist.
             SourceNotEndedError: the run to resume from has not ended.
-            InvalidRunError: the run to resume from has no such node.
+            InvalidRunError: the run to resume from has no node with the given ID.
             StoreUnavailableError: the database did not answer.
         """
         ...
@@ -237,7 +238,7 @@ class RunStore(Protocol):
         ...
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
-        """Return the oldest runs that match and that have neither ended nor a cancel request.
+        """Return the oldest matching runs that have not ended and have no cancel request.
 
         At most ``wanted.limit`` keys are returned.
         """
@@ -270,7 +271,7 @@ class RunStore(Protocol):
         ...
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs without results; graphs and inputs may be left out as well.
+        """Return a page of runs without results; graphs and inputs may also be left out.
 
         Raises:
             InvalidRunError: the cursor is invalid.
@@ -286,8 +287,8 @@ class RunStore(Protocol):
         Within a tenant, runs are ordered by priority (highest first), then by age (oldest first). A
         run is skipped while its tenant or its concurrency key has reached its limit of active runs.
 
-        Earlier owners can store no more events after the claim. So ``last_seq`` of the returned run
-        is the final number of their events.
+        Earlier owners can store no more events after the claim, so ``last_seq`` of the returned
+        run is final.
         """
         ...
 
@@ -302,11 +303,11 @@ class RunStore(Protocol):
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
     ) -> None:
-        """Release a claimed run to the queue; ``counted`` is whether the attempt counts.
+        """Release a claimed run to the queue; if ``counted``, the execution counts as an attempt.
 
         The run can be claimed again after ``pause_seconds``. ``waits_for`` holds IDs of approvals.
-        If it is not empty, the run becomes ``waiting``, without an owner, until one of the
-        approvals is decided or times out, the deadline of the run passes, or the run is cancelled.
+        If it is not empty, the run becomes ``waiting`` and has no owner. It is queued once an
+        approval is decided or times out, the deadline of the run passes, or the run is cancelled.
         If that has already happened, the run is queued at once.
 
         Raises:
@@ -348,8 +349,8 @@ class RunStore(Protocol):
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
         """Return the records of one call, with its request and its attempts, and of the run's root.
 
-        The records are in the order of their CallNodes. If the call does not exist, only the root's
-        is returned.
+        The records are in the order of their CallNodes. If the call does not exist, only the
+        record of the root is returned.
         """
         ...
 
@@ -368,8 +369,8 @@ class RunStore(Protocol):
     ) -> Sequence[CallRecord]:
         """Return the calls of a conversation, and the calls that they reference, in order.
 
-        ``call_key`` is the first call and ``until`` the last. The oldest records are left out if
-        the total size would exceed ``max_bytes``.
+        ``call_key`` identifies the first call; ``until`` is the last call. The oldest records are
+        left out if the total size would exceed ``max_bytes``.
         """
         ...
 
@@ -386,9 +387,9 @@ class Permission:
     """Whether the writer still owns the run; False if another worker does or the run has ended."""
     cancel_request: CancelRequest | None
     answered_at: float | None = field(default=None, compare=False)
-    """Time, on the monotonic clock, from which the age of this permission is measured: its arrival,
-    or if the response was slow, the time of the request. None means the time at which it is
-    checked."""
+    """Time, on the monotonic clock, from which the age of this permission is measured: the arrival
+    of the response or, if it was slow, the time of the request. None stands for the time of the
+    check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +400,7 @@ class JournalWrite:
     fence: int
     calls: tuple[CallRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
-    """Events that may not be stored yet; those that are stored already do not change."""
+    """Events that may not be stored yet; writing a stored event again does not change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,5 +456,5 @@ class WorkerStore(Protocol):
         ...
 
     async def leave(self, worker_id: str) -> None:
-        """Record that this worker ends."""
+        """Record that this worker shuts down."""
         ...

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 
 def few_of_queue(places: int) -> int:
-    """Return how many queued runs any tenant may have, even if a queue of ``places`` is full."""
+    """Return how many runs each tenant may queue even if a queue for ``places`` runs is full."""
     return places // 10 or 1
 
 
@@ -43,8 +43,8 @@ class Quota:
     """Maximum number of active runs; further runs stay queued."""
     max_queued: int | None = None
     max_runs_per_minute: int | None = None
-    """Maximum number of accepted runs per minute. As many may be sent at once; after that, the
-    allowance refills steadily."""
+    """Maximum number of accepted runs per minute (token bucket). This number may be sent at once;
+    afterwards the allowance refills steadily."""
     max_cost_usd_per_day: Decimal | None = None
     """Maximum cost in US dollars of all runs accepted on the same day (UTC)."""
     max_cost_usd_per_month: Decimal | None = None

@@ -1,7 +1,7 @@
 """Restores the state that earlier executions of a run stored, for the next execution.
 
 The ExecutionGraph is rebuilt from the journal. Nodes that were open when the worker was lost are
-closed. All earlier costs are counted again; a lost call counts with its estimate.
+closed. All earlier costs are restored; a lost call counts with its estimate.
 """
 
 from collections import defaultdict
@@ -53,7 +53,7 @@ def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
 
 
 def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
-    """Return the data for the start event about the import from another run.
+    """Return data for the run's start event: the source run and the numbers of imported nodes.
 
     The data is empty if the run does not resume another one.
     """
@@ -115,7 +115,7 @@ def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
 
 
 TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
-"""The dimensions of which one counts each call of a model that has a tier."""
+"""Dimensions that count model calls by tier. A call to a model without a tier counts in neither."""
 
 
 def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:

@@ -75,7 +75,7 @@ class DefinitionRef:
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """The run that another run resumes, and up to which node."""
+    """The run that another run resumes, and the last node to import."""
 
     run_id: str
     until: str | None = None
@@ -165,7 +165,7 @@ class NewRun:
         """Check that the run only uses models that ``quota`` allows.
 
         Raises:
-            GraphRefusedError: the graph of the run uses other models; each problem gives the place.
+            GraphRefusedError: the graph of the run uses other models; each problem has a location.
             InvalidRunError: the run uses other models.
         """
         if quota.models is not None and self.require_models is not None:
@@ -191,7 +191,7 @@ class CancelRequest:
 
     @property
     def stop(self) -> CancelledError:
-        """Stop with which the request ends the run."""
+        """The stop that ends the run because of this request."""
         return CancelledError(self.reason, requested_by=self.requested_by)
 
 
@@ -232,9 +232,9 @@ class Run:
     """Deduplication keys of stored events, which must not be stored again; only set on claimed
     runs."""
     streamed: dict[tuple[str | None, str], tuple[int, str]] = field(default_factory=dict)
-    """Answers of which earlier executions stored only a part: turn and text, by step ID and event
-    type. Only set for the process that claims or ends the run; entries are removed once the answer
-    is replaced."""
+    """Answers that earlier executions streamed only in part: turn and text, by step ID and event
+    type. Only set for the process that claims or ends the run; an entry is removed once a new
+    answer replaces it."""
 
     @property
     def finished(self) -> bool:

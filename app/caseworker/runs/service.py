@@ -166,7 +166,7 @@ class RunService:
         await shielded(self._store.erase(key), grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def with_usage(self, run: Run) -> Run:
-        """Return the run; if it has not ended, with its usage so far.
+        """Return the run, with its usage so far if it has not ended.
 
         Calls in flight count with their estimate. If another replica executes the run, the usage is
         read from the journal.

@@ -16,20 +16,20 @@ from datetime import datetime
 MISSED_BEATS = 3
 """Number of missed heartbeats after which a worker without a database connection counts as dead.
 
-The end of a process closes its connections at once, so its death is detected this early. A slow or
+When a process ends, its connections close at once, so a dead worker is detected early. A slow or
 frozen worker keeps its connection and gets the long timeout.
 """
 
 
 LOOKS_TO_RETURN = 4
-"""Number of reads after an outage that give workers time to reconnect and send a heartbeat."""
+"""Number of read durations to add to the short timeout, in case a slow database delays workers."""
 
 LOOKS_PER_BEAT = 2
 """Number of reads per heartbeat interval. Reading more often than heartbeats are sent detects their
 absence sooner."""
 
 LONG_LOOK_SECONDS = 2.0
-"""A read that takes this many seconds longer than usual means that the database was unavailable."""
+"""Seconds by which a read must outlast the read interval to count as a database outage."""
 
 
 @dataclass(frozen=True, slots=True)

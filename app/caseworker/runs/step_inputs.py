@@ -28,14 +28,14 @@ class StepSources:
     graph."""
 
     def inputs(self, outputs: Mapping[str, Outputs]) -> Outputs:
-        """Return the inputs by handle; ``outputs`` are those of preceding steps, by journal key."""
+        """Return the inputs by handle; ``outputs`` maps journal keys to step outputs."""
         for step_id, key in self.keys.items():
             self.routing.reports[step_id].outputs = outputs.get(key, {})
         return self.routing.inputs_of(self.step_id)
 
 
 def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
-    """Return where a step's inputs come from; None if the run's graph does not define them.
+    """Return the sources of a step's inputs; None if the run's graph does not define them.
 
     That is the case inside a ``map`` step or a fallback.
     """

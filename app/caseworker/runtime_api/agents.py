@@ -74,7 +74,7 @@ async def run_agent(
     """Run an agent and return its result, even if it failed or was stopped.
 
     ``inputs`` are the values of its prompt variables; ``input`` is the user's message. ``provider``
-    serves ``model``, the default of definitions that name no model. A cost limit requires its
+    serves ``model``, which is used if the definition names no model. A cost limit requires
     ``price``. ``context`` carries the budget, the deadline and the cancellation token. ``on_event``
     is called with each event as it happens: ``turn_start``, ``content_chunk``, ``tool_call_start``
     and so on, plus the events of steps and calls. ``timeout_seconds`` limits each model call.

@@ -70,7 +70,7 @@ def type_of(node: ContextualNode | BoundNode) -> str:
 def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
     """Return the lock of a persistent node, which serializes its executions; None for other nodes.
 
-    If the node has no attribute ``lock``, it is created.
+    A missing attribute ``lock`` is created.
 
     Raises:
         TypeError: its ``lock`` is not a NodeLock, or the node accepts no attributes.
@@ -142,7 +142,7 @@ class Graph:
         """Add a node to the graph as a step.
 
         It executes after all steps in ``depends_on`` and finds their results in
-        ``context.upstream``. Wrap nodes of the graph runtime itself, with their data, in a
+        ``context.upstream``. To add an engine ``Node``, wrap it and its configuration in a
         ``BoundNode``.
 
         Raises:

@@ -95,7 +95,7 @@ def read_yaml(path: Path) -> Any:
     """Return the contents of a YAML file. Aliases and duplicate keys are rejected.
 
     Raises:
-        SettingsError: it cannot be read; the line names the file and shows no secret.
+        SettingsError: the file cannot be read; the message names it and shows no secret.
     """
     try:
         with path.open("rb") as file:  # as bytes, because errors would quote text

@@ -180,7 +180,7 @@ class SmallModelSettings(TierSettings):
 
 
 Chain = Mapping[str, ModelSettings]
-"""A model and its fallbacks, in call order, by their settings keys, such as ``named.fast``."""
+"""A model and its fallbacks, in call order, keyed by settings key, such as ``named.fast``."""
 
 
 class ModelsSettings(Section):

@@ -82,7 +82,7 @@ class CallSink(ArtifactSink, Protocol):
 
 
 class ArtifactKeeper(Protocol):
-    """Creates the sinks that store a run's files; a run service."""
+    """Creates the sinks that store a run's files; provided as a run service."""
 
     def sink_of(self, call_key: str) -> CallSink:
         """Return a sink for one attempt of a call.
@@ -109,7 +109,7 @@ def artifact_name(name_stem: str, number: int, media_type: str) -> str:
 
 
 def stem_of(*words: str) -> str:
-    """Return a file name stem from the letters and digits in ``words``, cut to its length limit."""
+    """Return a file name stem from letters and digits in ``words``, cut to the maximum length."""
     plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())
     return plain[:_MAX_STEM].strip("-")
 
@@ -130,7 +130,7 @@ def with_references(
 
 
 def references_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the file references in a result; empty if ``artifacts`` is not a list of them."""
+    """Return the file references in a result's ``artifacts``; empty if missing or malformed."""
     listed = result.get(ARTIFACTS)
     if not isinstance(listed, list) or not all(_is_reference(each) for each in listed):
         return []

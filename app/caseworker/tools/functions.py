@@ -51,7 +51,7 @@ class PlannerFunction:
     ``ToolFunction.places``."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert the arguments for the function to those for the tool.
+        """Convert the function's arguments to the tool's arguments.
 
         Null means that an optional argument is omitted, unless its schema allows null.
         """

@@ -57,7 +57,7 @@ class ToolPolicy:
     """
 
     allow: frozenset[str] | None = None
-    """Names of the only tools that may be used. None allows all, an empty set allows none."""
+    """Names of the tools that may be used. None allows all, an empty set allows none."""
     deny: frozenset[str] = frozenset()
     approval: frozenset[str] = frozenset()
     """Names of tools whose calls need a person's approval; ``server.*`` matches all tools of a

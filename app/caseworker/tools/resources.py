@@ -21,7 +21,7 @@ class ToolResources:
         self._held = AsyncExitStack()
 
     def shared(self, make: Callable[["ToolResources"], Shared]) -> Shared:
-        """Return ``make(self)``; it is called once, and all tools that pass it share the object.
+        """Return ``make(self)``; all tools that pass the same ``make`` share one object.
 
         If the object has an async method ``aclose``, it is called when the process stops.
         """

@@ -33,8 +33,8 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Value of the Content-Security-Policy header. Scripts and styles load only from this origin, none
-inline; images also from memory."""
+"""Value of the Content-Security-Policy header. Scripts and styles load only from this origin and
+are never inline. Images may also use ``blob:`` and ``data:`` URLs."""
 
 _HEADERS: Mapping[str, str] = MappingProxyType(
     {

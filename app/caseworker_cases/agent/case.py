@@ -30,9 +30,9 @@ class Mode(StrEnum):
     """How much the small tier does before the big tier is called."""
 
     HRM_SMALL_THEN_ESCALATE = "hrm_small_then_escalate"
-    """Up to ``act.max_steps`` passes; ``escalate`` is an alias."""
+    """The small tier makes up to ``act.max_steps`` passes. ``escalate`` is an alias."""
     FALLBACK_ONLY = "fallback_only"
-    """A single pass, unless ``act.max_steps_fallback_only`` permits more."""
+    """The small tier makes a single pass, unless ``act.max_steps_fallback_only`` permits more."""
 
     @classmethod
     def _missing_(cls, value: object) -> "Mode | None":

@@ -9,7 +9,7 @@ tier's work ends for one of three reasons:
 - a *limit of the run* (tool calls, tokens, cost) stops it, because it also applies to the big tier.
 
 The case does not escalate to a big tier that has no calls left. The gate decides before every pass,
-so a limit of N permits exactly N passes, and success on the last one is a success.
+so a limit of N permits exactly N passes, and success in the last pass counts.
 """
 
 from dataclasses import dataclass
@@ -65,14 +65,13 @@ class PlanFailureKind(StrEnum):
 class GateInput:
     """The facts on which the gate decides.
 
-    For a number of remaining calls, None means unlimited.
+    In a field for a number of remaining calls, None means unlimited.
     """
 
     tier: Tier = Tier.SMALL
     passed: bool = False
     unconfirmed: bool = False
-    """Whether only the confirmation of the plan's operation is missing: that it makes the right
-    tool calls."""
+    """Whether the answer lacks only the confirmation that the plan makes the right tool calls."""
     passes: int = 0
     """Number of passes of the current tier so far."""
     plan_failure: PlanFailureKind | None = None

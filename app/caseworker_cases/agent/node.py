@@ -56,12 +56,12 @@ RESULT = "result"
 MAX_REASON_CHARS = 400
 
 REMEMBERED_OFFERS = 64
-"""Maximum number of cached tool offers. There is one for cases without linked tools, one for each
-graph with links, and one for each set of expected tools."""
+"""Maximum number of cached tool selections. There is one selection for cases without linked tools,
+one for each graph with links, and one for each set of expected tools."""
 
 
 class CaseFailedError(Exception):
-    """The big tier did not find a verified answer either."""
+    """Neither the small tier nor the big tier found a verified answer."""
 
     finish_reason = FinishReason.BIG_FAIL
 
@@ -93,7 +93,7 @@ class CaseNode:
     async def execute(
         self, data: CaseData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Work on a case; put its result on ``result`` and its answer on ``default``.
+        """Work on a case; write its result to output ``result`` and its answer to ``default``.
 
         Raises:
             CaseDataError: the question is empty.

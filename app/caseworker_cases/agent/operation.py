@@ -56,13 +56,13 @@ class OperationCheck:
         """The second plan of each tier that was requested; None if the request gave no plan."""
 
     async def holds(self, *, expected: bool) -> bool | None:
-        """Return whether the operation is confirmed; False if another plan differs.
+        """Return whether the plan's tool calls are confirmed; False if another plan differs.
 
-        ``expected`` is True if the answer is the finding of an expected tool. This confirms the
-        operation unless the built-in planner's plan differs.
+        ``expected`` is True if the answer is the finding of one of the case's expected tools. This
+        confirms the calls unless the built-in planner's plan differs.
 
-        None means undecided. Either the question has no words, the reply is not a plan, or the
-        budget is exhausted.
+        None means undecided: the question has no words, the reply is not a plan, or the budget is
+        exhausted.
 
         Raises:
             Stop: a cancel request or the run's time limit ended the second plan.

@@ -218,7 +218,7 @@ def require_earlier(args: Mapping[str, Any], number: int) -> None:
 
 
 def results_used(args: Mapping[str, Any]) -> set[int]:
-    """Return the numbers of the actions to whose results the arguments refer."""
+    """Return the numbers of the actions whose results the arguments reference."""
     return {int(place[1]) for text in texts_in(args) for place in _PLACE.finditer(text)}
 
 

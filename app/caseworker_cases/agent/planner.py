@@ -65,7 +65,7 @@ class Planner:
         self._dialogue = Dialogue(work.case, work.tools)
 
     async def plan(self) -> Plan | PlanFailure:
-        """Return a plan, which may still name unknown tools, or the reason for having no plan."""
+        """Return a plan, which may still name unknown tools, or the reason why there is none."""
         try:
             return await self._plan()
         except CallFailedError as failed:

@@ -89,7 +89,7 @@ class VerifierVerdict:
     pass_metric: float
     """Fraction of the applicable checks that must pass."""
     needs_operation: bool = False
-    """Whether the operation must be confirmed because a model planned the answer."""
+    """Whether the plan's tool calls must be confirmed, because a model planned the answer."""
 
     @property
     def confirmed_by(self) -> Check | None:
@@ -102,7 +102,7 @@ class VerifierVerdict:
     def verified(self) -> bool | None:
         """Whether an independent check passes and the metric reaches ``pass_metric``.
 
-        None means that only the confirmation of the operation is missing.
+        None means that only the confirmation of the plan's tool calls is missing.
         """
         if self.confirmed_by is None or self.metric < self.pass_metric:
             return False
@@ -127,7 +127,7 @@ def verify(
     """Verify how well the evidence answers the case.
 
     ``recompute`` repeats the actions, and ``agrees`` cross-checks those on which the answer is
-    based. ``same`` compares answers. ``operation`` is whether the plan's operation is confirmed
+    based. ``same`` compares answers. ``operation`` is whether the plan's tool calls are confirmed
     without a gold answer; None if that is not known.
     """
     answer = compose(evidence)

@@ -68,7 +68,7 @@ class PlanFailure:
 
     kind: PlanFailureKind
     message: str = ""
-    """Explanation for the next planner; empty if the failure is of no use to it."""
+    """Explanation for the next planner; empty if it would not help the planner."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,17 +96,17 @@ class CaseState:
     failure: str | None = None
     """Description of the last pass's errors, for the next planner; None without errors."""
     planned_by: str = ""
-    """ID of the trace node of the model call that produced the last plan."""
+    """ID of the trace node for the model call that produced the last plan."""
     verified: bool | None = False
-    """Whether the answer is verified. None if only the confirmation of its operation is missing."""
+    """Whether the answer is verified. None if only the plan's tool calls are unconfirmed."""
     checks: Mapping[str, bool | None] = field(default_factory=dict)
     """Latest results of the verifier's checks, by name; None for a check that does not apply."""
     confirmed_by: str | None = None
     """Name of the independent check that passed; None if none did."""
     finish_reason: FinishReason | None = None
     wrapped_up: str | None = None
-    """A model's final answer from evidence that does not compose to one; None if none was
-    requested."""
+    """A model's final answer, requested if no answer can be composed from the evidence; otherwise
+    None."""
 
     @property
     def answer(self) -> str | None:
@@ -124,7 +124,11 @@ class CaseState:
         return f"{self.tier.value}/{self.passes[self.tier]}"
 
     def begin_pass(self, *, gated: bool) -> None:
-        """Start a pass. A ``gated`` pass of the small tier counts as an ACT step."""
+        """Start a pass.
+
+        A pass of the small tier is counted in ``act_steps`` if it is ``gated``: the gate then
+        decides whether to continue, stop or escalate.
+        """
         self.passes[self.tier] += 1
         if gated and self.tier is Tier.SMALL:
             self.act_steps += 1
@@ -235,7 +239,7 @@ class CaseWork:
 
     The case counts the remainder of each limit itself and does not read it from the budget scope.
     When a run is executed again, the scope already includes the spending of the lost execution,
-    although its calls are only about to be replayed. The scope still decides on every new call.
+    although its calls have not been replayed yet. The scope still decides on every new call.
     """
 
     case: Case
@@ -266,8 +270,8 @@ class CaseWork:
     def kept_back(self) -> int:
         """Number of small-tier calls that planning must leave for the final answer.
 
-        It is zero unless the case would end when planning ends, the evidence contains no answer
-        yet, and the limit is 2 or more.
+        It is zero if the case can still escalate, if no final answer is needed, or if the limit is
+        below 2.
         """
         limit = self.limits.get(CALLS_OF[Tier.SMALL], 0)
         escalates = self.case.act.escalate_when is EscalateWhen.FAIL_OR_BUDGET
@@ -276,7 +280,7 @@ class CaseWork:
 
     @property
     def wants_wrap_up(self) -> bool:
-        """Whether a final answer is needed because the tool results do not compose to an answer."""
+        """Whether a final answer is needed: tools returned results, but they form no answer."""
         evidence = self.state.evidence
         found = any(not (piece.failed or piece.refused) for piece in evidence)
         return self.wrap_up_reserve > 0 and found and self.state.answer is None

@@ -1,10 +1,11 @@
 """Compares an answer with the expected one, independently of the service's own verifier.
 
 The service judges itself with its verifier, so the evaluation must not reuse that code. Like the
-verifier, this module compares numbers exactly and dates by day. Unlike it, it parses dates with its
-own grammar of three written forms, without a date library. A weekday in front of a date must match
-the date. Text is compared after NFKC normalisation, without case, and without a final full stop.
-Numbers have no tolerance, and words and units are kept: ``42 apples`` is not ``42``.
+verifier, this module compares numbers exactly and dates by day. Unlike the verifier, it parses
+dates with its own grammar of three written forms, without a date library. A weekday in front of a
+date must match the date. Text is compared after NFKC normalisation, without case, and without a
+final full stop. Numbers have no tolerance, and words and units are kept: ``42 apples`` is not
+``42``.
 """
 
 import re

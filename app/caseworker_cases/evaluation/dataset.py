@@ -68,7 +68,7 @@ class EvalCase(BaseModel, extra="forbid", frozen=True):
     only that planner."""
 
     def is_called(self, pattern: str) -> bool:
-        """Return whether the case's ID, family, difficulty or a tag matches a ``*`` pattern."""
+        """Return whether the case's ID, family, difficulty or a tag matches a glob pattern."""
         names = (self.id, self.family, self.difficulty, *self.tags)
         return any(fnmatchcase(name, pattern) for name in names)
 

@@ -39,8 +39,7 @@ class Targets:
     """Maximum drop of the success rate from the earlier evaluation, as a difference of
     fractions."""
     max_latency_growth: float = 1.5
-    """Maximum ratio of the 95th percentile latency of easy cases to that of the earlier
-    evaluation."""
+    """Maximum ratio of the new to the earlier 95th percentile latency of easy cases."""
 
 
 @dataclass(frozen=True, slots=True)

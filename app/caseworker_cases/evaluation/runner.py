@@ -178,7 +178,10 @@ class Runner:
 
 
 def run_id_of(evaluation_id: str, case: EvalCase, repeat: int) -> str:
-    """Return the run ID of a trial. A recording uses the text after its first colon as the case."""
+    """Return the run ID of a trial.
+
+    Recordings identify the trial across evaluations by the text after the first colon.
+    """
     return f"{evaluation_id}:{case.id}" if repeat == 1 else f"{evaluation_id}:{case.id}:{repeat}"
 
 

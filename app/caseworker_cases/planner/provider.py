@@ -74,9 +74,9 @@ class PlanningPrompt:
         return self.failure
 
     def first_days(self) -> Mapping[str, str]:
-        """Return each symbol's first day with prices, if all errors were too early start dates.
+        """Map each symbol whose start date was too early to its first day with prices.
 
-        The mapping is empty if there was any other error.
+        The mapping is empty after any other error.
         """
         days: dict[str, str] = {}
         for result in (found.get("result") for found in self.evidence):
@@ -176,11 +176,11 @@ class OfflineProvider:
 
 
 def plan(prompt: PlanningPrompt) -> Plan:
-    """Return the only plan for a question, or the reason for having none.
+    """Return the plan for a question, or the reason why there is none.
 
-    A question that matches no sentence has no plan, and neither has one that needs a forbidden
-    tool. A plan that was already tried or has failed is not returned again, with one exception:
-    after a failure, it is changed to skip the days of a month or year that have no prices yet.
+    There is no plan if the question matches no sentence or requires a forbidden tool. A plan
+    that was already tried or has failed is not returned again, with one exception. After a failure,
+    it is changed to skip the days of a month or year that have no prices yet.
     """
     error, first_days = prompt.error(), prompt.first_days()
     if error and not first_days:
@@ -210,7 +210,7 @@ def calls_for(question: str, expected: Sequence[str]) -> tuple[PlannedCall, ...]
 def with_expected(
     calls: tuple[PlannedCall, ...], expected: Sequence[str]
 ) -> tuple[PlannedCall, ...]:
-    """Return the calls, with expected tools added that show the prices behind a stock metric."""
+    """Add the expected tools that fetch or plot the prices, if the only call is a stock metric."""
     figure = calls[0]
     if len(calls) > 1 or figure.tool != "numeric_analysis" or "symbol" not in figure.args:
         return calls

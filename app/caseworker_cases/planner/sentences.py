@@ -25,8 +25,8 @@ BEGINNINGS: Final = {
 }
 
 Part = tuple[str, Place]
-"""A placeholder with the name of its value. The name is empty for literal text between
-placeholders."""
+"""A part of a sentence: the name of its value, and its placeholder type. The name is empty for
+literal text between placeholders."""
 
 _ROW = re.compile(r'(?:# (.+)\n)?((?:\S.*\n)+) +"(.+)"((?:\s+-> .+)+)\n')
 _PLACE = re.compile(r"\{(?:([a-z ]+):)?([a-z ]+)\}")
@@ -79,7 +79,8 @@ class Reading:
 def rows_of(table: str) -> tuple[Row, ...]:
     """Parse a table of sentences and their tool calls.
 
-    A row has one sentence per line, then an indented quoted example, ``->`` and the calls.
+    A row is one or more lines with a sentence each, followed by an indented line
+    ``"example" -> calls``.
 
     Raises:
         ValueError: a line does not belong to a row.

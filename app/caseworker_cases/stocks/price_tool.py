@@ -118,7 +118,7 @@ class PriceTool(CheckedTool):
     """Base class for tools that fetch prices; a tool's spec depends on the price source."""
 
     offer: ToolSpec
-    """Spec of the tool for a price source inside this process."""
+    """Spec of the tool for a price source that makes no external calls."""
 
     def __init__(self, source: PriceSource) -> None:
         self._source = source

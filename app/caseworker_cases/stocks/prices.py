@@ -90,7 +90,7 @@ class PriceSource(Protocol):
 
     @property
     def external(self) -> bool:
-        """Whether a query leaves this process."""
+        """Whether a query makes external calls."""
         ...
 
     async def daily(self, symbol: str, start: date | None, end: date | None) -> PriceSeries:
@@ -109,7 +109,10 @@ class PriceSource(Protocol):
 
 
 def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
-    """Return a tool's spec, marked as external, retryable and nondeterministic if the source is."""
+    """Return a tool's spec, adapted to its price source.
+
+    With an external source, the tool is external, nondeterministic and retryable.
+    """
     transient = frozenset({UNAVAILABLE} if source.external else ())
     deterministic = spec.deterministic and not source.external
     return replace(spec, external=source.external, transient=transient, deterministic=deterministic)

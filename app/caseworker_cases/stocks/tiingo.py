@@ -30,14 +30,14 @@ KEPT_SECONDS: Final = 900.0
 MAX_KEPT_DAYS: Final = 100_000
 """Maximum number of cached trading days of all symbols together, which take about 30 MB."""
 MAX_REPLY_BYTES: Final = 6_000_000
-"""Maximum size in bytes of the reply for one symbol: four times the size of a hundred bytes per day
-since 1960."""
+"""Maximum size of the reply for one symbol, in bytes: four times the size of a reply with 100 bytes
+per day since 1960."""
 MAX_IN_FLIGHT: Final = 4
 MAX_DAYS: Final = 40_000
 """Maximum number of days in a reply, more than the trading days of 150 years."""
 LONGEST_WAIT_SECONDS: Final = 31_536_000.0
-"""Maximum retry delay to report, in seconds: one year, because JSON may be unable to hold a longer
-one."""
+"""Maximum retry delay to report, in seconds (one year). JSON may be unable to represent a longer
+delay."""
 
 _FIRST_DAY = "1960-01-01"
 _SERVED = "shares, funds and ETFs that are traded in the United States, by ticker"

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from caseworker.main.features import FEATURES
 from caseworker.runs.errors import RunNotEndedError, RunNotFoundError
-from caseworker.runs.postgres.retention import OF_RUNS
-from caseworker.runs.postgres.tables import runs
+from caseworker.runs.postgres.retention import tables_of_runs
 from caseworker.runs.run import RunKey, RunSource
 from tests.support.stores import (
     Oracle,
@@ -24,8 +24,11 @@ SELECT table_name FROM information_schema.columns JOIN information_schema.tables
     USING (table_schema, table_name)
 WHERE table_schema = 'public' AND column_name = 'run_id' AND table_type = 'BASE TABLE' ORDER BY 1
 """
-REFERS = frozenset({"messages"})
-"""Tables whose rows may refer to a missing run."""
+TABLES = """
+SELECT table_name FROM information_schema.tables
+WHERE table_schema = 'public' AND table_type = 'BASE TABLE'
+    AND table_name NOT LIKE 'procrastinate%%' AND table_name <> 'alembic_version' ORDER BY 1
+"""
 
 FILES = """
 INSERT INTO artifacts (tenant_id, run_id, name, slot, media_type, size_bytes, sha256, data)
@@ -96,8 +99,14 @@ async def test_every_table_that_names_runs_is_known_to_the_code(database_url: st
     """Erasing uses the tables in the code, so an unknown table would be forgotten."""
     async with open_oracle(database_url) as oracle:
         stored = {row["table_name"] for row in await oracle.rows(NAMES_RUNS)}
-    erased = {table.name for table in OF_RUNS} | {runs.name}
-    assert stored - REFERS == erased
+    assert stored == {table.name for table in tables_of_runs()}
+
+
+async def test_every_table_belongs_to_one_feature(database_url: str) -> None:
+    """A feature lists its tables in its folder; the tables of libraries are not listed."""
+    async with open_oracle(database_url) as oracle:
+        stored = [row["table_name"] for row in await oracle.rows(TABLES)]
+    assert sorted(table for feature in FEATURES for table in feature.tables) == stored
 
 
 async def test_a_run_that_went_on_from_an_erased_one_keeps_what_it_took_over(

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.runs.postgres import retention as statements
-from caseworker.runs.postgres.retention import FOR_EVER, PostgresRetention, set_days
+from caseworker.features.retention import postgres as statements
+from caseworker.features.retention.postgres import FOR_EVER, Days, PostgresRetention, set_days
+from caseworker.features.retention.sweeping import Retention
+from caseworker.main.features import DROPS
 from caseworker.runs.quotas import Quota
-from caseworker.runs.retention import Days, Record, Retention
 from caseworker.runs.run import RunKey, Webhook
 from tests.support.stores import (
     CANCEL_REQUEST,
@@ -25,7 +26,7 @@ from tests.support.stores import (
     records_of,
 )
 
-NOTHING = dict.fromkeys(Record)
+NOTHING = dict.fromkeys(DROPS)
 AGE = """
 UPDATE runs SET finished_at = finished_at - make_interval(days => %s) WHERE run_id LIKE %s
 """
@@ -40,11 +41,11 @@ END_DELIVERY = """
 UPDATE webhook_deliveries SET status = %s, due_at = NULL WHERE run_id = %s
 """
 COUNT = {
-    Record.RUNS: "SELECT count(*) FROM runs",
-    Record.REQUESTS: "SELECT count(*) FROM calls WHERE request IS NOT NULL",
-    Record.EVENTS: "SELECT count(*) FROM events",
-    Record.SNAPSHOTS: "SELECT count(*) FROM snapshots",
-    Record.ARTIFACTS: "SELECT count(*) FROM artifacts",
+    "runs": "SELECT count(*) FROM runs",
+    "requests": "SELECT count(*) FROM calls WHERE request IS NOT NULL",
+    "events": "SELECT count(*) FROM events",
+    "snapshots": "SELECT count(*) FROM snapshots",
+    "artifacts": "SELECT count(*) FROM artifacts",
 }
 SIZE = """
 SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
@@ -74,13 +75,13 @@ async def ended(stores: Stores, oracle: Oracle, run_id: str, tenant: str = "defa
 
 
 async def sweep(stores: Stores, **days: int) -> None:
-    usual = {**NOTHING, **{Record(name): kept for name, kept in days.items()}}
+    usual = {**NOTHING, **days}
     await retention_of(stores, usual).sweep()
 
 
 def retention_of(stores: Stores, days: Days) -> Retention:
     return Retention(
-        store=PostgresRetention(stores.engines),
+        store=PostgresRetention(stores.engines.work, DROPS),
         nearly_full=PostgresQuotas(stores.engines.work, Quota()).nearly_full,
         days=days,
         unlimited=[],
@@ -89,7 +90,7 @@ def retention_of(stores: Stores, days: Days) -> Retention:
 
 
 async def counts(oracle: Oracle) -> dict[str, int]:
-    return {record.value: await oracle.value(query) for record, query in COUNT.items()}
+    return {record: await oracle.value(query) for record, query in COUNT.items()}
 
 
 async def test_everything_is_kept_for_ever_unless_days_are_named(
@@ -105,7 +106,7 @@ async def test_everything_is_kept_for_ever_unless_days_are_named(
 
 @pytest.mark.parametrize("record", list(COUNT))
 async def test_what_is_older_than_its_days_goes_and_the_rest_stays(
-    stores: Stores, oracle: Oracle, record: Record, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, oracle: Oracle, record: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches delete old runs, while younger and running ones stay complete."""
     monkeypatch.setattr(statements, "RUNS_AT_ONCE", 2)
@@ -116,14 +117,14 @@ async def test_what_is_older_than_its_days_goes_and_the_rest_stays(
     await oracle.rows(AGE, 31, "old-%")
     before = await counts(oracle)
 
-    await sweep(stores, **{record.value: 30})
+    await sweep(stores, **{record: 30})
 
     after = await counts(oracle)
     gone = {name for name in before if after[name] < before[name]}
-    assert gone == (set(before) if record is Record.RUNS else {record.value})
+    assert gone == (set(before) if record == "runs" else {record})
     young = await stores.runs.get(RunKey("default", "young"))
     assert young is not None
-    assert after[record.value] == (2 if record is Record.RUNS else before[record.value] // 6)
+    assert after[record] == (2 if record == "runs" else before[record] // 6)
 
 
 SLOW = """
@@ -138,9 +139,9 @@ CREATE TRIGGER slow AFTER DELETE ON events REFERENCING OLD TABLE AS gone
 """
 
 
-@pytest.mark.parametrize("record", [Record.RUNS, Record.EVENTS])
+@pytest.mark.parametrize("record", ["runs", "events"])
 async def test_a_batch_that_takes_too_long_is_taken_in_pieces(
-    stores: Stores, oracle: Oracle, record: Record
+    stores: Stores, oracle: Oracle, record: str
 ) -> None:
     """Otherwise it would fail in every sweep and block all later work."""
     for number in range(5):
@@ -148,7 +149,7 @@ async def test_a_batch_that_takes_too_long_is_taken_in_pieces(
     await oracle.rows(AGE, 31, "old-%")
     await oracle.rows(SLOW)
 
-    await sweep(stores, **{record.value: 30})
+    await sweep(stores, **{record: 30})
 
     assert await oracle.value("SELECT count(*) FROM events") == 0
 
@@ -160,10 +161,10 @@ async def test_what_stays_of_a_run_is_swept_once(stores: Stores, oracle: Oracle)
     await oracle.rows(AGE, 40, "old-%")
     await sweep(stores, events=30)
     await sweep(stores, events=30)
-    assert await oracle.value(COUNT[Record.EVENTS]) == 1
+    assert await oracle.value(COUNT["events"]) == 1
     await oracle.rows(AGE, 35, "new-%")
     await sweep(stores, events=30)
-    assert await oracle.value(COUNT[Record.EVENTS]) == 0
+    assert await oracle.value(COUNT["events"]) == 0
 
 
 async def test_tenants_have_days_of_their_own(stores: Stores, oracle: Oracle) -> None:
@@ -171,8 +172,8 @@ async def test_tenants_have_days_of_their_own(stores: Stores, oracle: Oracle) ->
     for tenant in ("usual", "keeps", "short"):
         await ended(stores, oracle, f"old-{tenant}", tenant)
     await oracle.rows(AGE, 31, "old-%")
-    await set_days(stores.engines.work, "keeps", Record.RUNS, FOR_EVER)
-    await set_days(stores.engines.work, "short", Record.RUNS, 7)
+    await set_days(stores.engines.work, "keeps", "runs", FOR_EVER)
+    await set_days(stores.engines.work, "short", "runs", 7)
     await sweep(stores)
     left = [row["tenant_id"] for row in await oracle.rows("SELECT tenant_id FROM runs ORDER BY 1")]
     assert left == ["keeps", "usual"]
@@ -248,7 +249,7 @@ async def test_pending_cancels_that_have_expired_are_cleared_away(
 
 async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> None:
     """The first process that finds a due sweep runs it."""
-    first, second = (PostgresRetention(stores.engines) for _ in range(2))
+    first, second = (PostgresRetention(stores.engines.work, DROPS) for _ in range(2))
     assert [await first.begin_sweep(600), await second.begin_sweep(600)] == [True, False]
     await oracle.rows("UPDATE retention SET swept_until = swept_until - interval '601 s'")
     assert [await second.begin_sweep(600), await first.begin_sweep(600)] == [True, False]

@@ -11,20 +11,21 @@ from prometheus_client import CollectorRegistry
 from caseworker.features.artifacts.keeping import Kept
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.retention.postgres import PostgresRetention
+from caseworker.features.retention.sweeping import Retention
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import NewSchedule, ScheduledRun
 from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres import PostgresThreads
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
+from caseworker.main.features import DROPS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.migrating import upgrade
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.accepting import RunInsert
 from caseworker.runs.postgres.definitions import PostgresDefinitions
-from caseworker.runs.postgres.retention import PostgresRetention
 from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
-from caseworker.runs.retention import Record, Retention
 from caseworker.runs.run import DefinitionRef, Run, RunKey
 from tests.support.artifacts import new_artifact
 from tests.support.database import TestServer
@@ -239,18 +240,18 @@ async def test_what_is_deleted_is_given_back_to_the_byte(stores: Stores, oracle:
 
 
 @pytest.mark.parametrize(
-    ("record", "least"), [(Record.REQUESTS, 100), (Record.ARTIFACTS, 700), (Record.RUNS, 1000)]
+    ("record", "least"), [("requests", 100), ("artifacts", 700), ("runs", 1000)]
 )
 async def test_what_retention_clears_away_is_given_back(
-    stores: Stores, oracle: Oracle, record: Record, least: int
+    stores: Stores, oracle: Oracle, record: str, least: int
 ) -> None:
     """Deleted parts of runs are subtracted like whole runs."""
     await everything(stores)
     await oracle.rows(AGE)
     before = await oracle.value(HELD, TENANT)
-    days = {**dict.fromkeys(Record), record: 30}
+    days = {**dict.fromkeys(DROPS), record: 30}
     retention = Retention(
-        store=PostgresRetention(stores.engines),
+        store=PostgresRetention(stores.engines.work, DROPS),
         nearly_full=quotas_of(stores, Quota()).nearly_full,
         days=days,
         unlimited=[],
@@ -267,7 +268,7 @@ async def test_a_sweep_merges_what_sessions_have_counted(stores: Stores, oracle:
     before = await use_of(stores)
     rows = "SELECT count(*) FROM stored WHERE tenant_id = %s"
     several = await oracle.value(rows, TENANT)
-    await PostgresRetention(stores.engines).begin_sweep(600)
+    await PostgresRetention(stores.engines.work, DROPS).begin_sweep(600)
 
     assert (several > 1, await oracle.value(rows, TENANT)) == (True, 1)
     assert await use_of(stores) == before

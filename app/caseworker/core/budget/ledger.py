@@ -105,9 +105,9 @@ class Scope(Account):
         *,
         tracked: bool = True,
     ) -> Reservation | Waiter:
-        """Reserve ``charge`` in this scope and all ancestors, or queue until capacity is free.
+        """Reserve ``charge`` in this scope and all ancestors, or enqueue a request.
 
-        When the capacity is free, ``wanted`` is called with a function that returns the free
+        Once the capacity is free, ``wanted`` is called with a function that returns the free
         capacity of a dimension. It returns the charge to reserve, which may be larger than
         ``charge``. A ``tracked`` reservation is released at the latest when the step that made it
         ends.
@@ -120,7 +120,7 @@ class Scope(Account):
         return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
-        """Release the unsettled reservations of steps for whose path ``made_by`` returns True."""
+        """Release the unsettled reservations of each step whose path ``made_by`` accepts."""
         for reservation, holder in list(self.line.tracked.items()):
             if made_by(holder):
                 reservation.release()
@@ -246,7 +246,7 @@ class Scope(Account):
 
 
 def as_estimated(charge: Charge) -> Charge:
-    """Return ``charge`` with its tokens and its cost counted as estimates as well."""
+    """Return ``charge`` with its tokens and cost also counted in the estimated dimensions."""
     marks = {
         ESTIMATED_OF[d]: amount for d, amount in charge.items() if d in ESTIMATED_OF and amount
     }
@@ -257,4 +257,4 @@ ESTIMATED_OF: Mapping[Dimension, Dimension] = {
     Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
     Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
 }
-"""Maps a dimension to the dimension that counts the estimated part of it."""
+"""Maps ``tokens`` and ``cost_usd`` to the dimensions that count their estimated parts."""

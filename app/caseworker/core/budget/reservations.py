@@ -4,13 +4,13 @@ A request that does not fit only because of other reservations waits in a queue,
 a tree share, until enough reservations are settled. It holds nothing while it waits. After each
 settlement, the queue is processed in order of arrival by three rules:
 
-- Refuse a request that would not fit even if no reservations but its own were held.
+- Refuse a request that would not fit even if only its own reservations were held.
 - Grant a request that fits next to the usage, the reservations, and the *claims* (the requested
   amounts) of earlier requests in the queue. So no request is overtaken in a dimension that it waits
   for, and a request that does not need such a dimension is not delayed.
 - Ignore claims when the request is for work that already holds a reservation, such as a call made
-  inside another call, because earlier requests may wait for that reservation. If such requests wait
-  for each other, they are deadlocked, and the most recent one is refused.
+  inside another call. Earlier requests may wait for that reservation. If such requests wait for
+  each other, they are deadlocked, and the most recent one is refused.
 
 A request's own reservations are those made in the same task or in an enclosing task. They are
 tracked in a context variable.
@@ -456,7 +456,7 @@ class WaitingLine:
         return self.kept(Reservation(self, accounts, charge), holder)
 
     def kept(self, reservation: Reservation, holder: object) -> Reservation:
-        """Record that the current task made a reservation, and if tracked, also which step did."""
+        """Record the current task, and the step ``holder`` if given, as owner of a reservation."""
         _OWN.set((*_own_reservations(), reservation))
         if holder is not None:
             self.tracked[reservation] = holder
@@ -491,7 +491,7 @@ def _refusal(
 def room_in(
     accounts: Iterable[Account], dimension: Dimension, claims: Claims = NO_CLAIMS
 ) -> Amount | None:
-    """Return how much of a dimension can still be reserved in all accounts; None: unlimited."""
+    """Return how much of a dimension all accounts can still reserve; None means unlimited."""
     least: Amount | None = None
     for account in accounts:
         room = account.room(dimension, claims.get((account, dimension), 0))

@@ -161,7 +161,7 @@ def delay_seconds(
 ) -> float:
     """Return the next back-off in seconds, after ``earlier_waits`` earlier ones.
 
-    It is at least ``asked_seconds`` (jitter only lengthens that) and at most the policy's maximum.
+    The result is at least ``asked_seconds``, whatever the jitter, and at most the policy's maximum.
     """
     highest = policy.max_delay_seconds
     try:

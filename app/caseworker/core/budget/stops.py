@@ -1,8 +1,8 @@
 """Stops: reasons to end a run that no error policy can override.
 
-A stop is a ``BaseException``, so an ``except Exception`` in a node, a tool or a library can neither
-swallow it nor retry it as a failure. The code that finishes the run converts it into a
-:class:`StopCause`, the ``stop`` field of a run in the API.
+A stop is a ``BaseException``, so ``except Exception`` in a node or library neither swallows it nor
+retries it as a failure. The code that finishes the run converts it into a :class:`StopCause`, the
+``stop`` field of a run in the API.
 """
 
 from collections.abc import Mapping
@@ -43,8 +43,8 @@ class StopCause:
     """Budget dimension whose limit was reached, such as ``tool_calls``; None for other kinds of
     stops."""
     scope: str | None = None
-    """Budget scope that the limit belongs to, such as ``run`` or ``run/answer``; None if there is
-    none."""
+    """Budget scope that the limit belongs to, such as ``run`` or ``run/answer``; None if not
+    applicable."""
     limit: Amount | None = None
     used: Amount | None = None
     reserved: Amount | None = None
@@ -134,7 +134,7 @@ class DeadlineExceededError(Stop):
 
 
 class HandOver(Stop):
-    """This process releases the run before it ends, so that another process can resume it."""
+    """This process releases the unfinished run, so that another process can resume it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))

@@ -108,7 +108,7 @@ class ResourceUsage:
 
     @property
     def time_elapsed_seconds(self) -> float:
-        """Seconds since the scope started, plus ``before_seconds``, on the monotonic clock."""
+        """Seconds since the scope started, including earlier executions of the run."""
         return self._before_seconds + max(0.0, self._clock() - self._start_monotonic)
 
     @classmethod
@@ -158,7 +158,7 @@ class ResourceUsage:
         return (False, None) if tripped is None else (True, self.describe(*tripped))
 
     def tripped_by(self, budget: Budget) -> tuple[Dimension, Amount] | None:
-        """Return the first dimension whose limit is exhausted, and the limit; None if none is."""
+        """Return the first dimension whose limit is exhausted, with the limit, or None."""
         for dimension, limit in budget.limits().items():
             if self.of(dimension) >= limit:
                 return dimension, limit

@@ -36,7 +36,7 @@ Fact = StepFinished | StepFailed
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """Order to execute a step, because at least one taken path leads to it and no edge is open."""
+    """Order to execute a step: all paths to it are decided, and at least one was taken."""
 
     step_id: str
 

@@ -62,7 +62,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Handles:
-    """The handles that edges of a step may use; an empty set allows no edges on that channel."""
+    """Handles that a step's edges may use, by channel and direction; an empty set allows none."""
 
     flow_inputs: Names = None
     flow_outputs: Names = None

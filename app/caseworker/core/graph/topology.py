@@ -42,7 +42,7 @@ class Topology:
     links_into: Mapping[str, tuple[Edge, ...]]
     """All link edges by target, including links between inactive steps."""
     start: Mapping[str, StartStep]
-    """Order to start each active step, by step ID; built once and reused."""
+    """The ``StartStep`` order for each active step, by step ID; built once and reused."""
 
     def __init__(self, graph: StepGraph) -> None:
         """Compute the topology of ``graph``.

@@ -64,7 +64,7 @@ class CallRows:
         return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
 
     def troubles(self) -> Iterator[str]:
-        """Yield lines for the cause of a stop and the origins of failures; each reason once."""
+        """Yield lines for the cause of a stop and for failed calls; each distinct error once."""
         if halted := first_halted(self._snapshot):
             after = duration((halted["end_ts_ms"] or 0) - self._root["start_ts_ms"])
             yield f"Stopped at {called(halted)} after {after}: {self._tell(halted)}"

@@ -611,7 +611,7 @@ class CallTree:
         self.changes.append(record)
 
     def annotate(self, node_id: str, values: JsonObject) -> None:
-        """Add values to a node's metadata, whatever its status."""
+        """Add values to the metadata of an open or ended node."""
         self.refuse_unknown(node_id)
         self.metadata[node_id] = {**self.metadata.get(node_id, {}), **values}
         self.changes.append(self.open.get(node_id) or self.record(node_id))

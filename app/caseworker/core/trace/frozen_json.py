@@ -112,7 +112,7 @@ def frozen_object(parts: Mapping[str, FrozenJson]) -> FrozenJson:
 
 
 def too_large(max_bytes: int, key: str) -> ValueTooLargeError:
-    """Build the error for a value larger than ``max_bytes``, which the setting ``key`` sets."""
+    """Build the error for a value larger than ``max_bytes``, the limit set by ``key``."""
     return ValueTooLargeError(f"has more than {max_bytes:,} bytes as JSON ({key})")
 
 

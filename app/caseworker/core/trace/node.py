@@ -108,13 +108,13 @@ ABANDONED: Final = "The step ignored its cancellation and was abandoned."
 WORKER_LOST: Final = "worker_lost"
 """Stop reason for nodes that were in progress when their worker was lost."""
 WAITS: Final = "It waits for an approval."
-"""Stop reason for nodes that ended because the run was suspended; after a decision, new nodes
-follow."""
+"""Stop reason for nodes that ended because the run was suspended. The resumed run creates new
+nodes."""
 CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
 """Stop reasons for nodes that were interrupted by something other than a limit."""
 
 ESTIMATED: Final = "estimated"
-"""Metadata key for the estimated part of a call's usage, which has the same field names."""
+"""Metadata key for the estimated part of a call's tokens and cost, by field name."""
 
 WAITED_MS: Final = "waited_ms"
 """Metadata key for how long, in milliseconds, a call waited for budget before it started."""
@@ -127,8 +127,8 @@ TAKEN_OVER: Final = "taken_over"
 and usage. An imported node has no duration and no cost in this run."""
 
 CONTINUES: Final = "continues"
-"""Metadata key of a node that resumes an unfinished node of another run; it holds that run and
-node."""
+"""Metadata key of a node that resumes an unfinished node of another run; it holds the IDs of that
+run and node."""
 
 
 def made_by(node: Mapping[str, Any]) -> str | None:
@@ -151,8 +151,8 @@ Cost = Decimal | float
 FREE: Final = Decimal(0)
 
 MAX_COST_USD: Final = 1e15
-"""Maximum cost of one call in US dollars. A higher cost is rejected as a mistake; totals might also
-not fit in JSON."""
+"""Maximum cost of one call in US dollars. A higher cost is rejected, because it is a mistake and
+totals might not fit in JSON."""
 
 _MAX_COST: Final = Decimal(MAX_COST_USD)
 _NUMBERS: Final = frozenset({int, float})

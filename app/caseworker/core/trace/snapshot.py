@@ -28,7 +28,7 @@ class Aggregates(TypedDict):
     total_tool_calls: int
     """Number of nodes of kind ``tool`` that ended with ``success``."""
     total_retries: int
-    """Sum of ``retries_used`` over all nodes that have ended, whatever their status."""
+    """Sum of ``retries_used`` over all ended nodes, successful or not."""
     total_tokens_in: int
     total_tokens_out: int
     max_depth: int

@@ -47,8 +47,8 @@ COST: Final = "caseworker.cost_usd"
 RETRIES: Final = "caseworker.retries"
 ATTEMPTED: Final = "caseworker.attempt"
 MADE_BY: Final = "caseworker.taken_over_from"
-"""Attribute for the run that a node was imported from. It and all attributes from ``RUN_ID`` on are
-specific to Caseworker, because the conventions define none for them."""
+"""Attribute for the ID of the run that a node was imported from. Like all ``caseworker.*``
+attributes, it is not part of the OpenTelemetry conventions."""
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _NONE = frozenset({"0" * 32, "0" * 16})

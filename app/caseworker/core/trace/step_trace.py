@@ -40,9 +40,9 @@ class StepTrace:
     tokens_used: int = 0
     """Input plus output tokens of the calls that the step itself made."""
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Details of a recorded step. ``trace_node`` is its CallNode (the parent of its calls),
-    ``status`` is the status of that node, ``attempts`` includes a fallback, and ``cost_usd`` covers
-    the calls that the step itself made. If they apply, also ``stop_reason``, ``recovered_by`` and
+    """Details of a recorded step. ``trace_node`` is its CallNode (the parent of its calls), and
+    ``status`` the status of that node. ``attempts`` includes a fallback, and ``cost_usd`` covers
+    the calls that the step itself made. Optional keys are ``stop_reason``, ``recovered_by`` and
     ``nested_in`` (the CallNode of the enclosing step)."""
 
 

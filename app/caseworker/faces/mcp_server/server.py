@@ -80,7 +80,7 @@ class OfferingServer:
         )
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one HTTP request, whose ASGI scope contains the ``api_request``."""
+        """Handle one HTTP request; ``scope["api_request"]`` is its :class:`ApiRequest`."""
         manager = StreamableHTTPSessionManager(self._server, stateless=True)
         async with manager.run():
             await manager.handle_request(scope, receive, send)

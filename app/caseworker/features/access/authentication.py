@@ -2,9 +2,9 @@
 
 A result is cached under the credential's SHA-256 for :data:`KEPT_SECONDS`. A revoked key can still
 work in another process for that long. Refusals have their own cache, so that guessed credentials do
-not evict valid ones. One query at a time looks up all keys that are waiting, and refused requests
-are answered at a bounded rate. Guessing therefore takes only one database connection and little
-time on the event loop.
+not evict valid ones. Only one key query runs at a time; it covers all waiting requests. Refused
+requests are answered at a limited rate. An attacker who guesses credentials therefore occupies only
+one database connection and little event-loop time.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from caseworker.features.access.postgres import PostgresKeys
 from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError
 
 KEPT_SECONDS: Final = 5.0
-"""Seconds for which a result is cached, and so how long a revoked key can still work in a
-process."""
+"""Lifetime of a cached result, in seconds. A revoked key can still work in another process for
+that long."""
 MAX_KEPT: Final = 10_000
 """Maximum number of entries in each of the two caches: accepted and refused credentials."""
 REFUSALS_PER_SECOND: Final = 20
-"""Number of requests without a valid credential that are answered per second. After a pause, so
-many may be answered at once."""
+"""Maximum rate at which requests without a valid credential are answered. It is also the maximum
+burst after a pause."""
 MAX_REFUSAL_SECONDS: Final = 20.0
 """Maximum delay, in seconds, before a refused request is answered."""
 MAX_CREDENTIAL_CHARS: Final = 8192
@@ -74,7 +74,7 @@ class Authentication:
         self._asking_for_any: asyncio.Task[None] | None = None
 
     async def is_open(self) -> bool:
-        """Return whether requests need no credential, because none of any kind exists.
+        """Return whether requests need no credential, because none was ever created or configured.
 
         Credentials are stored keys, the bootstrap key, and tokens of a configured issuer. Revoked
         keys count, so revoking the last key does not open the service. Concurrent callers share one
@@ -120,7 +120,7 @@ class Authentication:
         return max(0.0, self._next_refusal - now)
 
     def forget(self) -> None:
-        """Clear the cache of accepted credentials after a key was created or revoked here."""
+        """Clear the cache of accepted credentials; call this after creating or revoking a key."""
         self._known.clear()
         self._open_until = 0.0
 

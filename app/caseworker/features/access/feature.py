@@ -53,5 +53,9 @@ def _verifier_of(jwt: JwtSettings) -> Callable[[str], Awaitable[Identity]] | Non
 
 
 ACCESS: Final = Feature(
-    name="access", routes=http.router.routes, errors=http.ERRORS, open=open_access
+    name="access",
+    routes=http.router.routes,
+    errors=http.ERRORS,
+    tables=["api_keys"],
+    open=open_access,
 )

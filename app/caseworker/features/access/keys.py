@@ -15,10 +15,14 @@ from caseworker.platform.caller import Caller, KeyScope, with_implied
 
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
 MAX_KEYS: Final = 1000
-"""Maximum number, per tenant, of active keys, of ended keys, and of keys in a listing."""
+"""Maximum number of active keys per tenant; also the maximum length of a list of keys.
+
+A tenant also keeps at most this many revoked or expired keys.
+"""
 MAX_OVERLAP: Final = timedelta(days=30)
+"""Maximum time that the old key can remain valid after a rotation."""
 USUAL_OVERLAP: Final = timedelta(days=1)
-"""Default and maximum time that the old key remains valid after a rotation."""
+"""Default time that the old key remains valid after a rotation."""
 
 
 class KeyNotFoundError(Exception):

@@ -5,7 +5,21 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sqlalchemy import ColumnElement, delete, exists, func, insert, select, true, update
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    ColumnElement,
+    LargeBinary,
+    Table,
+    Text,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.access.keys import (
@@ -20,7 +34,19 @@ from caseworker.features.access.keys import (
 from caseworker.platform.caller import Caller, KeyScope, OtherTenantError, ScopeMissingError
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.rows import Row
-from caseworker.runs.postgres.tables import api_keys
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", Text, primary_key=True),
+    *columns(Text, "tenant_id name created_by", nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("sha256", LargeBinary, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    *columns(INSTANT, "expires_at revoked_at"),
+    *columns(Text, "rotated_to"),
+)
 
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
@@ -59,7 +85,7 @@ class PostgresKeys:
     ) -> IssuedKey:
         """Create a key, by default for the caller's tenant.
 
-        All but the :data:`MAX_KEYS` recently ended keys of the tenant are deleted.
+        The revoked or expired keys of the tenant beyond the newest :data:`MAX_KEYS` are deleted.
 
         Raises:
             ScopeMissingError, OtherTenantError: the caller lacks the permission.

@@ -37,7 +37,7 @@ KEPT_SECONDS: Final = 600.0
 REFETCH_SECONDS: Final = 30.0
 """Minimum number of seconds between two fetches, however many tokens refer to an unknown key."""
 STALE_SECONDS: Final = 86_400.0
-"""Maximum number of seconds for which old keys are used while the issuer is unavailable."""
+"""Maximum age, in seconds, of cached keys that are used while the issuer is unavailable."""
 
 _SCOPE_PREFIX = "caseworker:"
 _KINDS: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
@@ -47,7 +47,7 @@ _REQUIRED = ("exp", "iss", "aud")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """Settings that say which tokens are accepted, and which of their claims are read."""
+    """Rules for accepting tokens, and the names of the claims with the tenant and the scopes."""
 
     issuer: str
     audience: str

@@ -1,8 +1,10 @@
-"""The feature ``approvals``: questions of runs that people decide."""
+"""The feature ``approvals``: people approve or reject actions of runs."""
 
 from typing import Final
 
 from caseworker.features.approvals import http
 from caseworker.features.feature import Feature
 
-APPROVALS: Final = Feature(name="approvals", routes=http.router.routes, errors=http.ERRORS)
+APPROVALS: Final = Feature(
+    name="approvals", routes=http.router.routes, errors=http.ERRORS, tables=["approvals"]
+)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from caseworker.features.artifacts import http
-from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.postgres import PostgresArtifacts, drop_artifacts
 from caseworker.features.feature import Feature, Opened, Parts
 
 
@@ -13,5 +13,10 @@ def open_artifacts(parts: Parts) -> Opened:
 
 
 ARTIFACTS: Final = Feature(
-    name="artifacts", routes=http.router.routes, errors=http.ERRORS, open=open_artifacts
+    name="artifacts",
+    routes=http.router.routes,
+    errors=http.ERRORS,
+    tables=["artifacts"],
+    retention={"artifacts": drop_artifacts},
+    open=open_artifacts,
 )

@@ -38,11 +38,12 @@ MAX_STEM_CHARS = 60 - 1 - DIGEST_CHARS
 """Maximum length of the part of a file name that the tool chooses."""
 
 SMALL_BYTES = 262_144
-"""Maximum number of bytes that are hashed on the event loop; starting a thread would take as
-long."""
+"""Maximum number of bytes that are hashed on the event loop; larger files are hashed in a
+thread."""
 
 SAVE_GRACE_SECONDS = 5.0
-"""Seconds that saving may take after its tool was cancelled; SQL statements are not interrupted."""
+"""Seconds to wait for an unfinished save after its tool was cancelled; SQL statements are not
+interrupted."""
 
 PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses in seconds between attempts to save a file while the database is unavailable."""
@@ -114,15 +115,15 @@ class RunArtifacts:
     limits: ArtifactLimits
     run: Run
     token: CancellationToken
-    """Cancellation token of the execution. It is tripped if a file cannot be stored because the run
-    is lost."""
+    """Cancellation token of the execution. It is set when a save finds that another worker owns the
+    run, or that the run has ended."""
 
     def sink_of(self, call_key: str) -> "CallArtifacts":
         """Return an object that stores the files of one attempt at a call."""
         return CallArtifacts(self, call_key)
 
     async def keep(self, new: NewArtifact) -> None:
-        """Store a file that has its hash and name; raises like :meth:`CallArtifacts.save`."""
+        """Store a file; raise the same errors as :meth:`CallArtifacts.save`."""
         match await self._save(new):
             case Kept.FULL:
                 raise NoRoomForArtifactError(self.limits)

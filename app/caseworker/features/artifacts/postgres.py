@@ -7,7 +7,7 @@ connection that all runs share for their journals.
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import Column, Integer, LargeBinary, Table, Text, and_, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,15 +15,30 @@ from caseworker.engine.supervision import shielded
 from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact, StoredArtifact
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
-from caseworker.runs.postgres.tables import artifacts, of_run, runs
+from caseworker.runs.postgres.retention import dropping
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
 from caseworker.runs.run import RunKey
 
 PIECE_BYTES = 262_144
-"""Number of bytes that one read returns, which limits the memory that a slow reader uses."""
+"""Size of one read in bytes; it limits the memory that a slow client occupies."""
 
 READ_GRACE_SECONDS = 5.0
-"""Seconds that a read may take after its reader has disconnected; SQL statements are not
+"""Seconds to wait for an unfinished read after its client has disconnected; SQL statements are not
 interrupted."""
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    *run_key(),
+    Column("name", Text(collation="C"), primary_key=True),
+    *columns(Text, "slot media_type sha256", nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+
+drop_artifacts = dropping("DELETE FROM artifacts part USING runs WHERE {batch}")
+"""Delete a batch of expired artifacts; their runs stay."""
 
 _SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
 
@@ -44,10 +59,10 @@ class PostgresArtifacts:
         self._engines = engines
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Store a file if ``fence`` owns the run and the run has not ended; durable on return.
+        """Store a file durably if ``fence`` is the run's fencing token and the run has not ended.
 
-        The run's row is locked, so that its owner and its status cannot change and the limits of
-        the run hold. Storing an identical file again changes nothing.
+        The run's row is locked, so its owner and status cannot change, and the limits of the run
+        hold. Storing an identical file again changes nothing.
         """
         async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):

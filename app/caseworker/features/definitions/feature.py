@@ -25,5 +25,6 @@ DEFINITIONS: Final = Feature(
     routes=[*http.graphs.routes, *http.agents.routes],
     errors=http.ERRORS,
     problems=http.PROBLEMS,
+    tables=["definitions"],
     open=open_definitions,
 )

@@ -12,4 +12,9 @@ def open_quotas(parts: Parts) -> Opened:
     return Opened(services=[PostgresQuotas(parts.engines.work, parts.limits.quota)])
 
 
-QUOTAS: Final = Feature(name="quotas", routes=http.router.routes, open=open_quotas)
+QUOTAS: Final = Feature(
+    name="quotas",
+    routes=http.router.routes,
+    tables=["quotas", "quota_days", "quota_rates", "stored", "stored_runs"],
+    open=open_quotas,
+)

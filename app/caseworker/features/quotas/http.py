@@ -50,8 +50,8 @@ class QuotaBody(BodyModel):
     """Maximum number of registered versions of graphs and agents."""
     max_threads: Runs | None = None
     models: Annotated[list[ModelName], Field(max_length=MAX_MODELS)] | None = None
-    """Names, as in GET /models, of the only models that runs may use, including as fallbacks. Null
-    allows all models."""
+    """Allowlist of models for runs, including fallbacks, by their names in GET /models. Null allows
+    all models."""
 
     def quota(self) -> Quota:
         """Return the body as a quota."""

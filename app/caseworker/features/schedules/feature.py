@@ -1,4 +1,4 @@
-"""The feature ``schedules``: runs that start at the times of a cron expression."""
+"""The feature ``schedules``: starts runs at the times of a cron expression."""
 
 from typing import Final
 
@@ -26,5 +26,9 @@ def open_schedules(parts: Parts) -> Opened:
 
 
 SCHEDULES: Final = Feature(
-    name="schedules", routes=http.router.routes, errors=http.ERRORS, open=open_schedules
+    name="schedules",
+    routes=http.router.routes,
+    errors=http.ERRORS,
+    tables=["schedules"],
+    open=open_schedules,
 )

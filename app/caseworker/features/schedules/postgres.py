@@ -6,7 +6,25 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Insert, Update, delete, func, insert, select, text, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Insert,
+    Integer,
+    Table,
+    Text,
+    Update,
+    Uuid,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.schedules.schedule import (
@@ -33,9 +51,27 @@ from caseworker.runs.postgres.rows import (
     request_to_json,
 )
 from caseworker.runs.postgres.runs import StoreLimits, accept_in, cancel_in
-from caseworker.runs.postgres.tables import of_run, runs, schedules
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, runs
 from caseworker.runs.quotas import QuotaExceededError
 from caseworker.runs.run import TERMINAL, CancelRequest, RunKey, RunStatus, Webhook
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("name", Text(collation="C"), primary_key=True),
+    Column("schedule_id", Uuid, nullable=False),
+    *columns(Text, "cron timezone catch_up overlap request_hash", nullable=False),
+    Column("max_catch_up", Integer, nullable=False),
+    Column("paused", Boolean, nullable=False),
+    Column("sent", JSON, nullable=False),
+    *columns(JSONB, "request metadata", nullable=False),
+    Column("webhook", JSONB(none_as_null=True)),
+    *columns(INSTANT, "next_at last_at"),
+    *columns(Text, "last_run_id last_error"),
+    Column("skipped", BigInteger, nullable=False),
+    *columns(INSTANT, "created_at updated_at", nullable=False),
+)
 
 SCHEDULES_QUEUE = "schedules"
 FIRE = "fire_schedule"

@@ -1,9 +1,9 @@
 """Schedules: runs that are started repeatedly, at times given by a cron expression.
 
-A schedule stores the request for its runs in the form in which it was accepted: graphs and agents
-are inline, and defaults and ceilings are filled in. Its row holds the next scheduled time. One
-transaction creates the run, advances the next time, and enqueues the next wake-up. The run's ID is
-derived from the schedule and the scheduled time, so a time can never start two runs.
+A schedule stores the validated request for its runs: graphs and agents are inline, and defaults and
+ceilings are filled in. The schedule's row holds the next scheduled time. One transaction creates
+the run, advances the next time, and enqueues the next wake-up. The run's ID is derived from the
+schedule and the scheduled time, so a time can never start two runs.
 """
 
 import uuid

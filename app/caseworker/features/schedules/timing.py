@@ -6,8 +6,8 @@ end. If it is set back, a repeated time fires at its first occurrence only. Exce
 field begins with ``*``, the expression means elapsed time. It fires at every occurrence of its
 times, twice for a repeated time, and skips times in a gap.
 
-The library parses the expression and yields wall-clock times without a zone, because with a zone it
-loses times where the jump is not a whole number of hours. This module converts wall-clock times to
+croniter parses the expression and yields wall-clock times without a zone. With a zone, it loses
+times at clock jumps that are not a whole number of hours. This module converts wall-clock times to
 instants.
 """
 
@@ -24,7 +24,7 @@ from croniter import croniter
 from croniter.croniter import CroniterError
 
 LATE_SECONDS = 60.0
-"""Seconds after a scheduled time until it counts as missed, if no run has been created for it."""
+"""Delay, in seconds, after which a scheduled time without a run counts as missed."""
 
 MAX_CATCH_UP = 100
 
@@ -34,8 +34,8 @@ _DAY = timedelta(days=1)
 _ITEM = r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[A-Za-z]{3}(?:-[A-Za-z]{3})?)(?:/[0-9]{1,2})?"
 _FIELD = rf"{_ITEM}(?:,{_ITEM})*"
 CRON = rf"^{_FIELD}(?: {_FIELD}){{4}}$"
-"""Regular expression for accepted cron expressions. The library accepts more, such as fields that
-it fills in at random."""
+"""Regular expression for accepted cron expressions. croniter accepts further syntax, such as fields
+with random values."""
 
 
 class CatchUp(StrEnum):
@@ -54,7 +54,7 @@ class InvalidCronError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule starts its runs."""
+    """The timing of a schedule: cron expression, time zone, and policy for missed runs."""
 
     cron: str
     timezone: str

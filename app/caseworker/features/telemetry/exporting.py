@@ -59,7 +59,7 @@ class SpanExport:
 
     @property
     def of_requests(self) -> TelemetryConfig:
-        """Configuration with which the web framework traces requests."""
+        """Configuration for the request tracing of the web framework."""
         return {
             "tracer_provider": self._requests,
             "metrics": False,

@@ -85,7 +85,7 @@ class MetricExport:
             await asyncio.to_thread(self._send)
 
     async def aclose(self) -> None:
-        """Export the last values, unless the collector does not accept them immediately."""
+        """Export the last values in one attempt, without retries; ignore a failure."""
         self._exporter.shutdown()  # cancels the retry delays
         self._exporter = OTLPMetricExporter(self._url, timeout=LAST_SECONDS)
         with suppress(Exception):

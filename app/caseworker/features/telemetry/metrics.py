@@ -37,7 +37,7 @@ _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Bounded:
-    """Limits a label's values to a maximum number, and to texts that look like names."""
+    """Limits a label's values: at most ``MAX_VALUES``, and only short ASCII names."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -161,7 +161,7 @@ class RunMetrics:
         self._accepted(run.kind.value, *self._own(run)).inc()
 
     def begun(self, run: Run) -> None:
-        """Count a resumed run, which an earlier execution had already started."""
+        """Count a recovery if an earlier execution had already started the run."""
         if run.attempts > 1:
             self._takeovers().inc()
 

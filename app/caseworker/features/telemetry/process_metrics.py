@@ -36,8 +36,8 @@ FROM runs WHERE status = 'queued' GROUP BY status
 UNION ALL SELECT 'running', count(*), 0 FROM runs WHERE status IN ('running')
 UNION ALL SELECT 'waiting', count(*), 0 FROM runs WHERE status = 'waiting'
 """
-"""SQL that counts the unfinished runs of all processes. Each part uses an index that contains only
-such runs."""
+"""SQL that counts the unfinished runs of all processes. Each subquery uses a partial index on
+unfinished runs."""
 
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
@@ -98,12 +98,12 @@ class MetricsPage:
             collector(registry=registry)
 
     async def text(self) -> bytes:
-        """Return the response: the current metrics as text."""
+        """Return the current metrics in the Prometheus text format."""
         await self.refresh()
         return await asyncio.to_thread(generate_latest, self._registry)
 
     async def refresh(self) -> None:
-        """Update the metrics of the current state; counters are always up to date."""
+        """Update all gauges; counters need no update."""
         executor = self._executor
         self._active.set(0 if executor is None else len(executor.active))
         self._free.set(0 if executor is None else max(0, executor.free_slots))

@@ -1,4 +1,4 @@
-"""Convert thread requests to threads and runs, with the graph that answers and its inputs.
+"""Converts thread requests to threads, and to runs of the agent or graph that answers.
 
 An agent answers in a graph of two steps: a chat start (which provides the messages) and the agent.
 Execution of a graph starts at its chat starts, so steps that cannot be reached from them are not
@@ -74,7 +74,7 @@ class NewThreadBody(BodyModel):
     inputs: dict[str, Any] | None = None
     """Values for the variables that the agent declares, or further inputs of the graph."""
     tools: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
-    """Tools that the user brings, in the format of an agent's tools. They are offered to the
+    """Tools that the user provides, in the format of an agent's tools. They are offered to the
     graph's entry agents if its chat starts permit it."""
     title: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
     metadata: dict[str, Any] | None = None
@@ -205,7 +205,7 @@ class ThreadAdmission:
         return new, _ends(new.prepared)
 
     def going_on(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
-        """Return a run that resumes from ``source`` and inherits the limits that were not sent."""
+        """Return a run that resumes ``source`` and inherits the limits that the body omits."""
         given, earlier, limits = body.budget, source.request, self._limits
         budget = given_limits(given, earlier.budget).merged_with(limits.budget_ceiling)
         prices = earlier.requires_prices

@@ -1,4 +1,4 @@
-"""The feature ``threads``: conversations in which runs answer."""
+"""The feature ``threads``: conversations whose messages are answered by runs."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.admission import Admissions
@@ -15,7 +15,7 @@ from caseworker.runs.service import RunService
 
 
 def open_threads(parts: Parts) -> Opened:
-    """Build the services that store threads and create the runs that answer."""
+    """Build the services that store threads and create runs that answer their messages."""
     store = PostgresThreads(parts.engines, parts.limits.quota)
     admission = ThreadAdmission(
         parts.service(ApiLimits),
@@ -31,5 +31,7 @@ THREADS: Final = Feature(
     routes=http.router.routes,
     errors=http.ERRORS,
     problems=http.PROBLEMS,
+    tables=["threads", "messages"],
+    retention={"threads": drop_threads},
     open=open_threads,
 )

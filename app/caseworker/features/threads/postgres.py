@@ -3,7 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, select, text, tuple_, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Identity,
+    Table,
+    Text,
+    and_,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,10 +38,38 @@ from caseworker.nodes.templates import compact
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import IdempotencyMismatchError, RunConflictError
 from caseworker.runs.postgres.quotas import quota_of, storing
+from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
-from caseworker.runs.postgres.tables import messages, runs, threads
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, runs
 from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import RunStatus
+
+threads = Table(
+    "threads",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("thread_id", Text, primary_key=True),
+    *columns(Text, "kind request_hash", nullable=False),
+    *columns(JSON, "definition inputs tools", nullable=False),
+    *columns(Text, "title"),
+    Column("metadata", JSONB, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("thread_id", Text, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("seq", BigInteger, Identity(always=True), nullable=False),
+    *columns(Text, "role request_hash", nullable=False),
+    *columns(Text, "parent_id content run_id"),
+    Column("run_erased_at", INSTANT),
+    Column("ends", JSONB, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+"""Messages of threads. An assistant message has a run instead of content."""
 
 _JSON_COLUMNS = ("definition", "inputs", "tools")
 _THREAD = tuple(Thread.__dataclass_fields__.keys() - {"tenant", "kind"})
@@ -81,6 +125,19 @@ _THAT_CALLED = text(
     ORDER BY m.seq DESC LIMIT :most
     """
 )
+
+
+DROP_THREADS = f"""
+DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
+    SELECT thread_id FROM threads t WHERE tenant_id = %(tenant)s AND created_at < {DUE}
+        AND NOT EXISTS (
+            SELECT FROM messages m LEFT JOIN runs r USING (tenant_id, run_id)
+            WHERE m.tenant_id = t.tenant_id AND m.thread_id = t.thread_id
+                AND (m.created_at >= {DUE} OR r.status IS NOT NULL AND r.finished_at IS NULL)
+        )
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+"""  # noqa: S608
 
 
 class PostgresThreads:
@@ -229,7 +286,7 @@ class PostgresThreads:
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
     ) -> Sequence[str]:
-        """Return the IDs of the newest answers whose run ended with an agent that called tools.
+        """Return the IDs of the newest answers whose final step is an agent that called tools.
 
         The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to search; each
         of them must come from a graph with a single final step.
@@ -237,6 +294,12 @@ class PostgresThreads:
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
         async with transaction(self._engines.work, tenant) as connection:
             return (await connection.scalars(_THAT_CALLED, asked)).all()
+
+
+async def drop_threads(connection: AsyncConnection, batch: Batch) -> bool:
+    """Delete threads whose last message is older than the retention period, with all messages."""
+    gone = await connection.exec_driver_sql(DROP_THREADS, dict(batch))
+    return gone.rowcount == int(batch["limit"])
 
 
 async def _add(

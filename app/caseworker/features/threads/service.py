@@ -45,7 +45,7 @@ _IDS = uuid.UUID("8d2f0f0e-6c8a-5f0e-9a55-0f6f2b0f6f31")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReply:
-    """An answer to be started, with the user message that it answers if that is new."""
+    """An answer that is not stored yet, and the new user message that it answers, if any."""
 
     parent_id: str | None
     """ID of the message that the new messages follow; None at the start of a branch."""
@@ -59,7 +59,7 @@ class PlannedReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReply:
-    """The stored messages of a turn, and the run that was accepted for it."""
+    """A stored answer with its run, and the new user message that it answers, if any."""
 
     user: ThreadMessage | None
     assistant: ThreadMessage
@@ -67,7 +67,7 @@ class StoredReply:
 
 
 class Chats:
-    """Creates and answers the messages of threads."""
+    """Stores the messages of threads, and starts the runs that answer them."""
 
     def __init__(self, store: PostgresThreads, runs: RunService) -> None:
         self.store = store
@@ -91,9 +91,9 @@ class Chats:
     async def with_contents(
         self, thread: Thread, messages: Sequence[ThreadMessage], *, models: bool = False
     ) -> list[ThreadMessage]:
-        """Return messages with their contents, and if ``models`` is set, their models.
+        """Return messages with their contents, and with their models if ``models`` is set.
 
-        The model of an answer is in the journal of its run, which may be long.
+        The models are read from the journals of the runs, which is slow if a journal is long.
         """
         wanted = [message.message_id for message in messages]
         where = thread.tenant, thread.thread_id
@@ -101,9 +101,9 @@ class Chats:
         return [replace(one, **said.get(one.message_id, {})) for one in messages]
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> PlannedReply:
-        """Return the turn for a new user message.
+        """Plan the answer to a new user message.
 
-        Without ``parent_id``, it follows the newest message of the thread.
+        Without ``parent_id``, the message follows the newest message of the thread.
 
         Raises:
             MessageNotFoundError: the parent does not exist.
@@ -118,7 +118,7 @@ class Chats:
         return await self._said(thread, branch, content)
 
     async def editing(self, thread: Thread, message_id: str, content: str) -> PlannedReply:
-        """Return the turn that sends a user message again with changed ``content``.
+        """Plan the answer to a copy of a user message with changed ``content``.
 
         Raises the errors of :meth:`saying`.
         """
@@ -129,7 +129,7 @@ class Chats:
         return await self._said(thread, tree.branch_to(message.parent_id), content)
 
     async def retrying(self, thread: Thread, message_id: str) -> PlannedReply:
-        """Return the turn that answers a message again; for an answer, that message is its parent.
+        """Plan a new answer to a user message, given by its ID or the ID of an existing answer.
 
         Raises:
             MessageNotFoundError: the message does not exist.
@@ -142,7 +142,7 @@ class Chats:
         return PlannedReply(parent_id=asked, history=await self._history(thread, branch))
 
     async def continuing(self, thread: Thread, message_id: str) -> PlannedReply:
-        """Return the turn that continues an answer.
+        """Plan the continuation of an answer.
 
         If the answer was interrupted, a sibling message resumes it. If it was complete, a further
         answer follows it. If it never started, it is retried.
@@ -172,7 +172,8 @@ class Chats:
     ) -> "StoredReply | PlannedReply | None":
         """Return the answer that an identical earlier request created; None if the request is new.
 
-        If the run of that answer was never accepted, the turn to repeat is returned instead.
+        If the run of that answer was never accepted, return the answer as planned, to store it
+        again.
 
         Raises:
             IdempotencyMismatchError: a different request created the message.
@@ -203,11 +204,13 @@ class Chats:
     async def answer(
         self, thread: Thread, turn: PlannedReply, new: NewRun, ends: Sequence[str]
     ) -> StoredReply:
-        """Store the messages of a turn and accept its run, even if the caller disconnects.
+        """Store a planned answer and accept its run, even if the caller disconnects.
+
+        ``ends`` contains the IDs of the final steps of the run's graph.
 
         Raises:
             RunConflictError: the run's ID belongs to another request.
-            IdempotencyMismatchError: the message IDs belong to another turn.
+            IdempotencyMismatchError: the message IDs belong to another request.
             ThreadNotFoundError, MessageNotFoundError: the thread or parent was deleted in the
                 meantime.
             ThreadFullError: the thread has reached its message limit.

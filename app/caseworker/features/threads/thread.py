@@ -31,7 +31,7 @@ class ThreadConflictError(Exception):
 
 
 class MessageNotFoundError(LookupError):
-    """The thread has no such message."""
+    """The message does not exist in the thread."""
 
 
 class AnswerNotEndedError(Exception):

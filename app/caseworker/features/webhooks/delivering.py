@@ -42,7 +42,7 @@ class DeliveryLimits:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Makes attempts to deliver messages."""
+    """Sends webhook messages and stores the outcomes."""
 
     store: PostgresWebhooks
     sender: WebhookSender
@@ -51,7 +51,8 @@ class Deliveries:
     """Function that returns the public representation of a run, for the message."""
     limits: DeliveryLimits
     span_of: Callable[[Run], SpanOf | None] = lambda run: None
-    """Function that returns a run's span contexts, to send a trace header; None sends no header."""
+    """Function that returns a run's trace contexts by CallNode ID, for the request's trace header.
+    If it returns None, no header is sent."""
 
     async def deliver(self, tenant: str, delivery_id: str) -> None:
         """Make one attempt at a delivery if it is due, and store the outcome."""

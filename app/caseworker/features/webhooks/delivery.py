@@ -2,10 +2,10 @@
 
     pending -> delivered | dead        dead | delivered -> pending (redelivered manually)
 
-The SQL statement that ends a run also stores its delivery. The row holds the time at which it is
-due; the queued job only wakes a process. The process claims the delivery for longer than an attempt
-can take. If the process dies, the claim expires and the delivery is due again. A message is
-therefore delivered at least once, and a receiver recognizes a repeated one by its ID.
+The SQL statement that ends a run also stores its delivery. The delivery's row holds its due time;
+the queued job only wakes a process. The process claims the delivery for longer than an attempt can
+take. If the process dies, the claim expires and the delivery is due again. A message is therefore
+delivered at least once, and a receiver recognizes a repeated one by its ID.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class SecretInfo:
     version: int
     created_at: datetime
     expires_at: datetime | None
-    """Time from which the secret no longer signs; None for the newest secret."""
+    """Time at which the secret stops signing; None for the newest secret."""
 
 
 class DeliveryNotFoundError(LookupError):

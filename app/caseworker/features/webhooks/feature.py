@@ -78,5 +78,9 @@ def delivery_limits(settings: WebhookSettings) -> DeliveryLimits:
 
 
 WEBHOOKS: Final = Feature(
-    name="webhooks", routes=http.router.routes, errors=http.ERRORS, open=open_webhooks
+    name="webhooks",
+    routes=http.router.routes,
+    errors=http.ERRORS,
+    tables=["webhook_deliveries", "webhook_secrets"],
+    open=open_webhooks,
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import Column, Integer, Table, Text, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.webhooks.delivery import (
@@ -23,7 +23,20 @@ from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.postgres.dispatch import QueueDispatch, ServiceJob
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
-from caseworker.runs.postgres.tables import webhook_deliveries
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("delivery_id", Text, primary_key=True),
+    *columns(Text, "run_id type url status", nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    *columns(INSTANT, "due_at last_attempt_at delivered_at"),
+    Column("last_status_code", Integer),
+    Column("last_error", Text),
+)
 
 _BEGIN = """
 UPDATE webhook_deliveries SET attempts = attempts + 1, last_attempt_at = now.at,

@@ -1,4 +1,4 @@
-"""Sends webhooks to a host's validated address, and verifies its TLS certificate by name.
+"""Sends webhooks to a host's validated address, and verifies TLS certificates by host name.
 
 Each attempt resolves the host once, checks every address, and connects to one of them. Connections
 and cookies are not reused, because two names with the same address would share them. Redirects are

@@ -28,7 +28,7 @@ class SecretBox:
         return secret if self._fernet is None else self._fernet.encrypt(secret.encode()).decode()
 
     def opened(self, stored: Sequence[str]) -> list[str]:
-        """Return stored secrets in plain text, without those that this key cannot decrypt."""
+        """Return stored secrets in plain text; omit secrets that the key cannot decrypt."""
         return [secret for each in stored if (secret := self._opened(each)) is not None]
 
     def _opened(self, stored: str) -> str | None:
@@ -62,8 +62,8 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers with a message's ID, time and signatures, one signature per secret.
 
-    ``at`` is the time of sending in UTC. Receivers reject signatures that are older than some
-    minutes.
+    ``at`` is the time of sending in UTC. Receivers reject signatures that are more than a
+    few minutes old.
     """
     text = body.decode()
     signatures = (Webhook(key).sign(message_id, at, text) for key in keys)

@@ -66,7 +66,7 @@ def anthropic_provider(
 
 
 class Messages:
-    """The Anthropic Messages API as spoken by one endpoint."""
+    """Implements ``Dialect`` for the Anthropic Messages API."""
 
     name = _NAME
 

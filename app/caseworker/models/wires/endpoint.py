@@ -208,7 +208,7 @@ class ReplyBody:
     async def documents(
         self, reply: WireReply, failures: Failures
     ) -> AsyncGenerator[tuple[str, Any]]:
-        """Yield each JSON document with the name of its event.
+        """Yield the event name and the JSON value of each document.
 
         Raises:
             ValueError: a document is not valid JSON.

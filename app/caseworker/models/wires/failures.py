@@ -1,6 +1,6 @@
-"""Parses error documents of endpoints and classifies the failures.
+"""Parses the error responses of endpoints and classifies the failures.
 
-Error messages quote the endpoint's text only redacted and truncated.
+Text of an endpoint is redacted and truncated before an error message quotes it.
 """
 
 import json
@@ -173,7 +173,7 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
 class Failures:
     """Builds the errors for one attempt.
 
-    ``structured`` is True if the attempt requested JSON with a parameter.
+    ``structured`` is True if a request parameter asked for JSON output.
     """
 
     def __init__(self, provider: str, *, structured: bool) -> None:
@@ -214,8 +214,8 @@ class Failures:
     def of_document(self, said: Said, *, begun: bool) -> ModelError:
         """Build the error for an error document that was sent with HTTP 200.
 
-        ``begun`` is True if part of an answer arrived before the error. The provider charges for
-        that part, so the error has no status.
+        ``begun`` is True if part of an answer arrived before the error. The error then has no
+        status, so that the partial answer is charged.
         """
         code = said.status
         if not begun and code is not None:

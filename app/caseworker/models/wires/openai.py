@@ -64,7 +64,7 @@ def openai_provider(
 
 
 class ChatCompletions:
-    """The OpenAI Chat Completions API as spoken by one endpoint."""
+    """Implements ``Dialect`` for the OpenAI Chat Completions API."""
 
     name = _NAME
 

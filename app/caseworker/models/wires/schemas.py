@@ -124,7 +124,7 @@ def is_strict(schema: Any) -> bool:
     """Return whether OpenAI's strict mode accepts a schema without changing its meaning.
 
     A strict endpoint allows no additional properties in any object. An object with arbitrary
-    properties, such as the arguments of a tool yet to be chosen, could then only be ``{}``.
+    properties, such as the arguments of a tool that the model chooses, could then only be ``{}``.
     """
     if not isinstance(schema, Mapping):
         return True

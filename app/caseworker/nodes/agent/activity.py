@@ -2,8 +2,8 @@
 
 Every event except an answer chunk has a key that identifies it. An execution that replays a turn
 therefore emits no event that is already stored. Answer chunks have no key: a repeated answer is
-emitted again from offset 0. A replayed answer that may not have been shown completely is emitted as
-a whole, under the key of the event that follows it.
+emitted again from offset 0. If an answer may have been emitted only in part, a replay emits the
+whole answer under the key of the next event.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class TurnActivity:
         self._once(TURN_START, {"last_answer": True} if last_answer else {})
 
     def stream(self) -> "_Stream":
-        """Start an answer and return a receiver for its chunks; ``shown`` returns its text."""
+        """Start a streamed answer and return a receiver for its chunks."""
         self._stream = _Stream(self._emit)
         return self._stream
 
@@ -70,7 +70,10 @@ class TurnActivity:
         return written["content"]
 
     def answered(self, completion: Completion, name: str) -> None:
-        """Emit the parts of the answer that have not been emitted yet, and its token usage."""
+        """Emit the missing parts of an answer, and its tokens and cost.
+
+        ``name`` is the name of the model call within the turn; the event keys contain it.
+        """
         usage_key = f"{USAGE}|{self._number}|{name}"
         written = {"thinking": "", "content": ""}
         if self._stream is not None:
@@ -119,7 +122,7 @@ class TurnActivity:
         self._once(TOOL_CALL_END, about, index)
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Emit an event of type ``kind``; a second event of this type in the turn is dropped."""
+        """Emit an event of type ``kind``, unless this turn already has one of this type."""
         self._once(kind, data)
 
     def failed(self, error_class: str, message: str) -> None:

@@ -48,7 +48,7 @@ class Conversation:
 
     @property
     def window(self) -> Sequence[Message]:
-        """The messages to send to the model. Each call stores only the new ones."""
+        """The messages to send to the model. Each call stores only those added since the last."""
         return self._window
 
     def add(self, *messages: Message) -> None:

@@ -140,7 +140,7 @@ class ToolUse(StepData):
     """Allowlist for the MCP server's tools, by the names that the server uses. Null allows all of
     its tools."""
     requires_approval: bool = False
-    """Whether a person must approve each call of these tools before it is made."""
+    """Whether a person must approve each call of the entry's tools before it is made."""
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "ToolUse":

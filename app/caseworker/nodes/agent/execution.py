@@ -1,8 +1,8 @@
 """Executes agents as steps, and as tools of other agents.
 
 An agent runs in a separate budget scope inside its caller's scope, under a separate trace node. A
-stop of its run also stops the agent. As a tool it fails like a tool: if only the agent itself ends,
-for example because of a limit in its definition, the calling model receives that as a tool result.
+stop of its run also stops the agent. If an agent that runs as a tool fails, or reaches a limit in
+its own definition, the calling model receives an error as the tool result.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class AgentTask:
     messages: Sequence[Message]
     """The earlier messages of the conversation, followed by the request."""
     linked: Toolset | None = None
-    """Tools and agents linked to the step; None without such a link."""
+    """Tools and agents linked to the step; None if there are none."""
     depth: int = 1
     """Nesting depth of this agent; the outermost agent has depth 1."""
 

@@ -53,9 +53,10 @@ class RoomForTurns:
         return None
 
     def stop_after(self, number: int) -> Stop | None:
-        """Return the stop for the turn after ``number`` if turn ``number`` uses the reserve.
+        """Return a stop if turn ``number`` is the last permitted one, reserved for the answer.
 
-        None if the reserve is not needed yet.
+        The caller raises the stop if the turn gives no answer. None means that another turn may
+        follow.
         """
         if number < 2 or not self.wrap_up_reserve:
             return None

@@ -14,16 +14,16 @@ from caseworker.platform.logs.redaction import redact_text
 MAX_SHOWN_CHARS: Final = 4000
 """Maximum length, in characters, of a tool's arguments or result in an event."""
 LEAST_CHARS: Final = 100
-"""Minimum length in characters of a text that is replaced by a reference. A reference takes as much
-space as a shorter text."""
+"""Minimum length in characters of a text that is replaced by a reference. A reference to a
+shorter text would save no space."""
 
 TEXT_OF: Final = "text_of"
-"""Field in event data that holds the key of the call that stores the event's text."""
+"""Event data field with the key of the journaled call that stores the event's text."""
 CHARS: Final = "chars"
 REPLY_OF: Final = "reply_of"
+"""Message field with the key of the model call that produced the message as its answer."""
 RESULT_OF: Final = "result_of"
-"""Fields in a message that hold a call key: ``REPLY_OF`` refers to the model call whose answer the
-message is, ``RESULT_OF`` to the tool call whose result it is."""
+"""Message field with the key of the tool call that produced the message as its result."""
 
 
 def shown(text: str) -> str:
@@ -32,7 +32,7 @@ def shown(text: str) -> str:
 
 
 def part_in(call_key: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer chunk's event data with a long text replaced by a reference."""
+    """Return an answer chunk's event data; a reference to ``call_key`` replaces a long text."""
     chars = len(data["content"])
     if chars < LEAST_CHARS:
         return data

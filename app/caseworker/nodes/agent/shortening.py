@@ -24,7 +24,7 @@ class Shortening:
     tools: Sequence[ToolDefinition]
     """Tools offered to the model; their definitions also count towards the token limit."""
     asked: Callable[[], Mapping[str, Any]]
-    """Callback that returns the model call's arguments when a summary is requested."""
+    """Callback that returns the model, its options and the seed for the call that summarises."""
 
     async def fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
         """Trim the conversation to the token limit; emit an event if messages were dropped.

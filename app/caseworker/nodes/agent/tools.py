@@ -36,7 +36,7 @@ class LinkedAgent:
 
     definition: AgentDefinition
     linked: Toolset | None = None
-    """Tools and agents linked to the agent's step; None without such a link."""
+    """Tools and agents linked to the agent's step; None if there are none."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Input values that the agent's step provides."""
 
@@ -65,7 +65,7 @@ class OfferedTool:
     journaled: bool = True
     """Whether the journal stores each result under the key of its call."""
     tool: str | None = None
-    """Name of the tool whose function this is; None if it is not a function of another tool."""
+    """Name of the tool that provides this function; None if this is a complete tool."""
 
 
 class ToolOffer:
@@ -94,7 +94,7 @@ class ToolOffer:
         return tool is not None and tool.journaled
 
     def tool_of(self, name: str) -> str:
-        """Return the name of the tool behind an offered name."""
+        """Return the tool's own name for an offered name; for a function, the name of its tool."""
         tool = self._tools.get(name)
         return name if tool is None or tool.tool is None else tool.tool
 

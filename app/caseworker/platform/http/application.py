@@ -100,10 +100,10 @@ def build_api(
 ) -> FastAPI:
     """Build the API application.
 
-    ``routes`` are matched in order. They reach ``services`` by type. ``errors`` maps the errors
-    that they raise to problems, and ``problems`` are all problem types,
-    and ``schemas`` are schemas for the OpenAPI document that no model gives. ``lifespan``
-    starts and stops the services. ``requests`` counts requests; ``metrics`` is served at /metrics.
+    ``routes`` are matched in order. They access ``services`` by type. ``errors`` maps the errors
+    that they raise to problems. ``problems`` are all problem types. ``schemas`` are additional
+    schemas for the OpenAPI document, for types without a pydantic model. ``lifespan`` starts and
+    stops the services. ``requests`` counts requests; ``metrics`` is served at /metrics.
     ``telemetry`` may name providers of spans and metrics. The framework's own log records are
     always disabled, because they would contain data sent by callers.
     """
@@ -178,7 +178,7 @@ class AllowedHosts:
         self._names = names and frozenset(map(str.lower, names))
 
     def allow(self, host: bytes) -> bool:
-        """Return whether the value of a Host header is accepted; no header (empty) always is."""
+        """Return whether a Host header's value is accepted; an empty one (no header) always is."""
         if self._names is None or not host:
             return True
         name = host_name(host.decode("latin-1"))
@@ -218,7 +218,7 @@ class RequestLog:
 class RequestEnvelope:
     """Assigns a request ID to every request, and a problem document to every failure.
 
-    The ID is the caller's ``X-Request-ID`` if it is well-formed and contains no key, else a
+    The ID is the caller's ``X-Request-ID`` if it is well-formed and contains no API key, else a
     generated one. It appears in the response, and in all log lines of the request and the run that
     it creates.
     """

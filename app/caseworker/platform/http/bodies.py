@@ -297,5 +297,5 @@ class PageQuery(QueryModel):
 
 
 def by_kind(models: Iterable[type[Model]]) -> Mapping[str, type[Model]]:
-    """Return models by the only value of their field ``kind``."""
+    """Return the models, keyed by the constant value of their field ``kind``."""
     return {get_args(model.model_fields["kind"].annotation)[0]: model for model in models}

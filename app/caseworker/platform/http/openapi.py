@@ -152,8 +152,8 @@ def operation_id(route: APIRoute) -> str:
 def describe(app: FastAPI, problems: Iterable[ProblemType], schemas: Mapping[str, Any]) -> None:
     """Make the application add the parts that all routes share to its OpenAPI document.
 
-    ``problems`` are the types of all problems, and ``schemas`` are those that no model gives. The
-    document is generated on the first request for it, which takes half a second.
+    ``problems`` are all problem types. ``schemas`` are additional schemas, for types without a
+    pydantic model. The document is generated on the first request for it, in half a second.
     """
     generate = app.openapi
 

@@ -280,9 +280,9 @@ class Problems:
 
 
 Errors = Mapping[type[Exception], ProblemType | Callable[[Any], ProblemError]]
-"""Problem types by error, or functions that return the problem for an error.
+"""Maps exception classes to problem types, or to functions that convert an exception to a problem.
 
-Errors are independent of HTTP. An error without an entry has the entry of its base class.
+The exceptions are independent of HTTP. A class without an entry uses the entry of its base class.
 """
 
 

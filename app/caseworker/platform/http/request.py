@@ -42,8 +42,8 @@ from caseworker.platform.http.problems import (
 )
 
 IDENTIFIED: Final = "caseworker.identified"
-"""ASGI scope key of a callback. It is called once the caller is authenticated, so that the
-connection counts as identified."""
+"""ASGI scope key of a callback that marks the connection as identified. It is called after the
+caller is authenticated."""
 RELEASES: Final = "caseworker.releases"
 """ASGI scope key of a list of callbacks. They are called when the request ends, to release its
 slots."""
@@ -145,10 +145,10 @@ class BodiesUnderWay:
         self._held = 0
 
     def hold(self, size: int) -> None:
-        """Add ``size`` received bytes to the total.
+        """Count ``size`` more bytes of request bodies that are being received.
 
         Raises:
-            ProblemError: the limit is exceeded.
+            ProblemError: all bodies together exceed the memory limit for them.
         """
         self._held += size
         if self._held > self._limit:
@@ -161,7 +161,7 @@ class BodiesUnderWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpContext:
-    """What all requests of an application share."""
+    """The limits, services and slots that all requests of an application share."""
 
     limits: HttpLimits
     authentication: Authenticator
@@ -221,8 +221,8 @@ def api_router(tag: str, *, prefix: str = "") -> APIRouter:
 class PostingRoute(ApiRoute):
     """A fast route for the endpoint that creates runs, a function ``(body, request) -> Response``.
 
-    The framework documents it and validates its body, but resolves no dependencies, which would
-    cost a tenth of the CPU time for accepting a run.
+    The framework documents it and validates its body. It resolves no dependencies, because that
+    would take a tenth of the CPU time for accepting a run.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -259,8 +259,8 @@ class ApiRequest(Request):
 
         Raises:
             AccessRefusedError: the credential is missing or invalid, or lacks the scope.
-            ProblemError: anonymous access is not allowed from there, or the tenant has too many
-                concurrent requests.
+            ProblemError: anonymous access is not allowed for this request, or the tenant has too
+                many concurrent requests.
             StoreUnavailableError: the credential cannot be checked at the moment.
         """
         shared: HttpContext = request.app.state.shared
@@ -297,7 +297,7 @@ class ApiRequest(Request):
         self.require(scope)
 
     def service(self, of: type[T]) -> T:
-        """Return the service of this type that a feature offers."""
+        """Return the service that is registered for the type ``of``."""
         return cast("T", self._shared.services[of])
 
     def problem_of(self, error: Exception) -> ProblemError:
@@ -317,7 +317,7 @@ class ApiRequest(Request):
         """Return the complete request body as bytes.
 
         Raises:
-            ProblemError: it is too large, compressed, or declared as another type than JSON.
+            ProblemError: it is too large, compressed, or its content type is not JSON.
         """
         if self._content is None:
             self._require_identity()
@@ -388,7 +388,7 @@ async def identify(request: Request, authentication: Authenticator, limits: Http
     Raises:
         InvalidCredentialError: the credential is invalid.
         CredentialRequiredError: it has no credential, and anonymous access is disabled.
-        ProblemError: it has no credential, and anonymous access is not allowed from there.
+        ProblemError: it has no credential, and anonymous access is not allowed for it.
     """
     shown = shown_credential(request)
     if shown is not None:
@@ -425,7 +425,7 @@ def anonymous_caller(
     without an address (a Unix socket) counts as remote, because it is usually a proxy.
 
     Raises:
-        ProblemError: anonymous access is not allowed from there.
+        ProblemError: anonymous access is not allowed for this request.
     """
     _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
     if anonymous == "anywhere":

@@ -19,7 +19,7 @@ from caseworker.platform.postgres.connections import Connection, Patience, is_pa
 PULSE_SECONDS = 2.0
 """Seconds that a heartbeat waits for a connection, and then for an answer.
 
-A silent connection must be closed before other processes consider this one dead.
+A silent connection must be closed before other processes consider this process dead.
 """
 
 

@@ -43,17 +43,17 @@ AnyConnection = psycopg.AsyncConnection[Any]
 log = structlog.get_logger(__name__)
 
 RECONNECT_SECONDS = (0.05, 2.0)
-"""Seconds to wait before reconnecting: first and longest delay."""
+"""Initial and maximum back-off before reconnecting, in seconds."""
 
 LOCKED_SECONDS = (0.005, 0.1)
-"""Seconds to wait before retrying writes that need locked rows, if no other write is pending: first
-and longest delay."""
+"""Initial and maximum back-off, in seconds, before retrying writes that need locked rows. It
+applies only if no other write is pending."""
 
 STOP_SECONDS = 3.0
 """Seconds that a shutdown waits for queued writes to be committed."""
 
 BATCH = (64, 500)
-"""Maximum number of writes per commit: first while the event loop is busy, then otherwise."""
+"""Maximum number of writes per commit: while the event loop is busy, and otherwise."""
 
 BATCH_BYTES = 1024 * 1024
 """Maximum total size of the writes in one commit, in bytes. A larger write gets its own commit."""

@@ -35,7 +35,7 @@ def dump(value: Any) -> str:
 
 
 def exact_dump(value: Any) -> str:
-    """Return a value of any origin as JSON text, like :func:`dump`, but reject NaN and infinity.
+    """Return any value as JSON text, like :func:`dump`, but reject NaN and infinity.
 
     This is slower than :func:`dump`.
 

@@ -35,7 +35,7 @@ class MigrationError(Exception):
 class TableLockedError(MigrationError):
     """A migration failed because another transaction held a lock on a table.
 
-    It waited too long for the lock, or the two deadlocked.
+    The migration timed out waiting for the lock, or the two transactions deadlocked.
     """
 
     def __init__(self) -> None:

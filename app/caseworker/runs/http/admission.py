@@ -106,9 +106,9 @@ class Admission(ABC):
 
     @abstractmethod
     def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
-        """Return the fields of this kind in the body of an equivalent request.
+        """Convert ``request`` back to the body fields that only this kind of run has.
 
-        ``sent`` are the fields that the caller sends to replace them.
+        ``sent`` holds the body fields that the caller overrides.
         """
 
     @abstractmethod
@@ -133,7 +133,7 @@ class CaseAdmission(Admission):
         self._installed = installed
 
     def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
-        """Return the question and its settings."""
+        """Return the question, expected tools, gold answer and mode."""
         return {
             "input": request.input,
             "expected_tools": list(request.expected_tools),
@@ -189,9 +189,10 @@ class GraphAdmission(Admission):
     def chat_graph(
         self, given: Mapping[str, Any], found: Definition | None, *, with_inputs: bool
     ) -> dict[str, Any]:
-        """Return the graph that answers in a thread.
+        """Return the graph that a run executes to answer in a thread.
 
-        ``found`` is the definition to which ``given`` refers; None if it is inline or unknown.
+        ``given`` is a graph or a reference. ``found`` is the referenced definition; None if
+        ``given`` is inline or the definition is unknown.
 
         Raises:
             ProblemError: the definition is unknown.
@@ -208,7 +209,7 @@ class GraphAdmission(Admission):
         return {"entry": starts, **graph} if starts else graph
 
     def by_handle(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Return the ``inputs`` of a request by input handle of the graph."""
+        """Return the ``inputs`` of a request, keyed by the input handles of the graph."""
         return inputs
 
     def unfit_values(
@@ -266,9 +267,9 @@ class AgentAdmission(GraphAdmission):
     def chat_graph(
         self, given: Mapping[str, Any], found: Definition | None, *, with_inputs: bool
     ) -> dict[str, Any]:
-        """Return the graph in which an agent answers a thread; the agent is its first step.
+        """Return a graph whose first step is the agent and whose second step provides the thread.
 
-        If the agent is unknown, validation of the graph reports that with all other problems.
+        An unknown agent raises no error here; graph validation reports it with all other problems.
         """
         ref = None if found is None else found.head
         agent = dict(given) if ref is None else {"name": ref.name, "version": ref.version}
@@ -289,7 +290,7 @@ class AgentAdmission(GraphAdmission):
         return {"steps": steps, "edges": edges}
 
     def by_handle(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of the agent's variables, which are one input."""
+        """Return the values of the agent's variables as one dict on the ``inputs`` handle."""
         return {INPUTS: inputs} if inputs else {}
 
     def unfit_values(
@@ -347,7 +348,7 @@ def _parsed(graph: Mapping[str, Any]) -> AgentDefinition:
 
 
 class Admissions:
-    """The admission of each kind of runs, by its name."""
+    """Maps each kind of run to its :class:`Admission`."""
 
     def __init__(self, admissions: Iterable[Admission]) -> None:
         self._by_kind = {each.kind: each for each in admissions}
@@ -458,7 +459,7 @@ def _webhook(given: WebhookBody | None) -> Webhook | None:
 
 
 def request_hash(body: RunFields) -> str:
-    """Return the SHA-256 of the body's meaning in hexadecimal, as described for the module."""
+    """Return the SHA-256 of the normalized body in hexadecimal; see the module docstring."""
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # here null is significant: unlimited
         fields["budget"] = body.budget.to_json()

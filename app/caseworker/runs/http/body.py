@@ -61,7 +61,7 @@ POST_HEADERS: list[dict[str, Any]] = [
 ]
 """OpenAPI description of the request headers for POST /runs.
 
-They are parsed by hand; as route parameters they would cost a tenth of the whole request.
+The service parses them by hand: as route parameters, they would slow down each request by 10 %.
 """
 
 
@@ -380,7 +380,7 @@ def idempotency_key(headers: Headers) -> str | None:
     The key itself is not stored: it may contain anything and is only compared.
 
     Raises:
-        ProblemError: it is not 1 to 255 printable ASCII characters.
+        ProblemError: the key is not 1 to 255 printable ASCII characters.
     """
     key = headers.get("idempotency-key")
     if key is not None and (len(key) > MAX_KEY_CHARS or not _VALID_KEY.fullmatch(key)):
@@ -390,10 +390,10 @@ def idempotency_key(headers: Headers) -> str | None:
 
 
 def wait_seconds(headers: Headers, *, longest: int) -> int | None:
-    """Return how many seconds the client wants to wait for the result, at most ``longest``.
+    """Return the number of seconds to wait for the result, at most ``longest``.
 
-    None means that the Prefer header contains no ``wait``. Malformed preferences are ignored (RFC
-    7240); of several, the first applies.
+    Returns None if the Prefer header contains no ``wait``. Malformed preferences are ignored (RFC
+    7240); if there are several, the first applies.
     """
     if "prefer" not in headers:
         return None

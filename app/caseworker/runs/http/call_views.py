@@ -87,7 +87,7 @@ class CallDetails(View):
     def of(cls, found: CallPayload, mode: str) -> Self:
         """Return the view of a call with its payloads and attempts.
 
-        ``mode`` is the configured way of showing payloads, returned as ``payloads``.
+        ``mode`` is the configured display mode for payloads, returned as ``payloads``.
         """
         node, record = found.record.node, found.record
         cancelled = found.run.status is RunStatus.CANCELLED

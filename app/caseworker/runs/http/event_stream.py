@@ -47,7 +47,7 @@ EVENT_HEADERS: list[dict[str, Any]] = [
 
 
 class EventStreams(Shares):
-    """The slots for event streams of a process."""
+    """Limits the number of event streams that a process serves concurrently."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, TOO_MANY_STREAMS)

@@ -14,7 +14,7 @@ from caseworker.platform.validation import refusal
 
 @dataclass(frozen=True, slots=True)
 class WebhookCheck:
-    """Checks requests for runs that have a webhook; the feature ``webhooks`` offers it."""
+    """Checks requests for runs with a webhook; the feature ``webhooks`` provides the instance."""
 
     require_secret: Callable[[str], Awaitable[None]]
     """Function that raises a ProblemError if the tenant has no secret to sign webhooks with."""

@@ -23,8 +23,8 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     """Return the run from which the requested run resumes.
 
     Raises:
-        SourceNotFoundError: it does not exist.
-        SourceNotEndedError: it has not ended.
+        SourceNotFoundError: the source run does not exist.
+        SourceNotEndedError: the source run has not ended.
         ProblemError: the body specifies another kind.
     """
     wanted = body.from_.run_id

@@ -42,7 +42,7 @@ class GraphShape(View):
     def of(cls, graph: Mapping[str, Any]) -> Self:
         """Return the shape of a valid graph.
 
-        Nested graphs that are only referred to are omitted.
+        Nested graphs that are given as references are omitted.
         """
         shape = shape_of(graph)
         return cls(

@@ -49,7 +49,7 @@ _INDEX = re.compile("[0-9]{1,9}", re.ASCII)
 
 
 def graph_refused(error: GraphRefusedError) -> ProblemError:
-    """List the problems of a graph, and the number of those beyond the limit."""
+    """Return an error that lists a graph's problems, and the number of unlisted ones."""
     violations = graph_violations(error.problems, error.kind.value)
     unnamed = len(error.problems) - len(violations)
     detail = INVALID_REQUEST.detail
@@ -154,7 +154,7 @@ TOO_MANY_STREAMS = ProblemType(
 def rate_headers(rate: RateState | None) -> dict[str, str]:
     """Return the headers that describe a tenant's rate limit for runs; empty without a limit.
 
-    They follow draft-ietf-httpapi-ratelimit-headers-10.
+    The headers follow draft-ietf-httpapi-ratelimit-headers-10.
     """
     if rate is None:
         return {}
@@ -220,4 +220,4 @@ ERRORS: Errors = {
 }
 
 PROBLEMS = (QUEUE_FULL, QUOTA_EXCEEDED, TOO_MANY_STREAMS)
-"""Problem types of runs that are not in :data:`ERRORS`."""
+"""Problem types of runs that do not appear as values in :data:`ERRORS`."""

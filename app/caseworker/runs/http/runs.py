@@ -258,11 +258,11 @@ async def _accepted_before(
 def answer_of(
     view: BaseModel, links: Links, accepted: Accepted, *, ended: bool, wait: int | None = None
 ) -> Response:
-    """Return the response to a request to run.
+    """Return the response to a request that creates a run.
 
-    ``wait`` is the number of seconds for which the request asked to wait for the result; None if it
-    did not. ``ended`` is whether the run has ended. The status is 200 if a request that waited got
-    the result, or if the run existed already; else 202.
+    ``wait`` is the requested time to wait for the result, in seconds; None without one. ``ended``
+    is whether the run has ended. The status is 200 if a request that waited got the result, or if
+    the run already existed; otherwise 202.
     """
     in_time = wait is not None and ended
     status = HTTPStatus.OK if in_time or not accepted.created else HTTPStatus.ACCEPTED
@@ -275,7 +275,7 @@ def answer_of(
 async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
-    None returns the run as it is, without waiting.
+    If ``wait`` is None, the run is returned as it is.
     """
     if wait is None or run.finished:
         return run

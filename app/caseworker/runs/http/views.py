@@ -129,7 +129,7 @@ class RunSummary(View):
     def of(cls, run: Run, root: str, given: Given) -> Self:
         """Return the summary of a run.
 
-        ``root`` is the path prefix for its URLs, ``given`` its input as it may be shown.
+        ``root`` is the path prefix for its URLs; ``given`` is its input in displayable form.
         """
         return cls(**_members(run, root, given))
 
@@ -216,8 +216,8 @@ class RunPage(View):
     def of(cls, page: Page, root: str, given: Sequence[Given]) -> Self:
         """Return the view of a page of runs.
 
-        ``root`` is the path prefix for their URLs; ``given`` holds their inputs as they may be
-        shown, in the same order.
+        ``root`` is the path prefix for their URLs; ``given`` holds their inputs in displayable
+        form, in the same order.
         """
         runs = [RunSummary.of(run, root, own) for run, own in zip(page.runs, given, strict=True)]
         return cls(runs=runs, next_cursor=page.next_cursor)

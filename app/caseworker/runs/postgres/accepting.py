@@ -1,8 +1,8 @@
 """Accepts runs in batches: one statement inserts many new runs.
 
 A run that the batch leaves out because of a conflict is accepted separately, by an insert that
-handles all cases. As in :mod:`run_statements`, the statements are written for the driver and take
-rows as one JSON document.
+handles all cases. As in :mod:`run_statements`, the statements are SQL text with placeholders of the
+psycopg driver, and take their rows as one JSON document.
 """
 
 import time
@@ -120,11 +120,11 @@ AND NOT EXISTS (
     WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
 ))
 """  # noqa: S608
-"""Return those ``runs`` that were not inserted for the sole reason that the queue is long.
+"""Return the runs in ``runs`` that only the queue length kept from being inserted.
 
-``is_full`` is whether the queue is full, so that the run is rejected without a further check, or
-has capacity again. The queue holds ``most`` runs. Tenants with fewer than ``few`` queued runs may
-extend it to twice that length. A run that may use this extension is not returned.
+``is_full`` is true if the queue is full, so that the run is rejected; false if it has capacity
+again. The queue holds ``most`` runs, or twice as many for tenants with fewer than ``few`` queued
+runs. A run that may use this extra capacity is not returned.
 """
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
@@ -160,7 +160,7 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
 WHERE runs.request IS NULL
 RETURNING runs.*
 """
-"""Insert a run, even if a cancel request or the remains of an erased run have its ID.
+"""Insert a run, even if a row with its ID holds a cancel request or an erased run's fencing token.
 
 If the run already exists, its row is locked but not returned. If there is an unexpired cancel
 request, the run is stored as queued, so that this transaction can cancel it.

@@ -162,10 +162,7 @@ class PostgresApprovals:
             return await _read(connection, key, deciding.approval_id)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event that is set when a question of the run is decided.
-
-        The owner of ``notifier`` sets it.
-        """
+        """Return an event that ``notifier`` sets when a question of the run is decided."""
         return self.notifier.listening(key)
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
@@ -185,7 +182,7 @@ class PostgresApprovals:
             return [_of_row(row) for row in (await connection.execute(query)).mappings()]
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return a page of open questions of a tenant, oldest first."""
+        """Return a page of a tenant's open questions, oldest first."""
         order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
         query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
         if cursor is not None:

@@ -59,7 +59,7 @@ class DefinitionHeads:
         self._asking: GroupCommit[Asked, DefinitionVersion | None] = GroupCommit(connect, heads_of)
 
     def begin(self) -> None:
-        """Start to answer lookups; the connection is opened for the first one."""
+        """Start answering lookups; the first one opens the connection."""
         self._asking.begin()
 
     async def stop(self) -> None:

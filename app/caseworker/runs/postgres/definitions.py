@@ -42,8 +42,8 @@ from caseworker.runs.run import DefinitionRef
 
 MAX_SHOWN_USERS = 20
 KEPT_BYTES = 1024 * 1024
-"""Size of the cache of definitions in bytes. An entry is valid while creation time and digest
-match."""
+"""Maximum size of the cache of definitions in bytes. An entry is valid while its creation time and
+digest match those of the stored version."""
 MAX_VERSION = 2**31 - 1
 
 _HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
@@ -126,11 +126,11 @@ class PostgresDefinitions:
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return the wanted definitions by reference; those that do not exist are absent.
+        """Return the definitions that exist among ``wanted``, by reference.
 
         Raises:
-            DefinitionsTooLargeError: together they exceed ``max_bytes``, each counted once. Nothing
-                was read.
+            DefinitionsTooLargeError: the total size exceeds ``max_bytes``, with each definition
+                counted once. Nothing was read.
         """
         async with transaction(self._engines.work, tenant) as connection:
             return await _definitions(connection, tenant, wanted, max_bytes)
@@ -169,8 +169,8 @@ class PostgresDefinitions:
 
         Raises:
             DefinitionNotFoundError: the definition does not exist.
-            DefinitionInUseError: another definition references this version, or references the
-                newest version of the name and none would remain.
+            DefinitionInUseError: another definition references a version to delete, or references
+                the name without a version and no version would remain.
         """
         async with transaction(self._engines.work, tenant) as connection:
             await _lock(connection, tenant)

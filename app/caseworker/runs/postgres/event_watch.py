@@ -1,8 +1,8 @@
-"""Polls for new events of runs that clients follow here but that another process executes.
+"""Polls for new events of runs that clients of this process follow but other processes execute.
 
-Events that this process stores wake its own followers directly. For all other followed runs, one
-shared query polls every 50 ms, however many followers exist. Without followers, no query is sent.
-Polling replaces NOTIFY, which would serialize the commits of all writers. It also works with
+Events that this process stores wake its followers directly. For all other followed runs, one shared
+query polls every 50 ms, regardless of the number of followers. Without followers, no query is sent.
+Polling is used because NOTIFY would serialize the commits of all writers. It also works with
 processes of other releases.
 """
 

@@ -1,4 +1,4 @@
-"""The writes that every run makes, in batches that share a commit.
+"""Stores new runs and journal writes of all runs, in batches that share a commit.
 
 The writers of a batch are independent, but two of them may refer to the same run. Examples are the
 previous and the current owner of a run, or two callers that chose the same ID. Every row is
@@ -42,14 +42,14 @@ from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from caseworker.runs.run import FinishRun, RunStatus
 
 LOCK_MS = 200
-"""Milliseconds that a batch waits for a row that is being inserted. Rows with other locks are
-skipped."""
+"""Lock timeout of a batch in milliseconds, for rows that another transaction is inserting. Other
+locked rows are skipped."""
 
 USUAL_SECONDS = 30.0
 """Minimum time, in seconds, for which the fastest response is remembered."""
 
 DELAYED_SECONDS = 0.15
-"""Delay, in seconds, relative to the fastest response, from which a response is old on arrival."""
+"""Seconds by which a response must exceed the fastest response time to count as slow."""
 
 LARGE_BYTES = 256 * 1024
 """Size in bytes from which a write uses a separate connection."""
@@ -72,8 +72,8 @@ class UsualTimes:
     def answered_at(self, sent_at: float, arrived_at: float) -> float:
         """Return the time from which the age of a response is measured.
 
-        That is its arrival, if it was as fast as usual. A slower response may have been in transit
-        for the whole time, so its age counts from when it was requested.
+        This is ``arrived_at`` if the response was about as fast as usual. A slow response may have
+        been in transit for the whole time, so its age counts from ``sent_at``.
         """
         took = arrived_at - sent_at
         if arrived_at > self._until:
@@ -87,10 +87,10 @@ class UsualTimes:
 class PostgresJournal:
     """Implements the journal store over connections that all runs share.
 
-    Accepting runs uses its own connection, so that neither kind of write waits for the other's
-    commits. The writes of owners share a second connection, because the second of two writes of a
-    run must see what the first one stored. Large writes use a third connection, so that other
-    writes do not wait for them. A run makes no other write while a large one is in flight.
+    One connection inserts new runs, so that inserts and other writes do not wait for each other's
+    commits. The writes of owners share a second connection, because each write of a run must see
+    the results of the previous one. Large writes use a third connection, so that other writes do
+    not wait for them. A run makes no other write while a large one is in flight.
     """
 
     def __init__(self, url: str, patience: Patience, *, tenants_wait: bool = False) -> None:
@@ -135,9 +135,8 @@ class PostgresJournal:
     async def insert(self, insert: RunInsert, *, timeout_seconds: float) -> datetime | None:
         """Insert a run and return its creation time; None if it has a conflict or reaches a limit.
 
-        A run that would start here waits while runs in progress wait for their writes, because it
-        would delay all of them. Its caller waits as well, which slows down the arrival of further
-        runs.
+        If the run would start in this process, the insert waits while many writes of active runs
+        are queued. This also slows down the arrival of further runs.
 
         Raises:
             QueueFullError: the run is new and the queue is full.

@@ -45,7 +45,7 @@ BREATH_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnersWrite:
-    """A journal write by the owner of a run, with its rows as JSON texts."""
+    """A journal write by the owner of a run; its rows are serialized as JSON strings."""
 
     owner: Ownership
     """The run that is written, and the fencing token of the writer."""
@@ -193,7 +193,7 @@ _EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
 """Fields stored unchanged in columns of the same name."""
 
 CALL_KEY: Final = "call_key"
-"""Metadata key of a call's node, whose value is also in a column of the row."""
+"""Key in a node's metadata that holds the call key, which is also in a column of the row."""
 
 DIMENSIONS: Final = {
     "tokens": "t",
@@ -209,13 +209,13 @@ DIMENSIONS: Final = {
     "cost_usd_estimated": "f",
     "unpriced_calls": "u",
 }
-"""One-letter names for the dimensions of a charge; the database view has the same table."""
+"""One-letter names for the dimensions of a charge; the database view uses the same names."""
 
 _NODE_FIELDS = frozenset(FIELDS)
 
 
 def brief_call(record: CallRecord) -> list[Any] | None:
-    """Return the node and the charge of a journal row as a list; None if they do not fit.
+    """Return the node and charge of a journal row as a compact list; None if they do not fit.
 
     The last three values are left out if all of them have their defaults.
     """
@@ -315,7 +315,7 @@ def brief_event(record: EventRecord) -> tuple[str, str] | None:
 
 
 def whole_event(row: Row) -> tuple[str, Mapping[str, Any]]:
-    """Return the type and the data of an event as they were before :func:`brief_event`."""
+    """Return the type and the data of an event; reverses :func:`brief_event`."""
     if row["brief"] is None:
         return row["type"], row["data"]
     kind, names = _OF_CODE[row["type"]]
@@ -326,7 +326,7 @@ def whole_event(row: Row) -> tuple[str, Mapping[str, Any]]:
 
 
 def brief_once(record: EventRecord) -> str | None:
-    """Return a deduplication key without its prefix, which is the step ID and the event type.
+    """Return an event's deduplication key without its prefix (the step ID and the event type).
 
     A shortened key starts with ``|``; a full key never does.
     """
@@ -336,7 +336,7 @@ def brief_once(record: EventRecord) -> str | None:
 
 
 def whole_once(step_id: str | None, kind: str, key: str) -> str:
-    """Return a deduplication key as it was before :func:`brief_once`."""
+    """Return the full deduplication key; reverses :func:`brief_once`."""
     if not key.startswith("|"):
         return key
     return f"{step_id}|{_OF_CODE[kind][0] if kind in _OF_CODE else kind}{key}"

@@ -26,7 +26,7 @@ RETRY_SECONDS = 2
 """Seconds after which to retry if the tenant's queue is full."""
 
 FULL_SECONDS = 60
-"""Seconds after which to retry if the storage quota is exhausted: only a deletion frees storage."""
+"""Retry delay in seconds if the storage quota is exhausted. Storage is freed only by deletions."""
 
 LOOKED_AT = 100
 """Maximum number of queued runs that are checked to find out whether a new run would overtake
@@ -78,7 +78,9 @@ SELECT coalesce(sum(bytes), 0)::bigint AS stored_bytes,
     coalesce(sum(threads), 0)::bigint AS threads
 FROM stored WHERE tenant_id = %(tenant)s
 """
-"""Sum over the rows that sessions added since the last sweep; see the migration."""
+"""Query for the storage use of a tenant: bytes, number of definitions, number of threads.
+
+Every database session counts in a row of its own; the query adds up these rows."""
 
 
 _TAKE_RATE = """
@@ -204,7 +206,7 @@ class RunAdmission:
 async def admission_of(
     connection: AsyncConnection, new: NewRun, usual: Quota
 ) -> RunAdmission | None:
-    """Lock the tenant and return the admission for a run; None if no limit applies to it."""
+    """Lock the tenant and return the admission check for a run; None if no limit applies."""
     quota = await quota_of(connection, new.key.tenant, usual)
     if quota.is_unlimited and new.queueing.concurrency_key is None:
         return None
@@ -247,7 +249,7 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
 
 
 async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
-    """Return the state of a tenant's rate limit without using it; None if it has no limit."""
+    """Return the state of a tenant's rate limit without consuming it; None if it has no limit."""
     most = (await quota_of(connection, tenant, usual)).max_runs_per_minute
     if most is None:
         return None
@@ -277,7 +279,7 @@ async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Qu
 
 
 async def row_of(connection: AsyncConnection, tenant: str) -> Row | None:
-    """Return the row with the own quota of a tenant; None if it has none."""
+    """Return the row with a tenant's own quota; None if it has none."""
     found = await connection.exec_driver_sql(f"{QUOTAS} WHERE tenant_id = %s", (tenant,))
     return found.mappings().one_or_none()
 

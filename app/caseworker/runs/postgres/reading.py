@@ -262,10 +262,10 @@ async def streamed_in(
 
 
 async def begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRecord, ...]:
-    """Return the last LLM and tool calls that have taken effect, or may have.
+    """Return the last LLM and tool calls of a run, up to :data:`MAX_RECEIPT_CALLS`.
 
-    A call journaled as created has passed its barrier or is about to. The run's row is locked
-    during this query, so the number of calls is limited.
+    Each of them may have taken effect: a call in the journal has passed its barrier or is about to.
+    The number is limited because the run's row is locked during this query.
     """
     last = (
         select(*JOURNAL_COLUMNS)
@@ -278,7 +278,7 @@ async def begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRec
 
 
 async def once_keys_of(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
-    """Return the keys of the once-only events of a run."""
+    """Return the deduplication keys of a run's events."""
     key_of = events.c.step_id, events.c.type, events.c.once_key
     keyed = select(*key_of).where(of_run(events, key), events.c.once_key.is_not(None))
     return frozenset(whole_once(*row) for row in await connection.execute(keyed))

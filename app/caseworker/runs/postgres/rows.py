@@ -63,7 +63,7 @@ def page_of(
 
 
 def id_in(place: Any) -> str:
-    """Return the ID in a cursor's position. Anything else is rejected before it reaches SQL.
+    """Return the ID in a cursor's position; other values are rejected before they reach SQL.
 
     Raises:
         ValueError: the position is not an ID.
@@ -100,7 +100,7 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 
 
 def request_to_json(request: RunRequest) -> dict[str, Any]:
-    """Return a request in its stored form; not every request has a graph."""
+    """Convert a request to its stored form, a JSON object."""
     stored = {name: getattr(request, name) for name in _REQUEST}
     stored["budget"] = budget = {}
     for name in _LIMITS:

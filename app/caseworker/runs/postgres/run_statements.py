@@ -1,9 +1,8 @@
 """SQL that changes runs, calls and events.
 
-The statements are written for the driver, so that each exists only once. The batches of
-:mod:`journal` send them over their own connection; transactions send the same text with
-``exec_driver_sql``. Each takes its rows as one JSON document, so it is prepared once for all batch
-sizes.
+The statements are SQL text with placeholders of the psycopg driver. The batches of :mod:`journal`
+send them over their own connection; transactions send the same text with ``exec_driver_sql``. Each
+takes its rows as one JSON document, so one prepared statement serves all batch sizes.
 
 Runs are looked up one by one with LATERAL. For a join, the planner would not know the batch size.
 It would keep scanning the whole table if the table was small when the plan was made.
@@ -326,13 +325,13 @@ UPDATE runs SET status = 'queued', worker_id = NULL,
 FROM judged WHERE runs.tenant_id = judged.tenant_id AND runs.run_id = judged.run_id
 RETURNING runs.tenant_id, runs.run_id, runs.queued_at
 """  # noqa: S608
-"""Queue the runs of dead workers again.
+"""Requeue the runs of dead workers.
 
 A loss is consecutive if the run has produced no further result since the previous loss. Otherwise
-the count of losses starts again at zero.
+the count of losses restarts at zero.
 
-A run whose worker has no row at all is not touched until the silence limit. Its process may just
-have come back and accepted the run before its next heartbeat.
+A run whose worker has no row is only requeued ``stale_seconds`` after its claim. The worker may
+have returned after an outage and claimed the run before its next heartbeat.
 """
 
 ADD_LATE = f"""

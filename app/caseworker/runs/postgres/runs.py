@@ -1,9 +1,9 @@
 """Storage for runs in Postgres: accept, cancel, claim, release and erase them.
 
 Accepting and cancelling write the row of a run that may not exist yet. Both insert the row or
-update the existing one, so an early cancel request and a late run cannot miss each other. In the
-common case, a new run without conflicts, a batched insert stores the run. Only the runs that this
-insert does not store are accepted by :func:`accept_in`.
+update the existing one, so a cancel request takes effect even if it arrives before its run. A
+batched insert stores new runs without conflicts, which is the common case. :func:`accept_in`
+accepts the runs that this insert does not store.
 """
 
 import asyncio
@@ -90,8 +90,8 @@ from caseworker.runs.run import (
 )
 
 MAX_EXPIRED_DROPPED = 100
-"""Maximum number of expired cancel requests (for runs that never came) to delete for each new
-one."""
+"""Maximum number of expired cancel requests, for runs that were never created, to delete for each
+new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class PostgresRuns(PostgresRunReader):
         return cancelled
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
-        """Return the oldest runs that match and that have neither ended nor a cancel request."""
+        """Return the oldest matching runs that have not ended and have no cancel request."""
         query = stoppable(tenant, wanted).order_by(runs.c.created_at, runs.c.run_id)
         async with self._listing(tenant, wanted) as connection:
             found = (await connection.execute(query.limit(wanted.limit))).scalars().all()
@@ -268,7 +268,7 @@ async def accept_in(
     """Store a run in this transaction, or return the run that the same request created before.
 
     Raises:
-        RunConflictError: the run ID, or the idempotency key together with it, belongs to another
+        RunConflictError: the run ID, alone or with the idempotency key, was used for a different
             request.
         IdempotencyMismatchError: the idempotency key was used with a different body.
         QueueFullError: too many runs are queued.

@@ -76,7 +76,7 @@ FROM artifacts WHERE tenant_id = %(tenant)s AND run_id = %(source)s
         WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND outcome = 'result'
     )
 """
-"""Copy the files of imported calls. The slot of a file starts with the hash of its call key."""
+"""Copy the files of imported calls, matched by the hash of the call key in the column ``slot``."""
 
 
 async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource) -> None:
@@ -85,7 +85,7 @@ async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource)
     Raises:
         SourceNotFoundError: the run to import from does not exist.
         SourceNotEndedError: the run to import from has not ended.
-        InvalidRunError: the run to import from has no such node.
+        InvalidRunError: the run to import from has no node with the ID ``source.until``.
     """
     asked = {"tenant": key.tenant, "source": source.run_id, "run_id": key.run_id}
     status = (await connection.exec_driver_sql(LOCK_SOURCE, asked)).scalar_one_or_none()

@@ -89,9 +89,9 @@ WHERE CASE WHEN surely THEN true
     ELSE pg_try_advisory_xact_lock({_LIFE_LOCK.format(worker_id="worker_id")}) END
 FOR UPDATE OF workers SKIP LOCKED
 """  # noqa: S608
-"""Return the silent workers that are dead, because they still have sent no heartbeat.
+"""Return which of the given silent workers are dead: their last heartbeat is still the same.
 
-They also hold no connection, unless they have been silent for ``stale_seconds``.
+A worker that has been silent for less than ``stale_seconds`` must also hold no connection.
 """
 
 DELETE_DEAD_WORKERS = f"""
@@ -120,8 +120,8 @@ LIMIT %(limit)s
 """
 """Return queued runs that have no job and do not wait for another run of their tenant.
 
-Only the oldest queued runs are checked, so the time does not depend on the queue's length. Workers
-take jobs oldest first, so a run without a job becomes one of the oldest in time. Runs with a
+Only the oldest queued runs are checked, so the duration is independent of the queue length. Workers
+take jobs oldest first, so a run without a job eventually is among the oldest. Runs with a
 concurrency key, or of tenants with a limit, may have to wait without a job. Every worker tries to
 claim those at each heartbeat.
 """
@@ -236,13 +236,13 @@ async def request_drain(pool: Pool, worker_id: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class StaleRunRecovery:
-    """Queues runs again that would otherwise never be executed."""
+    """Requeues runs that would otherwise never be executed."""
 
     pool: Pool
     dispatch: QueueDispatch
     interval_seconds: float
     stale_seconds: float
-    """Seconds without a heartbeat after which a worker's runs are recovered in any case."""
+    """Seconds without a heartbeat after which a connected worker's runs are recovered too."""
     max_attempts: int
     """Number of consecutive losses after which a run fails. A run at that limit is queued again
     without delay."""
@@ -252,7 +252,7 @@ class StaleRunRecovery:
     """Maximum number of active runs for tenants without a quota of their own; None means no
     limit."""
     observers: RunObservers = field(default_factory=RunObservers)
-    """Observers to notify of runs that end here, because their deadline passed before they
+    """Observers to notify of runs that recovery ends, because their deadline passed before they
     started."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
@@ -283,7 +283,7 @@ class StaleRunRecovery:
                 self._watch.interrupted()  # this process was frozen or overloaded
 
     async def recover(self, *, only_silent: bool = False) -> Sequence[RunKey]:
-        """Queue all stale runs again and end overdue runs; return the runs that got a job.
+        """Requeue all stale runs and end overdue runs; return the runs that got a job.
 
         With ``only_silent``, do nothing unless a worker has become silent.
 
@@ -351,9 +351,9 @@ async def take_lost(
     stale_seconds: float,
     max_attempts: int,
 ) -> Mapping[RunKey, datetime]:
-    """Queue the runs of dead workers again; return for each the earliest time of its restart.
+    """Requeue the runs of dead workers; return the earliest restart time of each.
 
-    A run that was lost more than once is delayed, in case the run itself crashes its workers.
+    A run that was lost more than once is delayed, in case the run itself makes its workers crash.
     """
     judged = (
         [each.worker_id for each in silent],

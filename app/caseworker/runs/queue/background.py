@@ -35,7 +35,7 @@ CONNECTIONS = 2
 """Maximum number of database connections of a worker; a job holds none while it executes."""
 
 GREED = 3
-"""Number of slots that a tenant may hold for each free slot.
+"""Maximum ratio of the slots that a tenant holds to the slots that are free.
 
 A single tenant gets three quarters of all slots. The rest stays free for tenants that arrive later
 (Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998).
@@ -56,12 +56,12 @@ FROM next WHERE job.id = next.id RETURNING job.*
 
 RESCUE_SECONDS = 5.0
 """Minimum interval, in seconds, between searches for lost jobs. A job that is late by more than
-this is considered lost."""
+this is treated as lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundQueue:
-    """A queue: the tasks that its jobs execute, and the maximum number of concurrent jobs."""
+    """A queue of background jobs: its task handlers and its limit on concurrent jobs."""
 
     tasks: Mapping[str, Task]
     """Handlers by task name; each is called with the arguments of a job."""
@@ -156,9 +156,9 @@ class JobRescue:
     pool: Pool
     queues: Mapping[str, BackgroundQueue]
     interval_seconds: float
-    """Seconds between two searches. Work that is late by as much counts as lost."""
+    """Seconds between two searches. Work that is overdue by this long counts as lost."""
     stale_seconds: float
-    """Seconds without a heartbeat after which a worker's jobs are taken away from it."""
+    """Seconds without a heartbeat after which a worker's jobs are deleted and replaced."""
 
     async def run(self) -> None:
         """Search at intervals; after a database outage, continue at the next interval."""

@@ -3,7 +3,7 @@
 procrastinate's worker fetches a job, and if there is none it sleeps until a notification or its
 next poll. When the fetch returns, it discards all notifications received so far. A job that is
 committed after the query, and announced before the response arrives, would be missed until the next
-poll. Therefore every wake-up is counted here, and an empty response counts only if no wake-up came
+poll. This module therefore counts every wake-up, and ignores an empty response if a wake-up came
 during the query. Doing this in ``fetch_job`` is enough: no other code runs between its return and
 the point where the worker discards the notifications.
 """
@@ -50,7 +50,7 @@ class QueueTimes:
     notification was lost."""
     heartbeat: float
     stale: float
-    """Seconds without a heartbeat after which another worker's jobs are taken away from it."""
+    """Seconds without a heartbeat after which another worker is treated as dead."""
 
 
 class CapacityAwareJobManager(JobManager):

@@ -60,7 +60,7 @@ class FloodError(Exception):
 
 
 class Lines:
-    """Splits a stream into messages. Only the start and the end of a too long line are kept."""
+    """Splits a stream into messages. Only the start and the end of an overlong line are kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes

@@ -24,7 +24,7 @@ MAX_DIGITS = 1000
 WORKING_DIGITS = 50
 """Number of significant digits of an inexact value, more than a result shows."""
 SHOWN_DIGITS = 34
-"""Number of significant digits of a rounded result (those of IEEE decimal128)."""
+"""Number of significant digits of a rounded result (as in IEEE decimal128)."""
 MAX_EXACT_DECIMALS = 100
 """Maximum number of decimal places for writing a finite decimal in full."""
 
@@ -41,7 +41,7 @@ CONTEXT = decimal.Context(
     Emax=MAX_DIGITS - 1,
     traps=[DivisionByZero, InvalidOperation, Overflow, Underflow],
 )
-"""The context of inexact operations; overflow and underflow raise errors."""
+"""Decimal context for inexact operations; overflow and underflow raise errors."""
 
 
 def undefined(message: str) -> ToolRefusedError:

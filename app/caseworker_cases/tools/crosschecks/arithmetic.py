@@ -21,8 +21,7 @@ class _UndecidedError(Exception):
 def agrees(expression: str, value: str) -> bool | None:
     """Return whether an expression in Python notation evaluates to ``value``.
 
-    Integers must be equal. Other numbers must agree to nine digits. None means that it cannot be
-    decided.
+    Integers must be equal. Other numbers must agree to nine digits. None means undecidable.
     """
     try:
         found = _value(ast.parse(expression, mode="eval").body)

@@ -1,6 +1,6 @@
 """Recalculates dates by counting days, with its own date parser.
 
-A day number is a proleptic Gregorian ordinal less one. Modulo seven it is 0 on a Monday.
+A day number is a proleptic Gregorian ordinal minus one. Modulo seven it is 0 on a Monday.
 """
 
 import re

@@ -111,7 +111,7 @@ def zone_named(name: str) -> ZoneInfo:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Convert an instant to UTC; Python compares two times in one zone by their wall clocks."""
+    """Convert an instant to UTC, because Python compares times in the same zone by wall clock."""
     try:
         return moment.astimezone(UTC)
     except OverflowError:

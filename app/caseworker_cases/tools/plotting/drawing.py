@@ -194,7 +194,7 @@ def _write(figure: Figure, words: str, y: float, **style: Any) -> None:
 
 
 def plain(number: float, form: str) -> str:
-    """Format a number with a real minus sign and without -0; ``form`` is such as ``,.2f``."""
+    """Format a number with a true minus sign, without -0; ``form`` is a spec such as ``,.2f``."""
     return format(number + 0.0, f"z{form}").replace("-", "\N{MINUS SIGN}")
 
 

@@ -32,7 +32,7 @@ class Renderer:
     """A pool of one process that draws one chart at a time; the owner must close it.
 
     The process is started for the first chart. It is killed after an idle timeout, if a chart takes
-    too long, and if the caller is cancelled. It exits if its parent is gone.
+    too long, and if the caller is cancelled. It exits if its parent exits.
     """
 
     def __init__(

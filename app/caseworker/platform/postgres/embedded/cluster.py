@@ -1,7 +1,7 @@
 """Create, configure, start and stop one PostgreSQL cluster on disk.
 
-This module does not know which processes share the cluster. The module `server` does, and calls
-this one only under its lock.
+The module `server` tracks which processes share the cluster. It calls this module only while it
+holds its lock.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ class Cluster:
     """Account that the server runs as; None means the account of this process."""
 
     def make(self) -> None:
-        """Create the files in a draft folder, and then rename it.
+        """Create the cluster in a draft folder, then rename the folder to ``directory``.
 
         A draft left by an interrupted attempt is deleted first.
 
@@ -241,7 +241,7 @@ class Postmaster:
             return False
 
     def wait_for_exit(self) -> None:
-        """Wait until the process of a stopped server has exited: it removes its PID file first."""
+        """Wait until a stopped server's process has exited; it removes its PID file earlier."""
         while self.is_alive():
             time.sleep(0.01)
 

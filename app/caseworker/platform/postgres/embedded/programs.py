@@ -18,8 +18,8 @@ _LOG = structlog.get_logger(__name__)
 _NOT_AS_ROOT = "run the service as an ordinary user, or set DATABASE_URL"
 
 Account = pwd.struct_passwd
-"""Entry of the system's user database: the account that the server runs as, if not that of this
-process."""
+"""Entry in the system's user database, for the account that runs the server instead of the account
+of this process."""
 
 
 class EmbeddedPostgresError(Exception):

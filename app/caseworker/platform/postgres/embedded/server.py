@@ -50,8 +50,8 @@ class EmbeddedPostgres:
     def start(self) -> str:
         """Start the server, or join the running one, and return the URL of its database.
 
-        Creates the cluster if it does not exist. A signal during the start releases the server; one
-        that is still recovering keeps running.
+        Creates the cluster if it does not exist. A signal during the start releases the server.
+        A server that is still recovering keeps running.
 
         Raises:
             EmbeddedPostgresError: the data directory cannot be used or the server does not start.

@@ -6,14 +6,13 @@ to callers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from typing import Protocol
 
 import structlog
 
+from caseworker.features.retention.postgres import Days, PostgresRetention
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.quotas import NearlyFull
 
@@ -26,58 +25,11 @@ LOOKS_A_SWEEP = 10
 """Number of times per sweep interval that each process checks whether a sweep is due."""
 
 
-class Record(StrEnum):
-    """A category of data with a retention period, which starts at the end of the run."""
-
-    RUNS = "runs"
-    """Runs with all their data, including requests, events, snapshots and artifacts."""
-    REQUESTS = "requests"
-    """Requests of calls: the prompts sent to models and the arguments passed to tools."""
-    EVENTS = "events"
-    SNAPSHOTS = "snapshots"
-    """Traces that earlier releases stored for runs; traces can be rebuilt from the calls."""
-    ARTIFACTS = "artifacts"
-    THREADS = "threads"
-    """Threads and their messages. The retention period starts at the last message. Runs in a thread
-    follow the retention period for runs."""
-
-
-Days = Mapping[Record, int | None]
-"""Retention period of each category in days; None keeps the data forever."""
-
-
-class RetentionStore(Protocol):
-    """Finds and deletes data whose retention period is over. Every method is one transaction."""
-
-    async def begin_sweep(self, interval_seconds: float) -> bool:
-        """Claim a sweep for this process; return False if none is due."""
-        ...
-
-    async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
-        """Return the retention periods by tenant; tenants that keep everything may be left out."""
-        ...
-
-    async def drop(self, tenant: str, record: Record, *, days: int) -> bool:
-        """Delete a batch of data that ended more than ``days`` ago; return whether more may exist.
-
-        Raises:
-            StoreUnavailableError: the database is unavailable or too busy.
-        """
-        ...
-
-    async def drop_pending_cancels(self) -> bool:
-        """Delete a batch of expired cancel requests for runs that do not exist.
-
-        Returns whether there may be more.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """Deletes expired data periodically."""
 
-    store: RetentionStore
+    store: PostgresRetention
     nearly_full: Callable[[], Awaitable[Sequence[NearlyFull]]]
     """Returns the storage limits that tenants have nearly reached."""
     days: Days

@@ -1,0 +1,24 @@
+"""The feature ``retention``: deletes data after the retention periods of tenants."""
+
+from typing import Final
+
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.retention.postgres import PostgresRetention
+from caseworker.features.retention.sweeping import Retention
+
+
+def open_retention(parts: Parts) -> Opened:
+    """Build the loop that deletes expired data of all features."""
+    kept = parts.settings.retention
+    sweeping = Retention(
+        store=PostgresRetention(parts.engines.work, parts.drops),
+        nearly_full=parts.service(PostgresQuotas).nearly_full,
+        days={name: getattr(kept, f"{name}_days") for name in parts.drops},
+        unlimited=kept.unlimited,
+        sweep_seconds=kept.sweep_seconds,
+    )
+    return Opened(loops={"retention": sweeping.run})
+
+
+RETENTION: Final = Feature(name="retention", tables=["retention"], open=open_retention)
