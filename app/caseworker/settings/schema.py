@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings
 from caseworker.core.trace.frozen_json import USUAL_LIMITS
 from caseworker.models.ports import MAX_REPLY_BYTES
 from caseworker.settings import cases
+from caseworker.settings.admission import AdmissionSettings, QuotaSettings
 from caseworker.settings.models import ModelsSettings
 from caseworker.settings.values import Count, Positive, Seconds, Section, Text, key
 
@@ -410,8 +411,8 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     trace: TraceSettings = TraceSettings()
     tools: cases.ToolSettings = cases.ToolSettings()
     worker: WorkerSettings = WorkerSettings()
-    admission: cases.AdmissionSettings = cases.AdmissionSettings()
-    quotas: cases.QuotaSettings = cases.QuotaSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    quotas: QuotaSettings = QuotaSettings()
     auth: AuthSettings = AuthSettings()
     limits: LimitsSettings = LimitsSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
