@@ -435,7 +435,9 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     @model_validator(mode="after")
     def _values_fit_each_other(self) -> Self:
         if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
-            raise ValueError("worker.stale_after_seconds: must be at least twice heartbeat_seconds")
+            raise ValueError(
+                "worker.stale_after_seconds: must be at least twice worker.heartbeat_seconds"
+            )
         sizes = ("max_value_kb", "max_outputs_kb", "max_result_kb")
         for smaller, larger in pairwise(sizes):
             if getattr(self.limits, larger) < getattr(self.limits, smaller):
