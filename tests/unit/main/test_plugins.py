@@ -155,8 +155,8 @@ async def test_what_a_live_source_says_is_not_worked_out_again() -> None:
     toolbox = Toolbox(ToolSettings(prices=PriceSettings(api_key=SecretStr("key"))))
     await toolbox.aclose()
 
-    names = [tool.spec.name for tool in toolbox.tools if tool.spec.deterministic]
-    assert names == ["calculator", "calendar", "respond"]
+    names = [tool.spec.name for tool in toolbox.tools if not tool.spec.deterministic]
+    assert names == ["data_fetch_stock", "numeric_analysis", "plotter"]
 
 
 @pytest.mark.parametrize(
