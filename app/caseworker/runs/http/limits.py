@@ -39,8 +39,7 @@ class ApiLimits(HttpLimits):
     budget_ceiling: Budget
     """Limits that no run can exceed, regardless of its request."""
     ceiling_requires_prices: bool
-    """Whether models without a known price are rejected because the ceiling for the cost was set
-    explicitly."""
+    """Whether models without a known price are rejected: True if a cost ceiling is configured."""
 
     @property
     def of_graphs(self) -> GraphLimits:
