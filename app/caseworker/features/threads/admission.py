@@ -6,7 +6,7 @@ executed.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -39,6 +39,7 @@ from caseworker.runs.http.admission import (
     as_json,
     fits,
     given_limits,
+    metadata_violations,
     reference_from,
     require_none,
     requires_prices,
@@ -52,7 +53,7 @@ from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, Threa
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.quotas import QuotaStore
+from caseworker.runs.quotas import TenantQuota
 from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunSource
 from caseworker.runs.service import new_run_id
 
@@ -144,12 +145,12 @@ class ThreadAdmission:
         limits: ApiLimits,
         definitions: Definitions,
         admissions: Admissions,
-        quotas: QuotaStore,
+        quota_of: Callable[[str], Awaitable[TenantQuota]],
     ) -> None:
         self._limits = limits
         self._definitions = definitions
         self._admissions = admissions
-        self._quotas = quotas
+        self._quota_of = quota_of
 
     async def new_thread(self, body: NewThreadBody, tenant: str) -> Thread:
         """Return the thread that the body describes.
@@ -172,7 +173,7 @@ class ThreadAdmission:
             request_hash=_hash(body.model_dump(mode="json", exclude={"thread_id"})),
         )
         new, _ = await self._answering(thread, AnswerBody(), "?")
-        await new.require_models_of((await self._quotas.get(tenant)).quota)
+        await new.require_models_of((await self._quota_of(tenant)).quota)
         return thread
 
     def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:
@@ -287,9 +288,8 @@ class ThreadAdmission:
             raise _in_tools(refused) from None
 
     def _violations(self, body: NewThreadBody | GoOnBody) -> Iterator[Violation]:
-        limits, most = self._limits, self._limits.max_metadata_bytes
-        if body.metadata and not fits(body.metadata, most, limits):
-            yield Violation("metadata", f"Metadata must not exceed {most} bytes as JSON.")
+        limits = self._limits
+        yield from metadata_violations(body.metadata, limits)
         inputs = None if not isinstance(body, NewThreadBody | AnswerBody) else body.inputs
         if inputs and not fits(inputs, limits.max_body_bytes, limits):
             message = f"The inputs must not exceed {limits.max_body_bytes} bytes as JSON."
@@ -299,7 +299,7 @@ class ThreadAdmission:
             yield Violation(f"inputs.{DEFAULT_HANDLE}", reserved)
         longest = limits.max_input_chars
         if isinstance(body, EditBody) and len(body.content) > longest:
-            message = f"A message must not exceed {longest} characters (max_input_chars)."
+            message = f"A message must not exceed {longest} characters (flags.max_input_chars)."
             yield Violation("content", message)
 
     def _too_long(self, turn: PlannedReply) -> Iterator[Violation]:

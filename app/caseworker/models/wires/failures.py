@@ -1,6 +1,6 @@
-"""Parses error documents of endpoints and classifies the failures.
+"""Parses the error responses of endpoints and classifies the failures.
 
-Error messages quote the endpoint's text only redacted and truncated.
+Text of an endpoint is redacted and truncated before an error message quotes it.
 """
 
 import json
@@ -176,7 +176,7 @@ class Failures:
 
     _provider: str
     _structured: bool
-    """Whether the attempt requested JSON with a parameter."""
+    """Whether a request parameter asked for JSON output."""
     raw: bytearray = field(default_factory=bytearray)
     """The first ``RAW_REPLY_BYTES`` of the reply's body."""
 
