@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -12,6 +13,7 @@ from caseworker.core.budget.stops import CancelledError, HandOver, Stop
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class CancellationToken:
     """Holds the stop of a run, if any; any thread may set it.
 
@@ -19,11 +21,11 @@ class CancellationToken:
     worker must not resume a cancelled run.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: a callback may use the token that calls it
-        self.stop: Stop | None = None
-        """The stop of the run; None until :meth:`trip` has set one."""
-        self._callbacks: dict[object, Callable[[], object]] = {}
+    stop: Stop | None = field(init=False, default=None)
+    """The stop of the run; None until :meth:`trip` has set one."""
+    _callbacks: dict[object, Callable[[], object]] = field(init=False, default_factory=dict)
+    # Reentrant: a callback may use the token that calls it.
+    _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def cancel(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
         """Stop the run because of a cancel request."""

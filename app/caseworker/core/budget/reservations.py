@@ -19,6 +19,7 @@ tracked in a context variable.
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -169,17 +170,15 @@ Claims = dict[tuple[Account, Dimension], Amount]
 NO_CLAIMS: Claims = {}
 
 
+@dataclass(slots=True, eq=False)
 class Holder:
     """The step that currently makes reservations, as a mutable object.
 
     The step runner sets ``path`` for each step, which is cheaper than setting a context variable.
     """
 
-    __slots__ = ("path",)
-
-    def __init__(self, path: object = None) -> None:
-        self.path = path
-        """Path of the step whose end releases the reservations; None if they are not tracked."""
+    path: object = None
+    """Path of the step whose end releases the reservations; None if they are not tracked."""
 
 
 HOLDER: ContextVar[Holder] = ContextVar("holder", default=Holder())  # noqa: B039 - never changed
@@ -187,21 +186,19 @@ HOLDER: ContextVar[Holder] = ContextVar("holder", default=Holder())  # noqa: B03
 _OWN: ContextVar[tuple["Reservation", ...]] = ContextVar("own_reservations", default=())
 
 
+@dataclass(slots=True, eq=False)
 class Reservation:
     """An amount reserved for one piece of work; settle it exactly once.
 
     Used as a context manager, it is released at the end of the block unless it was settled before.
     """
 
-    __slots__ = ("_accounts", "_released", "charge", "line")
-
-    def __init__(self, line: "WaitingLine", accounts: Sequence[Account], charge: Charge) -> None:
-        self.line = line
-        """Queue of pending requests of the tree of scopes."""
-        self._accounts = accounts
-        self._released = False
-        self.charge = charge
-        """Reserved amounts by dimension."""
+    line: "WaitingLine"
+    """Queue of pending requests of the tree of scopes."""
+    _accounts: Sequence[Account]
+    charge: Charge
+    """Reserved amounts by dimension."""
+    _released: bool = False
 
     @property
     def accounts(self) -> Sequence[Account]:
@@ -254,30 +251,19 @@ class Reservation:
         self.settle()
 
 
+@dataclass(slots=True, eq=False)
 class Waiter:
     """A pending reservation request in the queue."""
 
-    __slots__ = ("_wake", "accounts", "holder", "least", "line", "outcome", "own", "wanted")
-
-    def __init__(
-        self,
-        line: "WaitingLine",
-        accounts: Sequence[Account],
-        least: Charge,
-        wanted: Callable[[Room], Charge] | None,
-        own: tuple[Reservation, ...],
-        holder: object,
-    ) -> None:
-        self.line = line
-        self.accounts = accounts
-        self.least = least
-        self.wanted = wanted
-        self.own = own
-        self.holder = holder
-        self.outcome: Reservation | BudgetExceededError | None = None
-        """Reservation if the request was granted, error if it was refused; None while it is
-        pending."""
-        self._wake: Callable[[], object] | None = None
+    line: "WaitingLine"
+    accounts: Sequence[Account]
+    least: Charge
+    wanted: Callable[[Room], Charge] | None
+    own: tuple[Reservation, ...]
+    holder: object
+    outcome: Reservation | BudgetExceededError | None = None
+    """Reservation if the request was granted, error if it was refused; None while it is pending."""
+    _wake: Callable[[], object] | None = None
 
     def on_end(self, wake: Callable[[], object]) -> None:
         """Register ``wake`` to be called when the request is granted or refused.
@@ -315,16 +301,14 @@ class Waiter:
             self.line.remove(self)
 
 
+@dataclass(slots=True, eq=False)
 class WaitingLine:
     """The queue of pending reservation requests in one tree of scopes, in order of arrival."""
 
-    __slots__ = ("_waiters", "lock", "tracked")
-
-    def __init__(self, lock: threading.RLock) -> None:
-        self.lock = lock
-        self.tracked: dict[Reservation, Any] = {}
-        """Reservations to release when their step ends, each with the path of that step."""
-        self._waiters: list[Waiter] = []
+    lock: threading.RLock
+    tracked: dict[Reservation, Any] = field(default_factory=dict)
+    """Reservations to release when their step ends, each with the path of that step."""
+    _waiters: list[Waiter] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._waiters)

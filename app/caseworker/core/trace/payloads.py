@@ -109,6 +109,7 @@ class Payloads:
         return {"messages": shown, **redact_value(given, max_chars=self.max_chars)}
 
 
+@dataclass(slots=True)
 class _Room:
     """Limits a value to a number of characters before it is redacted.
 
@@ -116,10 +117,7 @@ class _Room:
     a secret that is cut before redaction would not be recognised.
     """
 
-    __slots__ = ("_left",)
-
-    def __init__(self, chars: int) -> None:
-        self._left = chars
+    _left: int
 
     def of(self, value: Any) -> Any:
         """Return a value up to the limit, with counts of the omitted parts."""
