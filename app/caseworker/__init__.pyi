@@ -18,13 +18,13 @@ from caseworker.engine.cancellation import CancellationToken as CancellationToke
 from caseworker.engine.concurrency import DeadlockError as DeadlockError
 from caseworker.engine.concurrency import NodeLock as NodeLock
 from caseworker.engine.context import ExecutionContext as ExecutionContext
+from caseworker.engine.context import ExecutionResult as ExecutionResult
 from caseworker.engine.context import FlowContext as FlowContext
+from caseworker.engine.context import Materializing as Materializing
+from caseworker.engine.context import Node as Node
+from caseworker.engine.context import NodeEvent as NodeEvent
 from caseworker.engine.events import Event as Event
 from caseworker.engine.materializer import LinkCycleError as LinkCycleError
-from caseworker.engine.node import ExecutionResult as ExecutionResult
-from caseworker.engine.node import Materializing as Materializing
-from caseworker.engine.node import Node as Node
-from caseworker.engine.node import NodeEvent as NodeEvent
 from caseworker.engine.prepared import BoundNode as BoundNode
 from caseworker.engine.report import StepTimeoutError as StepTimeoutError
 from caseworker.models.ports import Message as Message

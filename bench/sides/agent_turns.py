@@ -20,7 +20,7 @@ from caseworker import (
     GraphRun,
 )
 from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult
 from caseworker.main.agents import build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.models.gateway import ModelGateway

@@ -16,10 +16,9 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
-from caseworker.engine.context import FlowContext, RunContext
+from caseworker.engine.context import ExecutionResult, FlowContext, RunContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import Event
-from caseworker.engine.node import ExecutionResult
 from caseworker.engine.ports import NullJournal
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome

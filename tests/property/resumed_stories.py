@@ -14,9 +14,8 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.retry import ErrorPolicy
-from caseworker.engine.context import FlowContext
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.driver import GraphExecution
-from caseworker.engine.node import ExecutionResult
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of

@@ -1,7 +1,7 @@
 """A catalog whose cases are executed by a node of the test."""
 
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.node import Node
+from caseworker.engine.context import Node
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import NodeType
 from caseworker_cases.agent.case import CaseData

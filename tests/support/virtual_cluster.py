@@ -25,8 +25,7 @@ from caseworker.engine.call import (
     Reply,
     Spent,
 )
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import Supervisor
 from caseworker.platform.errors import StoreUnavailableError

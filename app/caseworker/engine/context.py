@@ -1,12 +1,12 @@
-"""The contexts that are passed to steps.
+"""The interface of nodes, which implement step types: the contexts they get, and their results.
 
-They give access to the state of the run, to the step's position in the run, and to the graph.
+A context gives access to the state of the run, to the step's position in the run, and to the graph.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.budget.ledger import Reservation, Scope
@@ -305,3 +305,67 @@ class FlowContext:
             return self.run.services[kind]  # type: ignore[no-any-return]
         except KeyError:
             raise LookupError(f"This run has no {kind.__name__}.") from None
+
+
+@final
+@dataclass(slots=True)
+class ExecutionResult:
+    """The result of a step: JSON values by output handle.
+
+    Not frozen, because a frozen dataclass takes three times as long to construct.
+    """
+
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Validate the outputs here, so that the traceback shows the node that is at fault.
+
+        Raises:
+            TypeError: the outputs are not a mapping.
+        """
+        if type(self.outputs) is not dict and not isinstance(self.outputs, Mapping):
+            kind = type(self.outputs).__name__
+            raise TypeError(f"outputs must be a mapping from output handles to values, not {kind}.")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A progress report that a node emits while it runs.
+
+    Lifecycle events, such as ``step.started``, are emitted by the engine only.
+    """
+
+    type: str
+    """Event type: a dotted name that the node chooses, such as ``text.delta``."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+Execution = (
+    ExecutionResult | Awaitable[ExecutionResult] | AsyncIterator[NodeEvent | ExecutionResult]
+)
+"""Return type of ``Node.execute``: a result, an awaitable result, or a stream of events that ends
+with a result."""
+
+
+class Node(Protocol):
+    """Implements one step type."""
+
+    def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
+        """Execute a step; may be a plain function, a coroutine or an async generator.
+
+        ``data`` is the step's configuration; ``inputs`` are the values of its input handles. Any
+        Exception fails the step. A stop is a BaseException and must not be caught.
+        """
+        ...
+
+
+@runtime_checkable
+class Materializing(Protocol):
+    """A node whose steps can be linked: they provide a value that other steps depend on."""
+
+    async def materialize(self, data: Any, output_handle: str, context: FlowContext) -> Any:
+        """Return the value for the step that the link leads to; the engine passes it on unchanged.
+
+        ``context.runtime`` resolves links that lead to this step itself.
+        """
+        ...

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caseworker.core.graph.graph import Channel, Edge, GraphStep
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import Materializing
+from caseworker.engine.context import FlowContext, Materializing
 from caseworker.engine.prepared import PreparedGraph
 
 Output = tuple[str, str]

@@ -11,7 +11,7 @@ from caseworker.core.graph.graph import Edge, GraphStep, StepGraph
 from caseworker.core.graph.topology import Topology
 from caseworker.core.trace.json_values import Metadata
 from caseworker.engine.concurrency import NodeLock
-from caseworker.engine.node import Node
+from caseworker.engine.context import Node
 from caseworker.engine.step_path import StepPath
 
 

@@ -25,7 +25,15 @@ from caseworker.core.trace.frozen_json import FrozenJson, frozen_object, thawed
 from caseworker.core.trace.node import ABANDONED
 from caseworker.engine.calls import reserved
 from caseworker.engine.cancellation import is_being_cancelled
-from caseworker.engine.context import FlowContext, GraphView, Outputs, RunContext
+from caseworker.engine.context import (
+    Execution,
+    ExecutionResult,
+    FlowContext,
+    GraphView,
+    NodeEvent,
+    Outputs,
+    RunContext,
+)
 from caseworker.engine.events import (
     LATE_RESULT,
     RESERVED,
@@ -36,7 +44,6 @@ from caseworker.engine.events import (
     STEP_STARTED,
     Event,
 )
-from caseworker.engine.node import Execution, ExecutionResult, NodeEvent
 from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
 from caseworker.engine.prepared import BoundNode, PreparedStep
 from caseworker.engine.recovery import Recovery, note_failed

@@ -8,8 +8,7 @@ from pydantic import Field
 from caseworker.core.graph.graph import Channel
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.approvals import Approvals, Question
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
 from caseworker.nodes.node_type import NONE, Fault, NodeType
 from caseworker.nodes.reading import ObjectField, StepData, TextField

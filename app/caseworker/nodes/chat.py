@@ -17,8 +17,7 @@ from pydantic import Field
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.context import FlowContext, Outputs
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.step_path import StepPath
 from caseworker.models.ports import Message, ToolCall

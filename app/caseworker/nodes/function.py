@@ -10,8 +10,13 @@ from typing import Any, Protocol, TypeVar
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.concurrency import NodeLock
-from caseworker.engine.context import ExecutionContext, FlowContext, Outputs
-from caseworker.engine.node import Execution, ExecutionResult
+from caseworker.engine.context import (
+    Execution,
+    ExecutionContext,
+    ExecutionResult,
+    FlowContext,
+    Outputs,
+)
 
 Result = TypeVar("Result")
 

@@ -9,8 +9,7 @@ from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.validation import Handles
 from caseworker.core.trace.frozen_json import ValueLimits
-from caseworker.engine.context import FlowContext, Outputs
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
 from caseworker.models.gateway import Completion, ModelAnswerIncomplete, ModelGateway
 from caseworker.models.ports import Message
 from caseworker.models.table import ModelTable

@@ -9,7 +9,7 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel
 from caseworker.core.graph.problems import Names
 from caseworker.core.graph.validation import Handles, Traits
 from caseworker.engine.concurrency import NodeLock
-from caseworker.engine.node import Node
+from caseworker.engine.context import Node
 from caseworker.engine.prepared import BoundNode
 from caseworker.models.table import ModelTable
 from caseworker.nodes.reading import StepData

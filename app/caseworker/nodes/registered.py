@@ -11,8 +11,7 @@ from pydantic import Field
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.problems import quoted
 from caseworker.engine.concurrency import NodeLock
-from caseworker.engine.context import FlowContext, Outputs
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
 from caseworker.nodes.function import FunctionNode, execution_context
 from caseworker.nodes.node_type import Fault, NodeType
 from caseworker.nodes.reading import JsonField, StepData

@@ -17,9 +17,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.context import FlowContext
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.events import ROUTED, Event
-from caseworker.engine.node import ExecutionResult
 from caseworker.nodes.node_type import NONE, NodeType
 from caseworker.nodes.reading import HandleName, PathField, StepData, usual_path
 from caseworker.nodes.templates import MISSING

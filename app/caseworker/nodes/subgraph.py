@@ -13,9 +13,8 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.core.graph.graph import DEFAULT_HANDLE, GraphStep, StepGraph
 from caseworker.core.graph.problems import Names, listed, quoted
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.context import FlowContext, Outputs
+from caseworker.engine.context import Execution, ExecutionResult, FlowContext, Outputs
 from caseworker.engine.driver import GraphExecution
-from caseworker.engine.node import Execution, ExecutionResult
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import StepReport

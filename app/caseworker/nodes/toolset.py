@@ -10,8 +10,7 @@ from pydantic import Field
 from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel
 from caseworker.core.graph.problems import quoted
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from caseworker.nodes.reading import ObjectField, StepData
 from caseworker.platform.logs.redaction import redact_text

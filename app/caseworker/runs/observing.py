@@ -51,7 +51,7 @@ class RunObservers:
         self,
         observers: Sequence[RunObserver] = (),
         *,
-        propagates: bool = False,
+        propagates: bool | None = None,
         exports_spans: bool = False,
     ) -> None:
         """Notify ``observers``.

@@ -12,8 +12,7 @@ from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.context import FlowContext, Outputs
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
 from caseworker.models.gateway import ModelGateway, Tier
 from caseworker.models.table import AllowedModels, ModelTable
 from caseworker.nodes.model_spec import no_model

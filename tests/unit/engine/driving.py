@@ -10,10 +10,9 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import Stop
 from caseworker.core.graph.graph import Channel, Edge, GraphStep, StepGraph
 from caseworker.engine.concurrency import StepSlots
-from caseworker.engine.context import FlowContext, RunContext
+from caseworker.engine.context import ExecutionResult, FlowContext, RunContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import Event
-from caseworker.engine.node import ExecutionResult
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import DetachedError, Supervisor

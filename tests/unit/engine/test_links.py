@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from caseworker.core.graph.graph import Channel
-from caseworker.engine.context import FlowContext
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.materializer import LinkCycleError
-from caseworker.engine.node import ExecutionResult
 from tests.unit.engine.driving import Scripted, drive, flow, graph, link, statuses
 
 Inputs = Mapping[str, Any]

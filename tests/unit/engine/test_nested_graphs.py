@@ -12,9 +12,8 @@ from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.core.graph.graph import StepGraph
 from caseworker.engine.concurrency import StepSlots
-from caseworker.engine.context import FlowContext
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.driver import GraphExecution
-from caseworker.engine.node import ExecutionResult
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import RecordedFailureError, class_of
 from tests.unit.engine.driving import (

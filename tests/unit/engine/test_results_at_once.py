@@ -9,8 +9,7 @@ import pytest
 
 from caseworker.core.budget import stops
 from caseworker.core.budget.retry import ErrorPolicy
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
 from caseworker.engine.report import StepTimeoutError
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, drive, graph, statuses

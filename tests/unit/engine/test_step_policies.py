@@ -12,8 +12,7 @@ from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.concurrency import NodeLock
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
 from caseworker.engine.report import StepTimeoutError
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, graph, statuses

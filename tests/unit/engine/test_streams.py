@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult, NodeEvent
+from caseworker.engine.context import ExecutionResult, FlowContext, NodeEvent
 from caseworker.engine.report import StepBrokenError
 from tests.unit.engine.driving import World, drive, graph
 

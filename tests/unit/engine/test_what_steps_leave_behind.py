@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.budget.retry import ErrorPolicy
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
 from tests.unit.engine.driving import OurError, Scripted, drive, graph, statuses
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.graph.validation import Severity
-from caseworker.engine.node import Materializing
+from caseworker.engine.context import Materializing
 from caseworker.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.nodes.router import router_type

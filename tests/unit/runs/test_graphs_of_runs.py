@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import NodeType

@@ -11,8 +11,7 @@ from unittest.mock import patch
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.call import Reply, Spent
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import Supervisor
 from caseworker.runs.executor import ExecutorLimits, RunExecutor

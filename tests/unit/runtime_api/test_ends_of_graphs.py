@@ -19,8 +19,7 @@ from caseworker import (
     FunctionNode,
     Graph,
 )
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
 
 
