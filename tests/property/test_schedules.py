@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.budget import reservations
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.ledger import Scope
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
@@ -178,8 +179,8 @@ def test_the_oracle_sees_what_is_broken(variant: dict[str, Any], broken: str) ->
 def test_the_oracle_sees_an_overshoot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle reports a ledger that permits everything."""
     monkeypatch.setattr(Scope, "refusal", lambda scope, charge, held: None)
-    monkeypatch.setattr(Scope, "room", lambda scope, dimension, claimed=0: None)
-    monkeypatch.setattr(Scope, "fits", lambda scope, charge, claims: True)
+    monkeypatch.setattr(reservations, "room_in", lambda accounts, claims: {})
+    monkeypatch.setattr(reservations, "_fits", lambda accounts, charge, claims: True)
 
     assert any(" calls of " in problem for problem in _found_with({}, seeds=200))
 

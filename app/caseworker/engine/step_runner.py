@@ -282,7 +282,7 @@ class StepRunner:
                 frozen = self._values.frozen(path.text, outputs)
                 stored, report.sizes = frozen_object(frozen), _sizes(frozen)
             self._journal.note(node, _ended_well(report, stored))
-        self._trace.end_step(node)
+        self._trace.mark_success(node)
         report.complete(outputs, self._readings[0])
         if self._events is not None:
             data: dict[str, str] = {}

@@ -70,11 +70,17 @@ class Account:
 
         The usage so far and the amounts in ``held`` count as well.
         """
-        if self.usage.checked_by is not self.mark:
-            overshot = self._overshot(charge)
-            if overshot is not None:
-                return overshot
-        used, limits = self.usage.amounts, self.limits
+        usage, limits = self.usage, self.limits
+        used = usage.amounts
+        if usage.checked_by is not self.mark:
+            # Set before the check: a concurrent write from a node's thread resets it to None.
+            usage.checked_by = self.mark
+            # Tokens and cost can exceed their limit, because their amounts are known only
+            # afterwards. Then everything is refused, even in a dimension that is not exceeded.
+            for dimension, most in limits.items():
+                if used.get(dimension, 0) > most:
+                    usage.checked_by = None
+                    return self.stop(dimension, charge.get(dimension, 0))
         for dimension, asked in charge.items():
             limit = limits.get(dimension)
             if limit is None or not asked:
@@ -82,17 +88,6 @@ class Account:
             if used.get(dimension, 0) + held.get(dimension, 0) + asked > limit:
                 return self.stop(dimension, asked)
         return None
-
-    def hold(self, charge: Charge) -> None:
-        """Reserve a charge for work in flight; :meth:`give_back` releases it."""
-        held = self.held
-        for dimension, amount in charge.items():
-            held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
-
-    def give_back(self, charge: Charge) -> None:
-        """Release a charge that :meth:`hold` reserved."""
-        for dimension, amount in charge.items():
-            self.held[dimension] -= amount  # type: ignore[operator]
 
     def stop(
         self,
@@ -144,21 +139,6 @@ class Account:
                 if reached and (dimension, share) not in self._warned:
                     self._warned.add((dimension, share))
                     self._warn(self, dimension, share)
-
-    def _overshot(self, charge: Charge) -> BudgetExceededError | None:
-        """Return the error if the usage already exceeds a limit, even in a dimension not charged.
-
-        Tokens and cost can exceed their limit, because their amounts are known only afterwards.
-        """
-        usage = self.usage
-        # Set before the check: a concurrent write from a node's thread resets it to None.
-        usage.checked_by = self.mark
-        used = usage.amounts
-        for dimension, limit in self.limits.items():
-            if used.get(dimension, 0) > limit:
-                usage.checked_by = None
-                return self.stop(dimension, charge.get(dimension, 0))
-        return None
 
 
 Room = Mapping[Dimension, Amount]
@@ -234,7 +214,8 @@ class Reservation:
         if self._released:
             return False
         for account in self._accounts:
-            account.give_back(self.charge)
+            for dimension, amount in self.charge.items():
+                account.held[dimension] -= amount  # type: ignore[operator]
         self._released = True
         self.line.tracked.pop(self, None)
         return True
@@ -323,7 +304,7 @@ class WaitingLine:
             refused = _refusal(accounts, charge, None)
             if refused is not None:
                 raise refused
-            return self._hold(accounts, charge, HOLDER.get().path)
+            return self.kept(self._hold(accounts, charge), HOLDER.get().path)
 
     def ask(
         self,
@@ -344,7 +325,8 @@ class WaitingLine:
                 raise refused
             claims = self._claims() if self._waiters and not own else {}
             if _fits(accounts, least, claims):
-                return self._hold(accounts, _sized(accounts, least, wanted, claims), holder)
+                charge = _sized(accounts, least, wanted, claims)
+                return self.kept(self._hold(accounts, charge), holder)
             waiter = Waiter(self, accounts, least, wanted, own, holder)
             self._waiters.append(waiter)
             self._refuse_deadlocked()
@@ -380,10 +362,7 @@ class WaitingLine:
         ahead = {} if waiter.own else claims
         if not _fits(accounts, least, ahead):
             return None
-        charge = _sized(accounts, least, waiter.wanted, ahead)
-        for account in accounts:
-            account.hold(charge)
-        return Reservation(self, accounts, charge)
+        return self._hold(accounts, _sized(accounts, least, waiter.wanted, ahead))
 
     def _refuse_deadlocked(self) -> None:
         """Refuse the most recent of the deadlocked requests until no deadlock is left."""
@@ -414,10 +393,12 @@ class WaitingLine:
             _claim(claims, waiter)
         return claims
 
-    def _hold(self, accounts: Sequence[Account], charge: Charge, holder: object) -> Reservation:
+    def _hold(self, accounts: Sequence[Account], charge: Charge) -> Reservation:
         for account in accounts:
-            account.hold(charge)
-        return self.kept(Reservation(self, accounts, charge), holder)
+            held = account.held
+            for dimension, amount in charge.items():
+                held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
+        return Reservation(self, accounts, charge)
 
     def kept(self, reservation: Reservation, holder: object) -> Reservation:
         """Record the current task, and the step ``holder`` if given, as owner of a reservation."""

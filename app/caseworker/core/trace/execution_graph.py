@@ -203,17 +203,6 @@ class ExecutionGraph:
         finally:
             lock.release()
 
-    def end_step(self, node_id: str) -> bool:
-        """End a node with ``success`` and without usage; return whether this call ended it."""
-        lock = self._lock
-        lock.acquire()
-        try:
-            self.readings[0] = reading_ns = self._read_ns()
-            now_ms = (self._anchor_ns + reading_ns) // NS_PER_MS
-            return self._tree.end(node_id, "success", now_ms)
-        finally:
-            lock.release()
-
     def mark_running(self, node_id: str) -> bool:
         """Set the status of a ``created`` node to ``running``; return whether this call did so."""
         lock = self._lock
@@ -233,7 +222,7 @@ class ExecutionGraph:
     def mark_success(
         self,
         node_id: str,
-        cost_usd: Cost | None,
+        cost_usd: Cost | None = FREE,
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:

@@ -319,7 +319,7 @@ def test_a_chain_is_named_by_a_random_uuid_unless_told() -> None:
 def test_a_step_begins_and_ends_as_any_running_system_node_that_used_nothing(
     graph: ExecutionGraph, root: str
 ) -> None:
-    """``begin_step`` and ``end_step`` leave the same node and totals as the general methods."""
+    """``begin_step`` leaves the same node and totals as the general method."""
     details = Metadata({"step_type": "function"})
     before = graph.revision
     node = graph.begin_node(root, "system", "step", None, details, running=True)
@@ -328,8 +328,8 @@ def test_a_step_begins_and_ends_as_any_running_system_node_that_used_nothing(
     step = graph.begin_step(root, "step", details)
     assert node_of(graph, step)["status"] == "running"
 
-    assert graph.end_step(step)
-    assert not graph.end_step(step)
+    assert graph.mark_success(step)
+    assert not graph.mark_success(step)
     assert graph.revision - before == 2 * changes
     assert node_of(graph, step) == {**node_of(graph, node), "node_id": step}
     assert graph.snapshot()["aggregates"]["max_depth"] == 1
@@ -340,7 +340,7 @@ def test_the_retries_of_a_step_count_when_it_ends(graph: ExecutionGraph, root: s
     step = graph.begin_step(root, "step", Metadata({}))
     graph.increment_retries(step)
 
-    graph.end_step(step)
+    graph.mark_success(step)
 
     assert graph.snapshot()["aggregates"]["total_retries"] == 1
 
@@ -351,7 +351,7 @@ def test_a_step_is_refused_where_any_node_would_be(graph: ExecutionGraph, root: 
     with pytest.raises(KeyError):
         graph.begin_step("n999999", "step", details)
     with pytest.raises(KeyError):
-        graph.end_step("n999999")
+        graph.mark_success("n999999")
     graph.mark_success(root, 0)
 
     with pytest.raises(RuntimeError):
