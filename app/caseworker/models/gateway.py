@@ -30,7 +30,7 @@ from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
 from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
-from caseworker.models.message_log import MessageLog, message_json
+from caseworker.models.message_log import MessageLog
 from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
@@ -315,7 +315,7 @@ def hash_of(chosen: ChatModel, request: ModelRequest, log: MessageLog | None) ->
         asked["temperature"] = request.temperature
     head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
     if log is None:
-        said = ", ".join(map(message_json, request.messages))
+        said = ", ".join([message.canonical_json() for message in request.messages])
         hasher = hashlib.sha256(f"{head}{said}".encode())
     else:
         hasher = log.hashed(head, len(request.messages))

@@ -7,7 +7,6 @@ journaled calls are stored as references to those calls.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -62,7 +61,7 @@ class MessageLog(Sequence[Message]):
         if head != self._hashed_head or count < self._hashed:
             self._hasher, self._hashed, self._hashed_head = hashlib.sha256(head.encode()), 0, head
         for at in range(self._hashed, count):
-            text = message_json(self._messages[at])
+            text = self._messages[at].canonical_json()
             self._hasher.update(f"{', ' if at else ''}{text}".encode())
         self._hashed = count
         return self._hasher.copy()
@@ -76,9 +75,3 @@ class MessageLog(Sequence[Message]):
     def __getitem__(self, at: slice) -> list[Message]: ...
     def __getitem__(self, at: int | slice) -> Message | list[Message]:
         return self._messages[at]
-
-
-def message_json(message: Message) -> str:
-    """Return the JSON text of a message for the request hash."""
-    said = [message.role, message.content, *filter(None, (message.extras(),))]
-    return json.dumps(said, sort_keys=True)

@@ -1,5 +1,6 @@
 """The interface to model providers: the request, reply and errors of one attempt."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -78,6 +79,11 @@ class Message:
     def to_json(self) -> dict[str, Any]:
         """Return the message as a JSON object, with its role and content first."""
         return {"role": self.role, "content": self.content, **self.extras()}
+
+    def canonical_json(self) -> str:
+        """Return the message as the JSON text that a request hash covers."""
+        said = [self.role, self.content, *filter(None, (self.extras(),))]
+        return json.dumps(said, sort_keys=True)
 
     def extras(self) -> dict[str, Any]:
         """Return all fields except role and content as JSON; empty for a plain text message."""

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.validation import Handles
-from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
 from caseworker.models.gateway import Completion, ModelAnswerIncomplete, ModelGateway
 from caseworker.models.ports import Message
@@ -72,13 +71,14 @@ class LlmData(StepData):
         longest = self.max_output_tokens
         return self.model or ModelSpec(tier=self.tier or "small", max_output_tokens=longest)
 
-    def messages(self, inputs: Outputs, limits: ValueLimits) -> list[Message]:
+    def messages(self, inputs: Outputs, context: FlowContext) -> list[Message]:
         """Return the rendered messages.
 
         Raises:
             MissingValueError: the prompt refers to a value that does not exist.
             TooMuchTextError: the values are too large.
         """
+        limits = context.limits
         asked = [Message(role="user", content=self.prompt.render(inputs, limits))]
         if self.system is None:
             return asked
@@ -120,7 +120,7 @@ class LlmNode:
             CallFailedError: the provider failed after all retries.
             Stop: a limit or a cancel request prevented or ended the call.
         """
-        messages, schema = data.messages(inputs, context.limits), data.output_schema
+        messages, schema = data.messages(inputs, context), data.output_schema
         linked = await linked_tools(context)
         if linked is not None:
             return await self._with_tools(data, messages, linked, context)

@@ -82,6 +82,8 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
         if unyielded >= BREATH_BYTES:
             unyielded = 0
             await asyncio.sleep(0)
+    ids = [(owner, record.node["node_id"]) for record in write.calls]
+    numbers = [(owner, record.seq) for record in write.events]
     for row in rows:
         texts.append(dump(row))
         unyielded += len(texts[-1])
@@ -93,12 +95,9 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     if isinstance(write, FinishRun):
         end = dump(finish_to_json(write, size_bytes))
         size_bytes += len(end)
-    owner_row = dump(of_run)
-    ids = [(owner, record.node["node_id"]) for record in write.calls]
-    numbers = [(owner, record.seq) for record in write.events]
     return OwnersWrite(
         owner=owner,
-        owner_row=owner_row,
+        owner_row=dump(of_run),
         what=write,
         calls=dict(zip(ids, texts[:of_calls], strict=True)),
         events=dict(zip(numbers, texts[of_calls:], strict=True)),
