@@ -118,12 +118,11 @@ class Process:
         self._heartbeat: Heartbeat | None = None
         self._queue: QueueWorker | None = None
         self.runs = RunService(self._store, self._executor, self.telemetry.observers)
-        payloads = PayloadReading(
-            self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
-        )
+        payloads, shown = payloads_of(settings), settings.trace.max_shown_bytes
         offered = (
             self.runs,
             payloads,
+            PayloadReading(self._store, payloads, max_shown_bytes=shown),
             RunApprovals(self._approvals),
             self.tools,
             self.models,

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field, TypeAdapter, create_model, model_validator
 from tzlocal import get_localzone_name
 
-from caseworker.core.budget.budget import Budget, json_name, json_number
+from caseworker.core.budget.budget import Budget, json_name
 from caseworker.runs.quotas import Quota
 from caseworker.settings.models import ApiKey, BaseUrl, ProviderSettings
 from caseworker.settings.values import Count, Endpoint, Names, Positive, Seconds, Section, Text, key
@@ -53,8 +53,7 @@ def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
     """
     described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
-    for field in fields(Budget):
-        name, default = json_name(field.name), json_number(getattr(defaults, field.name))
+    for field, (name, default) in zip(fields(Budget), defaults.to_json().items(), strict=True):
         limits[name] = field.type, key(default, described[name]["description"])
     return lambda section: create_model(
         section.__name__, __base__=section, __doc__=section.__doc__, **limits

@@ -21,7 +21,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
-from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
+from caseworker.core.budget.budget import UNLIMITED, Budget, field_name
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.platform.http.bodies import (
@@ -85,7 +85,8 @@ class GivenBudget:
 
     def to_json(self) -> dict[str, int | float | None]:
         """Return the limits that were sent as a dict by JSON name."""
-        return {name: json_number(getattr(self.budget, name)) for name in self.given}
+        limits = self.budget.to_json()
+        return {name: limits[name] for name in self.given}
 
 
 def _given(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
