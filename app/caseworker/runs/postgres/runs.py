@@ -45,6 +45,7 @@ from caseworker.runs.postgres.journal_rows import call_to_json, event_to_json, f
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
 from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing, usual_of
 from caseworker.runs.postgres.reading import (
+    RUN_OF_KEY,
     PostgresRunReader,
     begun_calls,
     journal_of,
@@ -339,12 +340,9 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
     """Return the run with this idempotency key, and lock the key until the transaction commits."""
-    await connection.exec_driver_sql(LOCK_KEY, (new.key.tenant, new.idempotency_key))
-    found = await connection.execute(
-        select(runs).where(
-            runs.c.tenant_id == new.key.tenant, runs.c.idempotency_key == new.idempotency_key
-        )
-    )
+    key = new.key.tenant, new.idempotency_key
+    await connection.exec_driver_sql(LOCK_KEY, key)
+    found = await connection.exec_driver_sql(RUN_OF_KEY, key)
     row = found.mappings().one_or_none()
     if row is None:
         return None
