@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import structlog
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
@@ -45,7 +46,7 @@ from caseworker.platform.http.request import (
     host_name,
 )
 from caseworker.platform.logs.redaction import without_keys
-from caseworker.platform.logs.trace_context import below_caller
+from caseworker.platform.logs.trace_context import HEADER, below_caller
 
 log = structlog.get_logger(__name__)
 
@@ -177,11 +178,11 @@ class AllowedHosts:
         """Accept IP addresses, ``localhost`` and ``names``; None accepts every name."""
         self._names = names and frozenset(map(str.lower, names))
 
-    def allow(self, host: bytes) -> bool:
+    def allow(self, host: str) -> bool:
         """Return whether a Host header's value is accepted; an empty one (no header) always is."""
         if self._names is None or not host:
             return True
-        name = host_name(host.decode("latin-1"))
+        name = host_name(host)
         return name in ("localhost", *self._names) or address_of(name) is not None
 
 
@@ -233,7 +234,8 @@ class RequestEnvelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = scope["request_id"] = _request_id(scope)
+        headers = Headers(scope=scope)
+        request_id = scope["request_id"] = _request_id(headers)
         scope[RELEASES] = []
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
@@ -247,9 +249,9 @@ class RequestEnvelope:
             await send(message)
 
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
-        with named, below_caller(scope["headers"]):
+        with named, below_caller(headers.getlist(HEADER)):
             try:
-                if (refused := self._refused(scope)) is not None:
+                if (refused := self._refused(scope, headers)) is not None:
                     await problem_response(request_id, refused)(scope, receive, send_named)
                     return
                 await self._app(scope, receive, send_named)
@@ -272,9 +274,11 @@ class RequestEnvelope:
                 seconds = time.perf_counter() - began
                 self._requests.answered(scope, status, seconds, streamed=streamed)
 
-    def _refused(self, scope: Scope) -> ProblemError | None:
+    def _refused(self, scope: Scope, headers: Headers) -> ProblemError | None:
         """Return why a request is rejected before its query is parsed, or None."""
-        if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
+        # Several Host headers are joined to a name that matches no host.
+        host = ",".join(headers.getlist("host"))
+        if not self._hosts.allow(host) and scope["path"] not in _PROBES:
             return ProblemError(HOST_REFUSED)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             return invalid("query", f"At most {MAX_QUERY_PARAMETERS} query parameters are allowed.")
@@ -289,15 +293,9 @@ def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     )
 
 
-def _host(scope: Scope) -> bytes:
-    """Return the Host header; several are joined to a name that matches no host."""
-    return b",".join([value for name, value in scope["headers"] if name == b"host"])
-
-
-def _request_id(scope: Scope) -> str:
+def _request_id(headers: Headers) -> str:
     """Return the caller's request ID if it is well-formed and contains no key, else a new one."""
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    text = given.decode("latin-1")
+    text = headers.get("x-request-id", "")
     is_sane = _SANE_ID.fullmatch(text) and without_keys(text) == text
     return text if is_sane else secrets.token_hex(16)
 
