@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
 import structlog
@@ -249,7 +249,8 @@ class RequestEnvelope:
             await send(message)
 
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
-        with named, below_caller(headers.getlist(HEADER)):
+        above = headers.getlist(HEADER)  # several are ignored
+        with named, below_caller(above[0]) if len(above) == 1 else nullcontext():
             try:
                 if (refused := self._refused(scope, headers)) is not None:
                     await problem_response(request_id, refused)(scope, receive, send_named)

@@ -9,7 +9,7 @@ functions and tools become its children, and their HTTP requests can carry its `
 """
 
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opentelemetry import context, trace
@@ -41,16 +41,15 @@ def current_ids() -> dict[str, str]:
 
 
 @contextmanager
-def below_caller(given: Sequence[str]) -> Iterator[None]:
-    """Make the span in a request's ``traceparent`` header current during the block.
+def below_caller(traceparent: str) -> Iterator[None]:
+    """Make the span in a ``traceparent`` header current during the block.
 
-    ``given`` holds the values of this header; several are ignored. If a span is current already, it
-    stays current.
+    If a span is current already, it stays current.
     """
-    if len(given) != 1 or trace.get_current_span().get_span_context().is_valid:
+    if trace.get_current_span().get_span_context().is_valid:
         yield
         return
-    token = context.attach(_PROPAGATOR.extract({HEADER: given[0]}))
+    token = context.attach(_PROPAGATOR.extract({HEADER: traceparent}))
     try:
         yield
     finally:

@@ -265,7 +265,9 @@ def answer_of(
     """
     in_time = wait is not None and ended
     status = HTTPStatus.OK if in_time or not accepted.created else HTTPStatus.ACCEPTED
-    headers = {"Location": links.self, **rate_headers(accepted.rate)}
+    headers = {"Location": links.self}
+    if accepted.rate is not None:
+        headers |= rate_headers(accepted.rate)
     if wait is not None:
         headers["Preference-Applied"] = f"wait={wait}"
     return Response(view.model_dump_json(), status, headers, media_type="application/json")

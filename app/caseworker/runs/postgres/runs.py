@@ -9,7 +9,7 @@ accepts the runs that this insert does not store.
 import asyncio
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.stops import DeadlineExceededError
+from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import (
@@ -116,6 +117,11 @@ class PostgresRuns(PostgresRunReader):
     limits: StoreLimits
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
     """Runs that this process is inserting; the event is set when the insert has finished."""
+    _in_batches: bool = field(init=False)
+    """Whether the default quota limits at most storage, which a batch checks itself."""
+
+    def __post_init__(self) -> None:
+        self._in_batches = usual_of(DEFAULT_TENANT, self.limits.quota) == UNLIMITED
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id``; without a worker, queued."""
@@ -123,8 +129,7 @@ class PostgresRuns(PostgresRunReader):
             await other.wait()  # only the outcome of that insert shows which one created the run
             return await self._accept_alone(new, worker_id)
         request = new.request
-        unlimited = self.limits.quota.without_storage.is_unlimited
-        plain = request.source is None and unlimited and not new.is_overdue
+        plain = request.source is None and self._in_batches and not new.is_overdue
         with self._begun(new.key):
             if plain and (worker_id is not None or request.start_at is None):
                 return await self._accept_in_batch(new, worker_id)
@@ -287,7 +292,8 @@ async def accept_in(
     if overdue or (admission is not None and not admission.may_begin):
         worker_id = None
     document = dump([new_run_to_json(new, worker_id)])
-    async with storing(connection, new.key.tenant, admission.quota if admission else UNLIMITED):
+    checked = storing(connection, new.key.tenant, admission.quota) if admission else nullcontext()
+    async with checked:
         row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
         # A run with this ID exists; ON CONFLICT has locked its row.
@@ -325,7 +331,6 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
     queued runs may extend a full queue to twice its length.
     """
     later, tenant = new.request.start_at is not None, new.key.tenant
-    few = few_of_queue(most)
 
     async def at_most(limit: int, statement: str, *of: str) -> bool:
         found = await connection.exec_driver_sql(statement, (*of, later, limit + 1))
@@ -334,7 +339,7 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
 
     if await at_most(most, COUNT_QUEUED):
         return True
-    has_few = await at_most(few, COUNT_QUEUED_OF, tenant)
+    has_few = await at_most(few_of_queue(most), COUNT_QUEUED_OF, tenant)
     return has_few and await at_most(2 * most, COUNT_QUEUED)
 
 
