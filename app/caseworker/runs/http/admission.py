@@ -449,7 +449,7 @@ def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits)
     """
     set_by_caller = given is not None and "max_cost_usd" in given.given
     budget = given.budget if given is not None and set_by_caller else usual
-    return budget.max_cost_usd is not None or limits.ceiling_requires_prices
+    return budget.max_cost_dollars is not None or limits.ceiling_requires_prices
 
 
 def _webhook(given: WebhookBody | None) -> Webhook | None:

@@ -158,7 +158,7 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     deadline = excluded.deadline, fence = runs.fence + CASE WHEN runs.fence > 0 THEN 1
         WHEN {_PENDING} THEN 0 ELSE excluded.fence END, {_SET_BY_PENDING}
 WHERE runs.request IS NULL
-RETURNING runs.*
+RETURNING created_at, fence, cancel_requested_at, cancel_requested_by, cancel_reason
 """
 """Insert a run, even if a row with its ID holds a cancel request or an erased run's fencing token.
 

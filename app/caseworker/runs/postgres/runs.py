@@ -298,13 +298,14 @@ async def accept_in(
     if row is None:
         # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
-    run = run_from_row(row)
     if new.request.source is not None:
         await take_over(connection, new.key, new.request.source)
-    if run.cancel_request is not None:
-        await _cancel_unowned(connection, run, run.cancel_request)
+    cancel_request = cancel_request_from_row(row)
+    if cancel_request is not None:
         run = await read_run(connection, new.key)
-        return Accepted(run, created=True)
+        await _cancel_unowned(connection, run, cancel_request)
+        return Accepted(await read_run(connection, new.key), created=True)
+    run = replace(accepted_run(new, worker_id, row["created_at"]), fence=row["fence"])
     queued = worker_id is None and not overdue
     most, rate = limits.max_queued, None
     if queued and most is not None and not await _has_place(connection, new, most):
