@@ -98,8 +98,8 @@ check: $(SYNC_STAMP)
 	@$(MAKE) --no-print-directory -j 2 $(CHECKS)
 
 checked-style:
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	@{ $(BIN)/ruff format --check . && $(BIN)/ruff check .; } || { \
+		echo 'Run `make format`; fix by hand what it still reports.' >&2; exit 1; }
 
 checked-types:
 	$(BIN)/mypy

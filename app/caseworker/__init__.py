@@ -21,6 +21,7 @@ _PUBLIC: Final = {
     "engine.prepared": ("BoundNode",),
     "engine.report": ("StepTimeoutError",),
     "core.graph.graph": ("Channel", "GraphError"),
+    "core.graph.problems": ("Handles",),
     "models.ports": (
         *("Message", "ModelEndpoint", "ModelError", "ModelProvider", "ModelReply"),
         *("ModelRequest", "TokenUsage", "ToolCall"),
@@ -29,7 +30,7 @@ _PUBLIC: Final = {
     "nodes.function": ("FunctionNode",),
     "nodes.node_type": ("NodeType",),
     "nodes.parts": ("NodeParts",),
-    "nodes.reading": ("StepData",),
+    "nodes.reading": ("HandleName", "JsonField", "PathField", "StepData", "TextField"),
     "runtime_api.agents": ("AgentResult", "run_agent"),
     "runtime_api.executing": ("GraphRun",),
     "runtime_api.graph": ("Graph", "Step"),

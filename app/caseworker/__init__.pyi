@@ -10,6 +10,7 @@ from caseworker.core.budget.usage import BudgetExceededError as BudgetExceededEr
 from caseworker.core.budget.usage import ResourceUsage as ResourceUsage
 from caseworker.core.graph.graph import Channel as Channel
 from caseworker.core.graph.graph import GraphError as GraphError
+from caseworker.core.graph.problems import Handles as Handles
 from caseworker.core.trace.execution_graph import ExecutionGraph as ExecutionGraph
 from caseworker.core.trace.execution_trace import ExecutionTrace as ExecutionTrace
 from caseworker.core.trace.step_trace import StepTrace as StepTrace
@@ -38,7 +39,11 @@ from caseworker.nodes.agent.definition import AgentDefinition as AgentDefinition
 from caseworker.nodes.function import FunctionNode as FunctionNode
 from caseworker.nodes.node_type import NodeType as NodeType
 from caseworker.nodes.parts import NodeParts as NodeParts
+from caseworker.nodes.reading import HandleName as HandleName
+from caseworker.nodes.reading import JsonField as JsonField
+from caseworker.nodes.reading import PathField as PathField
 from caseworker.nodes.reading import StepData as StepData
+from caseworker.nodes.reading import TextField as TextField
 from caseworker.runtime_api.agents import AgentResult as AgentResult
 from caseworker.runtime_api.agents import run_agent as run_agent
 from caseworker.runtime_api.executing import GraphRun as GraphRun

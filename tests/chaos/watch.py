@@ -15,6 +15,11 @@ _LOOK = """
 SELECT run_id, attempts, worker_id FROM runs WHERE status IN ('queued', 'running', 'waiting')
 """
 
+STARVING = "connections exhausted"
+CUTTING = frozenset({"cut", "backends terminated", "postmaster killed", "WAL disk full"})
+"""Faults that end connections. A process that loses its connections and then gets none, because
+other clients took all of them, is cut off like a partitioned process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -71,7 +76,7 @@ class Watch:
         ]
 
     def unexplained(self) -> Mapping[str, str]:
-        """Return the losses of processes that neither exited nor were frozen, by run.
+        """Return the losses of processes that neither exited nor were frozen or cut off, by run.
 
         A process that gets SIGTERM during a database outage cannot release its runs.
         """
@@ -88,6 +93,8 @@ class Watch:
             if self._world.chronicle.lag(since, loss.noticed_at) > HEARTBEAT_SECONDS:
                 continue  # the whole machine was stalled
             faults = sorted({one.kind for one in about if not one.pid})
+            if STARVING in faults and CUTTING.intersection(faults):
+                continue
             problems[loss.run_id] = f"process {loss.pid} lost it, and lives (around: {faults})"
         return problems
 

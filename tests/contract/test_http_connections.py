@@ -72,7 +72,7 @@ async def test_a_head_that_is_too_large_is_refused_before_it_is_whole(
 async def test_a_usual_request_with_a_long_body_is_not_taken_for_a_long_head(api: Api) -> None:
     """Only the head counts against the limit, in whatever pieces it arrives."""
     body = json.dumps({"input": "2+2?", "metadata": {"a": "x" * 15_000}}).encode()
-    async with served(api.app(limits=api_limits(max_metadata_bytes=20_000))) as server:
+    async with served(api.app()) as server:
         talk = await server.connect((POST % len(body) + body) * 4)
         answers = [await talk.answer() for _ in range(4)]
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from caseworker.core.budget.budget import Budget
-from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
@@ -263,10 +263,11 @@ async def test_a_graph_that_there_is_not_is_named_by_what_is_wrong(
 
 async def test_the_fields_that_all_runs_have_keep_their_limits(world: World) -> None:
     """The inputs have the size limit of a body without a graph."""
-    limits = api_limits(max_input_chars=3, max_metadata_bytes=10, max_body_bytes=60)
+    limits = api_limits(max_input_chars=3, max_body_bytes=60)
     async with world.client(limits) as client:
+        metadata, inputs = {"a": "x" * MAX_METADATA_BYTES}, {"b": "x" * 60}
         refused = await post(
-            client, graph=flat("a"), input="long", metadata={"a": "x" * 10}, inputs={"b": "x" * 60}
+            client, graph=flat("a"), input="long", metadata=metadata, inputs=inputs
         )
 
     assert set(fields(refused)) == {"input", "metadata", "inputs"}

@@ -212,7 +212,10 @@ async def test_an_input_beyond_the_limit_is_refused_with_the_limit(api: Api) -> 
     assert fits.status_code == 202
     assert refused.status_code == 422
     assert refused.json()["errors"] == [
-        {"field": "input", "message": "The input must not exceed 5 characters (max_input_chars)."}
+        {
+            "field": "input",
+            "message": "The input must not exceed 5 characters (flags.max_input_chars).",
+        }
     ]
 
 

@@ -80,3 +80,18 @@ async def test_an_invalid_reference_to_a_graph_is_refused_and_the_field_is_named
 
     assert refused.status_code == 422
     assert [each["field"] for each in refused.json()["errors"]] == [field]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/threads", {"agent": AGENT}), ("/runs", {"input": "?"})]
+)
+async def test_metadata_has_the_same_limit_for_threads_and_runs(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    """Metadata of more than 16 KiB as JSON is refused."""
+    refused = await client.post(path, json={**body, "metadata": {"a": "x" * 16_384}})
+
+    assert refused.status_code == 422
+    assert refused.json()["errors"] == [
+        {"field": "metadata", "message": "Metadata must not exceed 16384 bytes as JSON."}
+    ]

@@ -48,7 +48,7 @@ VERDICTS: Final = ("approved", "refused", "timed_out")
 """Outcomes of an approval; each has an event type ``approval.<outcome>``."""
 
 STREAMED: Final = frozenset({THINKING, CONTENT_CHUNK})
-"""Types of events with parts of a model's output, which are emitted while it is generated."""
+"""Types of events that carry partial model output, emitted while the model generates it."""
 
 LIFECYCLE: Final = frozenset(
     {STEP_STARTED, STEP_RESUMED, STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED, STEP_SKIPPED}

@@ -30,7 +30,7 @@ class StepPath:
 
     @classmethod
     def of_record(cls, call_key: str) -> "StepPath":
-        """Return the path for a key of the journal."""
+        """Parse the journal key of a step."""
         return cls(call_key.removeprefix(_STEP_RECORD))
 
     def __str__(self) -> str:

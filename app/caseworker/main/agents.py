@@ -27,6 +27,7 @@ from caseworker.nodes.catalog import DuplicateTypeError, NodeCatalog
 from caseworker.nodes.chat import chat_start_type
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.llm import llm_type
+from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.parts import NodeParts
 from caseworker.nodes.registered import function_type
 from caseworker.nodes.router import router_type
@@ -159,10 +160,25 @@ def build_catalog(
     Raises:
         StartupError: an installed node type cannot be created, or two have the same name.
     """
-    timezone = settings.flags.zone_name
-    agents = Agents(tools, timezone=timezone, wrap_up_reserve=settings.budget.wrap_up_reserve)
     parts = NodeParts(models=models, tools=tools, installed_tools=toolbox.tools, settings=settings)
-    types = (
+    types = built_in_types(
+        tools,
+        functions,
+        timezone=settings.flags.zone_name,
+        wrap_up_reserve=settings.budget.wrap_up_reserve,
+    )
+    try:
+        return NodeCatalog((*types, *installed_node_types(parts)), models.table)
+    except DuplicateTypeError as error:
+        raise StartupError(f"An installed node type has a reserved name: {error}.") from None
+
+
+def built_in_types(
+    tools: ToolDispatch, functions: Iterable[FunctionNode], *, timezone: str, wrap_up_reserve: int
+) -> tuple[NodeType, ...]:
+    """Return the node types that need no other package."""
+    agents = Agents(tools, timezone=timezone, wrap_up_reserve=wrap_up_reserve)
+    return (
         agent_type(agents, tools, tools.servers),
         approval_type(),
         chat_start_type(),
@@ -174,10 +190,6 @@ def build_catalog(
         tool_type(tools, timezone=timezone),
         toolset_type(tools, tools.servers),
     )
-    try:
-        return NodeCatalog((*types, *installed_node_types(parts)), models.table)
-    except DuplicateTypeError as error:
-        raise StartupError(f"An installed node type has a reserved name: {error}.") from None
 
 
 def _name_at(place: str) -> str:

@@ -288,7 +288,7 @@ class ModelGateway:
         ]
         same = stored is not None and stored.parameters == parameters
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
-        shown = await self._redaction.call(redact, sum(map(len, map(str, messages))))
+        shown = await self._redaction.call(redact, self._payloads.chars_to_redact(messages))
         if stored is None or shown is None:
             return shown
         return {**shown, "after": {"call_key": stored.call_key, "messages": stored.messages}}

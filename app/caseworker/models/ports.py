@@ -192,7 +192,7 @@ class ModelReply:
     """Token usage. None if the provider sent no counts; the attempt is then charged at an
     estimate."""
     finish_reason: str | None = None
-    """The provider's own name for why the model stopped; None if it sent none."""
+    """Stop reason exactly as the provider reported it; None if it reported none."""
     incomplete: Incomplete | None = None
     """Why the answer is incomplete; None if it is complete."""
     incomplete_reason: str | None = None

@@ -105,7 +105,10 @@ class ModelTable(dict[str, ChatModel]):
         return tuple(first.values())
 
     def tier_of(self, tier: Tier, name: str | None = None) -> Tier | None:
-        """Return the tier whose call limit applies to a model, or None if none does."""
+        """Return the tier whose call limit counts calls to the model ``name``; None if none does.
+
+        ``tier`` is the result if no model is named or the name is unknown.
+        """
         if name is None or name not in self:
             return tier
         used = (each for each in Tier if self.get(each) is self[name])

@@ -89,7 +89,7 @@ class ToolsetData(StepData):
 
 
 class ToolsetNode:
-    """Provides the tools of its step and of the toolsets linked to it."""
+    """Provides the tools that are configured in its step, and those of linked toolsets."""
 
     async def execute(
         self, data: ToolsetData, inputs: Mapping[str, Any], context: FlowContext

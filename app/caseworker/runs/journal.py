@@ -49,8 +49,8 @@ PERMISSION_SECONDS = 0.1
 """Maximum age, in seconds, of the database's permission when a call starts.
 
 The permission is the response to a journal write, which confirms that the run is still owned and
-has no cancel request. A cancel request that is stored later can be missed for this long. A busy
-event loop or a delayed response makes a permission older.
+has no cancel request. A call may therefore start up to this long after a cancel request was stored.
+The age includes delays by a busy event loop or a slow response.
 """
 
 ASKS = 2

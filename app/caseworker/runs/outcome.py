@@ -152,7 +152,7 @@ def stopped_while_queued(
 
 
 def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
-    """Return the usage so far of a run that is not executed by this process."""
+    """Return the current usage of an unfinished run that this process is not executing."""
     usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
     usage.add(spent.charge)
     return usage.to_dict()

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings
 from caseworker.core.trace.frozen_json import USUAL_LIMITS
 from caseworker.models.ports import MAX_REPLY_BYTES
 from caseworker.settings import cases
+from caseworker.settings.admission import AdmissionSettings, QuotaSettings
 from caseworker.settings.models import ModelsSettings
 from caseworker.settings.values import Count, Positive, Seconds, Section, Text, key
 
@@ -410,8 +411,8 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     trace: TraceSettings = TraceSettings()
     tools: cases.ToolSettings = cases.ToolSettings()
     worker: WorkerSettings = WorkerSettings()
-    admission: cases.AdmissionSettings = cases.AdmissionSettings()
-    quotas: cases.QuotaSettings = cases.QuotaSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    quotas: QuotaSettings = QuotaSettings()
     auth: AuthSettings = AuthSettings()
     limits: LimitsSettings = LimitsSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
@@ -434,7 +435,9 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     @model_validator(mode="after")
     def _values_fit_each_other(self) -> Self:
         if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
-            raise ValueError("worker.stale_after_seconds: must be at least twice heartbeat_seconds")
+            raise ValueError(
+                "worker.stale_after_seconds: must be at least twice worker.heartbeat_seconds"
+            )
         sizes = ("max_value_kb", "max_outputs_kb", "max_result_kb")
         for smaller, larger in pairwise(sizes):
             if getattr(self.limits, larger) < getattr(self.limits, smaller):

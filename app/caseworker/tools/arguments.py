@@ -3,7 +3,7 @@
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jsonschema_rs import Draft202012Validator, ValidationError
@@ -20,6 +20,11 @@ only the first error is reported."""
 _MASK = "the value"
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _TOO_LONG = "The arguments are too long, or too deep, for so large a schema: shorten them."
+_FORMS = {
+    "date": "a date written YYYY-MM-DD",
+    "date-time": "a date and time written YYYY-MM-DDThh:mm:ssZ",
+    "time": "a time written hh:mm:ssZ",
+}
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL in a JSON text, which the database cannot store as text."""
 
@@ -87,7 +92,7 @@ class ArgumentCheck:
         Raises:
             UnfitSchemaError: the schema is unusable; the message names the tool.
         """
-        schema = dict(spec.parameters)
+        self._schema = schema = dict(spec.parameters)
         strict = schema.get("additionalProperties") is False
         if schema.get("type") != "object" or not (strict or foreign):
             raise UnfitSchemaError(
@@ -148,14 +153,24 @@ class ArgumentCheck:
                 strange = ", ".join(f"'{name}'" for name in names)
                 inside = f" in '{place}'" if place else f" (the tool takes {self._known})"
                 return f"{strange} is not known{inside}: leave it out."
+            case "type" | "format" if form := self._form_at(error.schema_path):
+                return f"'{place}' must be {form}: change it."
             case "type":
                 return f"'{place}' must be of type {' or '.join(details['types'])}: change it."
             case "enum":
                 return f"'{place}' must be one of {details['options']}: choose one."
-            case "format" if details["format"] == "date":
-                return f"'{place}' must be a date written YYYY-MM-DD: change it."
             case _:
                 return f"'{place or 'arguments'}': {error.message}: change it."
+
+    def _form_at(self, path: Sequence[str | int]) -> str | None:
+        """Return the form of a date or time whose schema has the keyword at ``path``."""
+        schema: Any = self._schema
+        try:
+            for part in path[:-1]:
+                schema = schema[part]
+            return _FORMS.get(schema.get("format"))
+        except (AttributeError, LookupError, TypeError):  # relative to the $id of a subschema
+            return None
 
 
 class CheckedTool(ABC):

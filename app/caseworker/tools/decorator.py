@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, get_type_hints, overload
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,8 +23,17 @@ class FunctionTool:
         """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.
 
         Raises:
-            TypeError: the function has no docstring, or an argument without a usable type.
+            TypeError: the function has no docstring, an argument has no usable type, or an option
+                does not exist.
         """
+        for option in options:
+            if option not in _OPTIONS:
+                near = get_close_matches(option, _OPTIONS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                raise TypeError(
+                    f"The tool {function.__name__!r} has no option {option!r}{hint}"
+                    f" Options: {', '.join(_OPTIONS)}."
+                )
         self._function = function
         hints = get_type_hints(function, include_extras=True)
         hints.pop("return", None)
@@ -87,6 +98,7 @@ class FunctionTool:
         return checked
 
 
+_OPTIONS = [field.name for field in fields(ToolSpec) if field.name != "parameters"]
 _UNFIT = {
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.VAR_POSITIONAL,

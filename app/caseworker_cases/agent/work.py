@@ -124,7 +124,11 @@ class CaseState:
         return f"{self.tier.value}/{self.passes[self.tier]}"
 
     def begin_pass(self, *, gated: bool) -> None:
-        """Start a pass. A ``gated`` pass of the small tier counts as an ACT step."""
+        """Start a pass.
+
+        A pass of the small tier is counted in ``act_steps`` if it is ``gated``: the gate then
+        decides whether to continue, stop or escalate.
+        """
         self.passes[self.tier] += 1
         if gated and self.tier is Tier.SMALL:
             self.act_steps += 1

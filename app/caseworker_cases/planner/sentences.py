@@ -79,7 +79,8 @@ class Reading:
 def rows_of(table: str) -> tuple[Row, ...]:
     """Parse a table of sentences and their tool calls.
 
-    A row has one sentence per line, then an indented quoted example, ``->`` and the calls.
+    A row is one or more lines with a sentence each, followed by an indented line
+    ``"example" -> calls``.
 
     Raises:
         ValueError: a line does not belong to a row.

@@ -64,15 +64,16 @@ async def test_the_node_type_executes_a_step(points: dict[str, list[EntryPoint]]
     """The example node type has defaults and rejects unknown fields."""
     (kind,) = installed_node_types(cast("NodeParts", None), points["caseworker.node_types"])
     catalog = NodeCatalog([kind])
-    step = {"id": "a", "type": "price", "data": {"currency": "USD"}}
+    step = {"id": "a", "type": "price", "data": {"amount": "default.total", "currency": "USD"}}
 
     world = World()
     world.catalog = catalog
-    outcome = await world.run({"steps": [step], "edges": []}, default=3)
+    outcome = await world.run({"steps": [step], "edges": []}, default={"total": 3})
 
     assert outcome.steps["a"].outputs == {"default": "3.00 USD"}
-    step["data"] = {"money": "USD"}
-    assert catalog.examine({"steps": [step], "edges": []})[0] is None
+    for data in ({"amount": "default", "money": "USD"}, {"amount": "no path"}):
+        step["data"] = data
+        assert catalog.examine({"steps": [step], "edges": []})[0] is None
 
 
 async def test_the_provider_replies(points: dict[str, list[EntryPoint]]) -> None:

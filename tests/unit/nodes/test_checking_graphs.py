@@ -7,22 +7,14 @@ import pytest
 
 from caseworker.core.graph.validation import Severity
 from caseworker.engine.node import Materializing
-from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
-from caseworker.nodes.llm import llm_type
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
-from caseworker.nodes.registered import function_type
 from caseworker.nodes.router import router_type
-from caseworker.nodes.subgraph import map_type, subgraph_type
-from caseworker.nodes.toolset import toolset_type
-from caseworker_cases.agent.node import CaseNode, type_of
 from tests.support.work import counted_calls
 from tests.unit.nodes.world import World, flow, function, graph, link, step
 
 ASK = {"prompt": "Say ${default}."}
 SECRET = "sk-4f9a8b7c6d"
-AGENTS = Agents.__new__(Agents)
-"""No step is executed in these tests."""
 
 
 @function("twice")
@@ -353,22 +345,10 @@ def test_ten_times_as_many_steps_take_about_ten_times_as_much_work_to_prepare() 
 
 def test_the_types_describe_themselves_as_json() -> None:
     """The JSON includes the schema of each type's data."""
-    described = {kind["name"]: kind for kind in json.loads(json.dumps(world().catalog.describe()))}
+    here = world()
+    described = {kind["name"]: kind for kind in json.loads(json.dumps(here.catalog.describe()))}
 
-    assert list(described) == sorted(
-        [
-            "agent",
-            "case",
-            "chat_start",
-            "function",
-            "llm",
-            "map",
-            "router",
-            "subgraph",
-            "tool",
-            "toolset",
-        ]
-    )
+    assert list(described) == sorted(kind.name for kind in here.types)
     assert described["llm"]["data"]["required"] == ["prompt"]
     assert described["tool"]["outputs"] == {"flow": ["default", "error"], "link": []}
     assert described["toolset"]["executes"] is False
@@ -379,10 +359,7 @@ def test_the_types_describe_themselves_as_json() -> None:
 @pytest.mark.req("004/executors", "004/materialize")
 def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
     """A type's behaviour is in its node: `execute`, and `materialize` for links."""
-    types = [type_of(CaseNode.__new__(CaseNode)), llm_type(AGENTS), map_type(), router_type()]
-    types += [subgraph_type(), function_type([twice]), toolset_type(())]
-
-    for kind in types:
+    for kind in world().types:
         linkable = kind.handles.link_outputs != frozenset()
         assert isinstance(kind.node, Materializing) == linkable, kind.name
         assert callable(kind.node.execute)
@@ -391,4 +368,4 @@ def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
 def test_a_catalog_has_each_type_once() -> None:
     """With two types of the same name, a graph would be ambiguous."""
     with pytest.raises(DuplicateTypeError):
-        NodeCatalog([llm_type(AGENTS), llm_type(AGENTS)])
+        NodeCatalog([router_type(), router_type()])

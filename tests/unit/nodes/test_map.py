@@ -217,7 +217,7 @@ async def test_a_second_attempt_of_a_map_works_on_the_skipped_items_again() -> N
 
     here = World(functions=[function("flaky")(flaky)])
     each = {"type": "function", "data": {"name": "flaky"}}
-    policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0, "timeout_ms": 500}
+    policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0, "timeout_ms": 2_000}
     data = {"step": each, "on_item_error": "skip"}
 
     outcome = await here.run(

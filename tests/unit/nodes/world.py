@@ -16,19 +16,12 @@ from caseworker.engine.context import RunContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import Event
 from caseworker.engine.report import GraphOutcome
+from caseworker.main.agents import built_in_types
 from caseworker.models.gateway import ModelGateway, Tier
 from caseworker.models.pricing import no_list_price
-from caseworker.nodes.agent.execution import Agents
-from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.nodes.chat import chat_start_type
 from caseworker.nodes.function import BlockingPool, Function, FunctionNode
-from caseworker.nodes.llm import llm_type
-from caseworker.nodes.node_type import RunFacts
-from caseworker.nodes.registered import function_type
-from caseworker.nodes.router import router_type
-from caseworker.nodes.subgraph import map_type, subgraph_type
-from caseworker.nodes.toolset import tool_type, toolset_type
+from caseworker.nodes.node_type import NodeType, RunFacts
 from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.agent.node import CaseNode, type_of
@@ -122,9 +115,10 @@ class World:
             no_list_price,
             retry_policy(max_retries=0),
         )
-        self.catalog = self._catalog()
+        self.types = self._types()
+        self.catalog = NodeCatalog(self.types)
 
-    def _catalog(self) -> NodeCatalog:
+    def _types(self) -> tuple[NodeType, ...]:
         case = CaseNode(
             models=self.gateway,
             tools=self.tools,
@@ -134,22 +128,13 @@ class World:
             defaults=case_defaults(timezone="UTC"),
             clock=lambda: datetime.now(UTC),
         )
-        known = [spec.name for spec in self.tools.usable()]
-        agents = Agents(self.tools, timezone="Europe/Berlin", wrap_up_reserve=self.wrap_up_reserve)
-        return NodeCatalog(
-            (
-                agent_type(agents, known),
-                type_of(case),
-                chat_start_type(),
-                function_type(self.functions),
-                llm_type(agents),
-                map_type(),
-                router_type(),
-                subgraph_type(),
-                tool_type(self.tools, timezone="Europe/Berlin"),
-                toolset_type(known),
-            )
+        built_in = built_in_types(
+            self.tools,
+            self.functions,
+            timezone="Europe/Berlin",
+            wrap_up_reserve=self.wrap_up_reserve,
         )
+        return (*built_in, type_of(case))
 
     def context(self) -> RunContext:
         """Return the context that the steps of the run share."""

@@ -162,7 +162,8 @@ def test_a_value_that_does_not_fit_is_named(
         ),
         (
             "worker: {stale_after_seconds: 1}",
-            "config.yaml: worker.stale_after_seconds: must be at least twice heartbeat_seconds",
+            "config.yaml: worker.stale_after_seconds: must be at least twice"
+            " worker.heartbeat_seconds",
         ),
         (
             "artifacts: {max_run_mb: 1}",

@@ -46,6 +46,49 @@ def test_a_problem_names_the_argument_and_what_to_do(args: dict[str, Any], told:
     assert told in problem
 
 
+@pytest.mark.parametrize(
+    ("form", "shown"),
+    [
+        ("date", "a date written YYYY-MM-DD"),
+        ("date-time", "a date and time written YYYY-MM-DDThh:mm:ssZ"),
+        ("time", "a time written hh:mm:ssZ"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, 5, "noon"])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_problem_with_a_date_or_time_shows_its_form(
+    form: str, shown: str, value: object, foreign: bool
+) -> None:
+    """A value of another type gets the same message, also in a list and behind a `$ref`."""
+    schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "when": {"type": "string", "format": form},
+            "others": {"type": "array", "items": {"$ref": "#/properties/when"}},
+        },
+    }
+    spec = ToolSpec(name="sample", description="A sample.", parameters=schema)
+    problem = ArgumentCheck(spec, foreign=foreign).problem({"when": value, "others": [value]})
+
+    assert problem == (
+        f"'others[0]' must be {shown}: change it. 'when' must be {shown}: change it."
+    )
+
+
+def test_a_subschema_with_an_id_has_the_usual_message() -> None:
+    """The paths of its errors start at the subschema."""
+    inner = {"$id": "https://example.com/o", "$defs": {"day": {"type": "string", "format": "date"}}}
+    schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"when": {"$ref": "https://example.com/o#/$defs/day"}},
+        "$defs": {"o": inner},
+    }
+
+    assert check_of(schema).problem({"when": 5}) == "'when' must be of type string: change it."
+
+
 def test_a_choice_is_named_with_all_its_values() -> None:
     """A number out of range is reported with its limit."""
     both = check(unit={"enum": ["days", "weeks"]}, amount={"type": "integer", "maximum": 5})

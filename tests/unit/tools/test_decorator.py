@@ -96,3 +96,17 @@ def test_a_function_that_no_model_could_call_is_refused() -> None:
     ):
         with pytest.raises(TypeError, match=said):
             tool(function)
+
+
+def test_an_unknown_option_is_refused_with_the_closest_one() -> None:
+    """The error names the tool and the option."""
+
+    def price(kg: float) -> None:
+        """Returns nothing."""
+
+    with pytest.raises(
+        TypeError, match="'price' has no option 'deterministc'; did you mean 'deter"
+    ):
+        tool(deterministc=True)(price)
+    with pytest.raises(TypeError, match=r"'price' has no option 'parameters'\. Options: name, des"):
+        tool(parameters={})(price)

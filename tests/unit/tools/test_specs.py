@@ -7,27 +7,19 @@ from typing import Any
 
 import pytest
 
+from caseworker.main.plugins import Toolbox
+from caseworker.settings.cases import ToolSettings
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.ports import Tool, ToolContext
 from caseworker_cases.tools.analysis.metrics import NAMES
-from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
 from caseworker_cases.tools.data_fetch_stock import DataFetchStock
 from caseworker_cases.tools.dates.operations import OPERATIONS
 from caseworker_cases.tools.numeric_analysis import NumericAnalysis
-from caseworker_cases.tools.plotter import Plotter
-from caseworker_cases.tools.plotting.renderer import Renderer
 from caseworker_cases.tools.respond import MAX_ANSWER_CHARS, Respond
 from tests.unit.tools.stock_support import PRICES, BrokenSource
 
-TOOLS: tuple[Tool, ...] = (
-    DataFetchStock(PRICES),
-    NumericAnalysis(PRICES),
-    Plotter(PRICES, Renderer()),
-    Calculator(),
-    Calendar(),
-    Respond(),
-)
+TOOLS: tuple[Tool, ...] = Toolbox(ToolSettings()).tools
 CHECKS = {tool.spec.name: ArgumentCheck(tool.spec) for tool in TOOLS}
 
 IMPORTS_ALL = """
@@ -67,7 +59,7 @@ def test_a_tool_on_a_live_source_says_that_it_leaves_the_process(make: Any) -> N
 
 def test_every_metric_is_described() -> None:
     """Every metric is described, so that none has to be guessed."""
-    spec = TOOLS[1].spec
+    spec = NumericAnalysis(PRICES).spec
 
     assert spec.parameters["properties"]["metric"]["enum"] == list(NAMES)
     assert [name for name in NAMES if name not in spec.description] == []

@@ -5,8 +5,8 @@ in the journal, because a resumed run needs it; it is redacted when a client rea
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -64,6 +64,20 @@ class Payloads:
             return None
         return text[:chars] if self.mode == "full" else redact_beginning(text, chars)
 
+    def chars_to_redact(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """Return the number of characters that :meth:`prompt` redacts and has not cached."""
+        if self.mode != "redacted":
+            return 0
+        left, chars, last = self.max_chars, 0, len(messages) - 1
+        for at, message in enumerate(messages):
+            text = message.get("content", "")
+            known = _redacted.get((text, max(left, 0))) if _is_cached(message, at, last) else None
+            left -= len(text if known is None else known)
+            chars += len(text) if known is None else 0
+            if len(message) > 2:
+                chars += len(str(message)) - len(text)
+        return chars
+
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
     ) -> dict[str, Any] | None:
@@ -83,9 +97,7 @@ class Payloads:
                 shown.append(dict(message))  # a reference to the call that stores the content
                 continue
             role, text = message["role"], message["content"]
-            # Prompts only grow from call to call, so cache the redaction of all but the last one.
-            known = role == "system" or at < last
-            show = _redacted_once if known else redact_text
+            show = _redacted_once if _is_cached(message, at, last) else redact_text
             text = show(text, max_chars=max(left, 0))
             left -= len(text)
             shown.append({"role": role, "content": text})
@@ -137,6 +149,25 @@ class _Room:
         return value
 
 
-_redacted_once = lru_cache(maxsize=_REMEMBERED_TEXTS)(redact_text)
+_redacted: dict[tuple[str, int], str] = {}
+"""Cache of redacted texts by text and maximum length, the least recently used first."""
+
+
+def _is_cached(message: Mapping[str, Any], at: int, last: int) -> bool:
+    """Return whether the redaction of a message is cached: prompts only grow from call to call."""
+    return message.get("role") == "system" or at < last
+
+
+def _redacted_once(text: str, *, max_chars: int) -> str:
+    key = text, max_chars
+    found = _redacted.pop(key, None)
+    if found is None:
+        found = redact_text(text, max_chars=max_chars)
+        if len(_redacted) >= _REMEMBERED_TEXTS:
+            with suppress(StopIteration, RuntimeError):  # another thread changes the cache
+                _redacted.pop(next(iter(_redacted)), None)
+    _redacted[key] = found
+    return found
+
 
 REDACTED = Payloads()

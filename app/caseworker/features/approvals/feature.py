@@ -1,4 +1,4 @@
-"""The feature ``approvals``: questions of runs that people decide."""
+"""The feature ``approvals``: people approve or reject actions of runs."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The feature ``schedules``: runs that start at the times of a cron expression."""
+"""The feature ``schedules``: starts runs at the times of a cron expression."""
 
 from typing import Final
 

@@ -39,6 +39,7 @@ from caseworker.runs.http.admission import (
     as_json,
     fits,
     given_limits,
+    metadata_violations,
     reference_from,
     require_none,
     requires_prices,
@@ -287,9 +288,8 @@ class ThreadAdmission:
             raise _in_tools(refused) from None
 
     def _violations(self, body: NewThreadBody | GoOnBody) -> Iterator[Violation]:
-        limits, most = self._limits, self._limits.max_metadata_bytes
-        if body.metadata and not fits(body.metadata, most, limits):
-            yield Violation("metadata", f"Metadata must not exceed {most} bytes as JSON.")
+        limits = self._limits
+        yield from metadata_violations(body.metadata, limits)
         inputs = None if not isinstance(body, NewThreadBody | AnswerBody) else body.inputs
         if inputs and not fits(inputs, limits.max_body_bytes, limits):
             message = f"The inputs must not exceed {limits.max_body_bytes} bytes as JSON."
@@ -299,7 +299,7 @@ class ThreadAdmission:
             yield Violation(f"inputs.{DEFAULT_HANDLE}", reserved)
         longest = limits.max_input_chars
         if isinstance(body, EditBody) and len(body.content) > longest:
-            message = f"A message must not exceed {longest} characters (max_input_chars)."
+            message = f"A message must not exceed {longest} characters (flags.max_input_chars)."
             yield Violation("content", message)
 
     def _too_long(self, turn: PlannedReply) -> Iterator[Violation]:

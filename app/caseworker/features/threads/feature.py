@@ -1,4 +1,4 @@
-"""The feature ``threads``: conversations in which runs answer."""
+"""The feature ``threads``: conversations whose messages are answered by runs."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ from caseworker.runs.service import RunService
 
 
 def open_threads(parts: Parts) -> Opened:
-    """Build the services that store threads and create the runs that answer."""
+    """Build the services that store threads and create runs that answer their messages."""
     store = PostgresThreads(parts.engines, parts.limits.quota)
     admission = ThreadAdmission(
         parts.service(ApiLimits),

@@ -1,6 +1,6 @@
-"""Parses error documents of endpoints and classifies the failures.
+"""Parses the error responses of endpoints and classifies the failures.
 
-Error messages quote the endpoint's text only redacted and truncated.
+Text of an endpoint is redacted and truncated before an error message quotes it.
 """
 
 import json
@@ -173,7 +173,7 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
 class Failures:
     """Builds the errors for one attempt.
 
-    ``structured`` is True if the attempt requested JSON with a parameter.
+    ``structured`` is True if a request parameter asked for JSON output.
     """
 
     def __init__(self, provider: str, *, structured: bool) -> None:

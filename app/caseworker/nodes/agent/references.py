@@ -14,8 +14,8 @@ from caseworker.platform.logs.redaction import redact_text
 MAX_SHOWN_CHARS: Final = 4000
 """Maximum length, in characters, of a tool's arguments or result in an event."""
 LEAST_CHARS: Final = 100
-"""Minimum length in characters of a text that is replaced by a reference. A reference takes as much
-space as a shorter text."""
+"""Minimum length in characters of a text that is replaced by a reference. A reference to a
+shorter text would save no space."""
 
 TEXT_OF: Final = "text_of"
 """Event data field with the key of the journaled call that stores the event's text."""

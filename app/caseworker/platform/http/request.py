@@ -42,8 +42,8 @@ from caseworker.platform.http.problems import (
 )
 
 IDENTIFIED: Final = "caseworker.identified"
-"""ASGI scope key of a callback. It is called once the caller is authenticated, so that the
-connection counts as identified."""
+"""ASGI scope key of a callback that marks the connection as identified. It is called after the
+caller is authenticated."""
 RELEASES: Final = "caseworker.releases"
 """ASGI scope key of a list of callbacks. They are called when the request ends, to release its
 slots."""
@@ -145,10 +145,10 @@ class BodiesUnderWay:
         self._held = 0
 
     def hold(self, size: int) -> None:
-        """Add ``size`` received bytes to the total.
+        """Count ``size`` more bytes of request bodies that are being received.
 
         Raises:
-            ProblemError: the limit is exceeded.
+            ProblemError: all bodies together exceed the memory limit for them.
         """
         self._held += size
         if self._held > self._limit:

@@ -45,7 +45,7 @@ from caseworker.runs.http.body import (
     WebhookBody,
 )
 from caseworker.runs.http.definition_body import DefinitionByName
-from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.kinds import AGENT_STEP
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from caseworker.runs.service import new_run_id
@@ -391,12 +391,11 @@ def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
 
     Checks the lengths of input and metadata, ``start_at``, and the webhook URL.
     """
-    longest, most = limits.max_input_chars, limits.max_metadata_bytes
+    longest = limits.max_input_chars
     if isinstance(body.input, str) and len(body.input) > longest:
-        message = f"The input must not exceed {longest} characters (max_input_chars)."
+        message = f"The input must not exceed {longest} characters (flags.max_input_chars)."
         yield Violation("input", message)
-    if body.metadata and not fits(body.metadata, most, limits):
-        yield Violation("metadata", f"Metadata must not exceed {most} bytes as JSON.")
+    yield from metadata_violations(body.metadata, limits)
     if body.start_at is not None:
         latest = datetime.now(UTC) + timedelta(days=limits.max_delay_days)
         if body.start_at > latest:
@@ -409,6 +408,15 @@ def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
             limits.webhook_urls.read(body.webhook.url)
         except AddressRefusedError as error:
             yield Violation("webhook.url", str(error))
+
+
+def metadata_violations(
+    metadata: Mapping[str, Any] | None, limits: ApiLimits
+) -> Iterator[Violation]:
+    """Yield a violation if the metadata of a run or thread is too large."""
+    if metadata and not fits(metadata, MAX_METADATA_BYTES, limits):
+        message = f"Metadata must not exceed {MAX_METADATA_BYTES} bytes as JSON."
+        yield Violation("metadata", message)
 
 
 def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:

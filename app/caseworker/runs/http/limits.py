@@ -7,6 +7,9 @@ from caseworker.platform.http.request import HttpLimits
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.graphs import GraphLimits
 
+MAX_METADATA_BYTES = 16_384
+"""Maximum size of the metadata of a run or thread as JSON, in bytes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits(HttpLimits):
@@ -16,8 +19,6 @@ class ApiLimits(HttpLimits):
     """Maximum total size of the runs on a page, in bytes. The first run is always included."""
     max_input_chars: int
     """Maximum length of an input text or user message, in code points."""
-    max_metadata_bytes: int = 16_384
-    """Maximum size of a run's or thread's metadata as JSON, in bytes."""
     max_graph_steps: int
     max_graph_edges: int
     max_graph_depth: int
@@ -38,8 +39,7 @@ class ApiLimits(HttpLimits):
     budget_ceiling: Budget
     """Limits that no run can exceed, regardless of its request."""
     ceiling_requires_prices: bool
-    """Whether models without a known price are rejected because the ceiling for the cost was set
-    explicitly."""
+    """Whether models without a known price are rejected: True if a cost ceiling is configured."""
 
     @property
     def of_graphs(self) -> GraphLimits:

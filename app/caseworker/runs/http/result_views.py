@@ -111,7 +111,7 @@ class CaseCounters(View):
     llm_calls_big: int
     tool_calls: int
     act_steps: int
-    """Number of rounds of the small tier after which the gate decided whether to continue, stop or
+    """Number of small-tier rounds that were followed by a decision of the gate: continue, stop or
     escalate."""
     tokens: TokensByTier
 

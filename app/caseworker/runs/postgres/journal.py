@@ -46,7 +46,7 @@ LOCK_MS = 200
 locked rows are skipped."""
 
 USUAL_SECONDS = 30.0
-"""Minimum time, in seconds, for which the fastest response is remembered."""
+"""Minimum time, in seconds, for which the fastest response of the database is the baseline."""
 
 DELAYED_SECONDS = 0.15
 """Seconds by which a response must exceed the fastest response time to count as slow."""

@@ -45,7 +45,7 @@ BREATH_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnersWrite:
-    """A journal write by the owner of a run, with its rows as JSON texts."""
+    """A journal write by the owner of a run; its rows are serialized as JSON strings."""
 
     owner: Ownership
     """The run that is written, and the fencing token of the writer."""

@@ -22,7 +22,7 @@ RETRY_SECONDS = 2
 """Seconds after which to retry if the tenant's queue is full."""
 
 FULL_SECONDS = 60
-"""Seconds after which to retry if the storage quota is exhausted: only a deletion frees storage."""
+"""Retry delay in seconds if the storage quota is exhausted. Storage is freed only by deletions."""
 
 LOOKED_AT = 100
 """Maximum number of queued runs that are checked to find out whether a new run would overtake
@@ -74,7 +74,9 @@ SELECT coalesce(sum(bytes), 0)::bigint AS stored_bytes,
     coalesce(sum(threads), 0)::bigint AS threads
 FROM stored WHERE tenant_id = %(tenant)s
 """
-"""Return a tenant's stored bytes, definitions and threads: the sums of all sessions' counters."""
+"""Query for the storage use of a tenant: bytes, number of definitions, number of threads.
+
+Every database session counts in a row of its own; the query adds up these rows."""
 
 
 _TAKE_RATE = """

@@ -1,8 +1,8 @@
 """Erases runs, and deletes data of ended runs whose retention period is over.
 
 Erasing a run deletes every row that refers to it, in all tables. Only the messages of a thread
-stay, marked as erased. Retention follows the end times of runs. If it deletes data but keeps the
-run, its progress is stored, so that the remaining data is not scanned again each time.
+stay, marked as erased. Retention processes runs in the order of their end times. If it deletes
+data but keeps the run, it stores the end time it reached, so that the next sweep starts there.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,7 +20,8 @@ Batch = Mapping[str, Any]
 """What to delete: ``tenant``, ``record`` (the category), ``days`` and ``limit`` (runs or rows)."""
 
 Drop = Callable[[AsyncConnection, Batch], Awaitable[bool]]
-"""Deletes one batch of data that ended more than ``days`` ago; returns whether more may exist."""
+"""Deletes one batch of data of runs that ended more than ``days`` days ago; returns whether more
+may exist."""
 
 ERASED_AT = "run_erased_at"
 """Column of tables whose rows stay when their run is erased; it is set to the time of erasure."""

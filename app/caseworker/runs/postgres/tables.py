@@ -62,7 +62,7 @@ is null."""
 
 
 def of_run(table: Table, key: RunKey) -> ColumnElement[bool]:
-    """Return the SQL condition that a row is the row of a run, or belongs to the run."""
+    """Return the SQL condition that selects the rows of a run in ``runs`` or another table."""
     return and_(table.c.tenant_id == key.tenant, table.c.run_id == key.run_id)
 
 

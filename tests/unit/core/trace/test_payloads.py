@@ -62,3 +62,20 @@ def test_a_prompt_of_many_messages_has_a_length() -> None:
     assert len(kept["messages"]) == 50
     assert kept["messages"][0]["content"] == many[0]["content"]
     assert sum(len(message["content"]) for message in kept["messages"]) < 2_500
+
+
+def test_only_texts_that_were_not_redacted_before_count_as_work() -> None:
+    """The system prompt and all messages but the last one are cached after the first call."""
+    payloads = Payloads()
+    system = {"role": "system", "content": "Compute carefully, please. " * 100}
+    asked = [{"role": "user", "content": f"question {number}"} for number in range(2)]
+    assert payloads.chars_to_redact([system, asked[0]]) > len(system["content"])
+
+    payloads.prompt([system, asked[0]], {})
+
+    assert payloads.chars_to_redact([system, asked[0]]) == len(asked[0]["content"])
+    added = [system, *asked]
+    assert payloads.chars_to_redact(added) == sum(len(each["content"]) for each in asked)
+    payloads.prompt(added, {})
+    assert payloads.chars_to_redact(added) == len(asked[1]["content"])
+    assert Payloads(mode="none").chars_to_redact(added) == 0

@@ -11,7 +11,7 @@ from caseworker.models.table import ModelTable, Tier
 from caseworker.platform.http.problems import ProblemError
 from caseworker.runs.http.admission import CaseAdmission, request_hash
 from caseworker.runs.http.body import CaseBody
-from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.run import NewRun
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.tools.calculator import Calculator
@@ -90,7 +90,7 @@ def test_an_input_is_counted_in_characters_and_refused_beyond_the_limit() -> Non
 
     assert new_run({"input": "😀" * 10}, limits).request.input == "😀" * 10
     assert refused_fields({"input": "😀" * 11}, limits) == {
-        "input": "The input must not exceed 10 characters (max_input_chars)."
+        "input": "The input must not exceed 10 characters (flags.max_input_chars)."
     }
 
 
@@ -103,10 +103,10 @@ def test_the_usual_limit_of_an_input_is_8192_characters() -> None:
 
 def test_metadata_is_bounded_as_json() -> None:
     """Metadata is limited by its stored size in bytes."""
-    limits = api_limits(max_metadata_bytes=len('{"a":"éé"}'.encode()))
+    text = "é" * ((MAX_METADATA_BYTES - len('{"a":""}')) // 2)
 
-    assert new_run({"metadata": {"a": "éé"}}, limits).metadata == {"a": "éé"}
-    assert list(refused_fields({"metadata": {"a": "ééé"}}, limits)) == ["metadata"]
+    assert new_run({"metadata": {"a": text}}).metadata == {"a": text}
+    assert list(refused_fields({"metadata": {"a": text + "é"}})) == ["metadata"]
 
 
 def test_an_expected_tool_must_be_usable() -> None:
@@ -124,9 +124,10 @@ def test_an_expected_tool_must_be_usable() -> None:
 
 def test_everything_wrong_is_said_at_once() -> None:
     """All problems of a request are reported together."""
-    limits = api_limits(max_input_chars=1, max_metadata_bytes=1)
+    limits = api_limits(max_input_chars=1)
+    metadata = {"a": "x" * MAX_METADATA_BYTES}
 
-    assert set(refused_fields({"metadata": {"a": 1}, "expected_tools": ["x"]}, limits)) == {
+    assert set(refused_fields({"metadata": metadata, "expected_tools": ["x"]}, limits)) == {
         "input",
         "metadata",
         "expected_tools.0",
