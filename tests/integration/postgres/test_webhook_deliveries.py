@@ -28,7 +28,7 @@ def hooked(run_id: str = "case-1", webhook: Webhook | None = HOOK, **more: Any) 
 
 @pytest.fixture
 def webhooks(stores: Stores) -> PostgresWebhooks:
-    return PostgresWebhooks(stores.engines, stores.dispatch, SecretBox())
+    return PostgresWebhooks(stores.engines, SecretBox())
 
 
 async def stored(oracle: Oracle) -> list[tuple[str, str, str]]:
@@ -243,8 +243,7 @@ async def test_pages_hold_every_delivery_once(stores: Stores, webhooks: Postgres
 async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> None:
     """Older secrets keep signing; encrypted ones need the same key to sign."""
     readable, encrypted, other = (
-        PostgresWebhooks(stores.engines, stores.dispatch, SecretBox(key))
-        for key in (None, "k" * 32, "o" * 32)
+        PostgresWebhooks(stores.engines, SecretBox(key)) for key in (None, "k" * 32, "o" * 32)
     )
     await readable.rotate("default", "whsec_1", previous_seconds=100)
     await encrypted.rotate("default", "whsec_2", previous_seconds=100)

@@ -32,7 +32,7 @@ def open_webhooks(parts: Parts) -> Opened:
     key = settings.encryption_key
     box = SecretBox(None if key is None else key.get_secret_value())
     payloads = parts.service(Payloads)
-    store = PostgresWebhooks(parts.engines, parts.dispatch, box)
+    store = PostgresWebhooks(parts.engines, box)
     sender = WebhookSender(url_rules(settings), timeout_seconds=settings.timeout_seconds)
 
     async def shown(run: Run) -> Mapping[str, Any]:

@@ -95,7 +95,7 @@ SELECT accepted.*, jobs, waiting FROM accepted, deferred, before
 
 The last parameter is the maximum queue length. The result column ``waiting`` is the number of runs
 that already wait, counted up to the first parameter; 0 skips the count. procrastinate's own SQL
-function adds the jobs, with the same values as :class:`QueueDispatch`.
+function adds the jobs, with the same values as :func:`defer_runs`.
 """
 
 ASK_FOR_ROOM = f"""

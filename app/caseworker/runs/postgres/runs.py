@@ -41,7 +41,7 @@ from caseworker.runs.postgres.accepting import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
 from caseworker.runs.postgres.approvals import suspend_in
-from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.journal_rows import call_to_json, event_to_json, finish_to_json
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
 from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing, usual_of
@@ -113,7 +113,6 @@ class StoreLimits:
 class PostgresRuns(PostgresRunReader):
     """Stores runs in Postgres; see :mod:`caseworker.runs.ports` for the rules."""
 
-    dispatch: QueueDispatch
     limits: StoreLimits
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
     """Runs that this process is inserting; the event is set when the insert has finished."""
@@ -166,7 +165,7 @@ class PostgresRuns(PostgresRunReader):
             accepted = await accept_in(connection, new, worker_id=worker_id, limits=self.limits)
             run = accepted.run
             if accepted.created and run.status is RunStatus.QUEUED:
-                await self.dispatch.defer(connection, {new.key: new.request.start_at})
+                await defer_runs(connection, {new.key: new.request.start_at})
         return accepted
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
@@ -247,7 +246,7 @@ class PostgresRuns(PostgresRunReader):
             await _write(connection, key, run.fence, calls, events)
             if row.status == RunStatus.QUEUED:
                 at = row.queued_at if pause_seconds else None
-                await self.dispatch.defer(connection, {key: at})
+                await defer_runs(connection, {key: at})
         self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
