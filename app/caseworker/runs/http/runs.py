@@ -55,8 +55,8 @@ router = api_router("runs", prefix="/runs")
 
 async def shown(run: Run, request: ApiRequest) -> RunView:
     """Return the view of a run for its caller, with its usage so far."""
-    run = await request.service(RunService).with_usage(run)
-    return await view_of(run, request.root, request.service(Payloads))
+    runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
+    return await view_of(await runs.with_usage(run), root, payloads)
 
 
 _ACCEPTED: Responses = {
