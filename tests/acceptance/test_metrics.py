@@ -28,7 +28,7 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.platform.http.application import build_health_api
 from caseworker.settings.schema import LoggingSettings, Settings, TelemetrySettings
-from tests.support.api import FixedReadiness
+from tests.support.api import all_ready
 from tests.support.collector import Collector
 from tests.support.database import TestServer
 from tests.support.stores import eventually
@@ -237,7 +237,7 @@ async def test_the_metrics_are_for_this_machine_and_for_the_key(
 ) -> None:
     """The rule is the same for the API and for the port of a worker."""
     metrics = watched.process.telemetry.metrics
-    worker = build_health_api(FixedReadiness(), metrics=metrics, allowed_hosts=None)
+    worker = build_health_api(all_ready, metrics=metrics, allowed_hosts=None)
     headers = {} if shown is None else {"Authorization": shown}
     for app in (build_app(watched.process), worker):
         transport = httpx.ASGITransport(app, client=(peer, 50000))

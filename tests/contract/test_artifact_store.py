@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from caseworker.features.artifacts.keeping import ArtifactStore, Kept, NewArtifact, StoredArtifact
+from caseworker.features.artifacts.keeping import Kept, NewArtifact, StoredArtifact
+from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.ports import JournalStore, JournalWrite, RunStore
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus
 from tests.support.api import Api
@@ -23,7 +25,7 @@ BIG = bytes(range(256)) * 3000
 class Stores:
     """The artifact store and the run store."""
 
-    files: ArtifactStore
+    files: PostgresArtifacts
     runs: RunStore
     journal: JournalStore
 
@@ -41,12 +43,10 @@ class Stores:
         return await self.files.save(run.key, run.fence, new, LIMITS)
 
     async def names(self, key: RunKey = KEY) -> list[str]:
-        return [stored.name for stored in await self.files.find(key) or ()]
+        return [stored.name for stored in await self.files.find(key)]
 
     async def one(self, name: str, key: RunKey = KEY) -> StoredArtifact:
-        found = await self.files.find(key, name)
-        assert found is not None
-        (stored,) = found
+        (stored,) = await self.files.find(key, name)
         return stored
 
     async def bytes_of(self, stored: StoredArtifact, key: RunKey = KEY) -> bytes | None:
@@ -89,15 +89,20 @@ async def test_files_are_listed_in_the_order_in_which_they_were_made(stores: Sto
 
     assert await stores.names() == ["b.png", "a.png", "c.svg"]
     assert await stores.files.find(KEY, "d.png") == []
-    assert await stores.files.find(RunKey("default", "nobody")) is None
-    assert await stores.files.find(RunKey("default", "nobody"), "a.png") is None
+    with pytest.raises(ArtifactNotFoundError):
+        await stores.files.get(KEY, "d.png")
+    with pytest.raises(RunNotFoundError):
+        await stores.files.find(RunKey("default", "nobody"))
+    with pytest.raises(RunNotFoundError):
+        await stores.files.get(RunKey("default", "nobody"), "a.png")
 
 
 async def test_a_wish_to_stop_a_run_that_does_not_exist_is_no_run(stores: Stores) -> None:
     """A pending cancel has a row, but it is not a run."""
     await stores.runs.cancel(KEY, CancelRequest(requested_by="tester", reason=None))
 
-    assert await stores.files.find(KEY) is None
+    with pytest.raises(RunNotFoundError):
+        await stores.files.find(KEY)
 
 
 async def test_a_file_that_is_kept_again_is_the_same_file(stores: Stores) -> None:

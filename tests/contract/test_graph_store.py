@@ -13,7 +13,6 @@ from caseworker.runs.errors import (
     DefinitionsTooLargeError,
     InvalidRunError,
 )
-from caseworker.runs.graphs import DefinitionStore
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
@@ -23,18 +22,18 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(params=["together", "alone"])
-def store(api: Api, request: pytest.FixtureRequest) -> DefinitionStore:
+def store(api: Api, request: pytest.FixtureRequest) -> PostgresDefinitions:
     """Return an empty store that looks heads up in batches or one at a time."""
     together = request.param == "together"
     return api.definitions if together else PostgresDefinitions(api._engines)
 
 
-async def names(store: DefinitionStore, **page: Any) -> tuple[list[str], str | None]:
+async def names(store: PostgresDefinitions, **page: Any) -> tuple[list[str], str | None]:
     found = await store.find(TENANT, DefinitionKind.GRAPH, **{"limit": 50, "cursor": None} | page)
     return [head.name for head in found.heads], found.next_cursor
 
 
-async def test_what_is_registered_comes_back_as_it_was(store: DefinitionStore) -> None:
+async def test_what_is_registered_comes_back_as_it_was(store: PostgresDefinitions) -> None:
     """Every part is preserved, including the order of keys."""
     graph = {"steps": [{"type": "t", "id": "ß 漢", "data": {"b": 1.5, "a": [None, True]}}]}
 
@@ -50,7 +49,7 @@ async def test_what_is_registered_comes_back_as_it_was(store: DefinitionStore) -
     assert [list(step) for step in found.content["steps"]] == [["type", "id", "data"]]
 
 
-async def test_every_change_is_a_new_version(store: DefinitionStore) -> None:
+async def test_every_change_is_a_new_version(store: PostgresDefinitions) -> None:
     """Each version stays unchanged, and the newest one is the default."""
     for step_id in "abc":
         await store.add(new_graph("g", flat(step_id)))
@@ -67,7 +66,7 @@ async def test_every_change_is_a_new_version(store: DefinitionStore) -> None:
     assert await store.get(TENANT, DefinitionRef("other")) is None
 
 
-async def test_the_newest_version_again_is_that_version(store: DefinitionStore) -> None:
+async def test_the_newest_version_again_is_that_version(store: PostgresDefinitions) -> None:
     """Registering an older graph or another description creates a new version."""
     await store.add(new_graph("g", flat("a")))
     again = await store.add(new_graph("g", flat("a")))
@@ -80,7 +79,9 @@ async def test_the_newest_version_again_is_that_version(store: DefinitionStore) 
     assert [each.head.version for each in registered] == [1, 2, 3, 4]
 
 
-async def test_registered_at_once_each_gets_a_version_of_its_own(store: DefinitionStore) -> None:
+async def test_registered_at_once_each_gets_a_version_of_its_own(
+    store: PostgresDefinitions,
+) -> None:
     """Twenty concurrent graphs get consecutive versions, and equal ones share a version."""
     async with asyncio.TaskGroup() as group:
         posts = [group.create_task(store.add(new_graph("g", flat(f"s{n}")))) for n in range(20)]
@@ -91,7 +92,7 @@ async def test_registered_at_once_each_gets_a_version_of_its_own(store: Definiti
     assert {post.result().head.version for post in same} == {1}
 
 
-async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
+async def test_tenants_do_not_meet(store: PostgresDefinitions) -> None:
     """The same name can exist in each tenant."""
     await store.add(new_graph("g", flat("a")))
     theirs = await store.add(new_graph("g", flat("b"), tenant="b"))
@@ -121,7 +122,7 @@ async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
     assert await store.get(TENANT, DefinitionRef("g")) is not None
 
 
-async def test_many_are_loaded_at_once(store: DefinitionStore) -> None:
+async def test_many_are_loaded_at_once(store: PostgresDefinitions) -> None:
     """The result has the existing definitions under the requested names."""
     await store.add(new_graph("g", flat("a")))
     await store.add(new_graph("g", flat("b")))
@@ -141,7 +142,7 @@ async def test_many_are_loaded_at_once(store: DefinitionStore) -> None:
     assert await store.known(TENANT, wanted) == loaded.keys()
 
 
-async def test_more_than_can_be_taken_is_not_read(store: DefinitionStore) -> None:
+async def test_more_than_can_be_taken_is_not_read(store: PostgresDefinitions) -> None:
     """Each definition counts once, however often it is requested."""
     size = (await store.add(new_graph("g"))).head.size_bytes
     await store.add(new_graph("h"))
@@ -154,7 +155,7 @@ async def test_more_than_can_be_taken_is_not_read(store: DefinitionStore) -> Non
         await store.load(TENANT, [DefinitionRef("g")], max_bytes=-1)
 
 
-async def test_names_are_listed_in_order_page_by_page(store: DefinitionStore) -> None:
+async def test_names_are_listed_in_order_page_by_page(store: PostgresDefinitions) -> None:
     """Each name is listed once with its newest version, capital letters first."""
     for name in ("b", "a-2", "a", "Z", "a.1", "a_3"):
         await store.add(new_graph(name, flat("old")))
@@ -169,7 +170,7 @@ async def test_names_are_listed_in_order_page_by_page(store: DefinitionStore) ->
     assert {head.version for head in page.heads} == {2}
 
 
-async def test_versions_are_listed_newest_first_page_by_page(store: DefinitionStore) -> None:
+async def test_versions_are_listed_newest_first_page_by_page(store: PostgresDefinitions) -> None:
     """Each version is listed once, and an exactly full page is the last one."""
     for number in range(6):
         await store.add(new_graph("g", flat(f"s{number}")))
@@ -184,7 +185,9 @@ async def test_versions_are_listed_newest_first_page_by_page(store: DefinitionSt
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "e30", "MQ", "ImEi", "", "é", "IlwwIg", "LTE"])
-async def test_a_cursor_of_somebody_else_is_refused(store: DefinitionStore, cursor: str) -> None:
+async def test_a_cursor_of_somebody_else_is_refused(
+    store: PostgresDefinitions, cursor: str
+) -> None:
     """A cursor of another list is refused as well."""
     of_names, of_versions = cursor != "ImEi", cursor != "MQ"
     if of_names:
@@ -195,7 +198,7 @@ async def test_a_cursor_of_somebody_else_is_refused(store: DefinitionStore, curs
             await store.versions(TENANT, DefinitionRef("g"), limit=5, cursor=cursor)
 
 
-async def test_a_number_is_never_used_again(store: DefinitionStore) -> None:
+async def test_a_number_is_never_used_again(store: PostgresDefinitions) -> None:
     """Numbers of deleted versions are never reused."""
     for step_id in "abc":
         await store.add(new_graph("g", flat(step_id)))
@@ -213,7 +216,7 @@ async def test_a_number_is_never_used_again(store: DefinitionStore) -> None:
     assert await store.get(TENANT, DefinitionRef("g", 1)) is None
 
 
-async def test_what_is_not_there_cannot_be_deleted(store: DefinitionStore) -> None:
+async def test_what_is_not_there_cannot_be_deleted(store: PostgresDefinitions) -> None:
     """Deleting an already deleted version is refused as well."""
     await store.add(new_graph("g"))
     await store.delete(TENANT, DefinitionRef("g", 1))
@@ -228,7 +231,7 @@ async def test_what_is_not_there_cannot_be_deleted(store: DefinitionStore) -> No
             await store.delete(TENANT, ref)
 
 
-async def test_what_others_contain_is_not_deleted(store: DefinitionStore) -> None:
+async def test_what_others_contain_is_not_deleted(store: PostgresDefinitions) -> None:
     """The error names the users of the definition; without them it can be deleted."""
     for step_id in "ab":
         await store.add(new_graph("g", flat(step_id)))
@@ -243,7 +246,7 @@ async def test_what_others_contain_is_not_deleted(store: DefinitionStore) -> Non
     await store.delete(TENANT, DefinitionRef("g"))
 
 
-async def test_whoever_contains_the_newest_version_keeps_one(store: DefinitionStore) -> None:
+async def test_whoever_contains_the_newest_version_keeps_one(store: PostgresDefinitions) -> None:
     """Any version satisfies the reference, so only the last one is kept."""
     for step_id in "ab":
         await store.add(new_graph("g", flat(step_id)))
@@ -255,7 +258,7 @@ async def test_whoever_contains_the_newest_version_keeps_one(store: DefinitionSt
             await store.delete(TENANT, ref)
 
 
-async def test_versions_that_contain_one_another_go_together(store: DefinitionStore) -> None:
+async def test_versions_that_contain_one_another_go_together(store: PostgresDefinitions) -> None:
     """Deleting a name deletes all versions, including those that refer to each other."""
     await store.add(new_graph("g", flat("a")))
     await store.add(new_graph("g", flat("b"), uses=(DefinitionRef("g", 1),)))
@@ -267,7 +270,7 @@ async def test_versions_that_contain_one_another_go_together(store: DefinitionSt
     assert await names(store) == ([], None)
 
 
-async def test_a_graph_whose_content_is_gone_is_not_stored(store: DefinitionStore) -> None:
+async def test_a_graph_whose_content_is_gone_is_not_stored(store: PostgresDefinitions) -> None:
     """The content may be deleted while the graph is checked."""
     await store.add(new_graph("g"))
 
@@ -283,7 +286,7 @@ PROMPT: dict[str, Any] = {"name": "g", "prompt": {}}
 
 @pytest.mark.req("003/FR4.1")
 async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_another(
-    store: DefinitionStore,
+    store: PostgresDefinitions,
 ) -> None:
     """Versions, lists and deletions are separate for each kind."""
     await store.add(new_graph("g", flat("a")))
@@ -307,7 +310,7 @@ async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_anot
 
 @pytest.mark.req("003/FR4.1")
 async def test_what_contains_an_agent_keeps_it_whatever_its_own_kind(
-    store: DefinitionStore,
+    store: PostgresDefinitions,
 ) -> None:
     """A graph with the name of the agent does not count as a user."""
     agent = DefinitionRef("g", kind=AGENT)

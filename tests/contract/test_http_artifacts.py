@@ -1,7 +1,7 @@
 """The files of runs over HTTP: list them, get one (spec, section 10)."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -9,12 +9,11 @@ import pytest
 import pytest_asyncio
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from caseworker.features.artifacts.keeping import PIECE_BYTES, ArtifactReading, StoredArtifact
-from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.postgres import PIECE_BYTES, PostgresArtifacts
 from caseworker.platform.caller import Caller, KeyScope, with_implied
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.run import Run, RunKey
-from tests.support.api import Api, client_of
+from caseworker.runs.run import Run
+from tests.support.api import Api
 from tests.support.artifacts import new_artifact, run_with_files
 from tests.support.asgi_calls import streamed
 from tests.support.drawing_tool import SVG
@@ -27,25 +26,25 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3000
 HERE = "/runs/case-1/artifacts"
 
 
-@dataclass(frozen=True)
-class TrickyArtifacts:
-    """An artifact store that can read only the first pieces of a file."""
+Spoil = Callable[[int, Exception | None], None]
 
-    files: PostgresArtifacts
-    readable: int
-    then: Exception | None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.files, name)
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
+    """Return a function after which only the first bytes of a file can be read."""
+    whole = PostgresArtifacts.read
 
-    async def read(
-        self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
-    ) -> bytes | None:
-        if offset < self.readable:
-            return await self.files.read(key, artifact, offset=offset, size=size)
-        if self.then is not None:
-            raise self.then
-        return None
+    def apply(readable: int, then: Exception | None) -> None:
+        async def read(*args: Any, offset: int, size: int) -> bytes | None:
+            if offset < readable:
+                return await whole(*args, offset=offset, size=size)
+            if then is not None:
+                raise then
+            return None
+
+        monkeypatch.setattr(PostgresArtifacts, "read", read)
+
+    return apply
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -267,25 +266,23 @@ async def test_an_empty_file_is_a_file(client: httpx.AsyncClient, api: Api) -> N
     ],
 )
 async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
-    run: Run, then: Exception | None, status: int, slug: str, api: Api
+    client: httpx.AsyncClient, then: Exception | None, status: int, slug: str, spoil: Spoil
 ) -> None:
     """The first piece is read before the answer starts."""
-    tricky = TrickyArtifacts(api.files, readable=0, then=then)
-    async with client_of(api.app(ArtifactReading(tricky))) as client:
-        answer = await client.get(f"{HERE}/plot-1.png")
+    spoil(0, then)
+    answer = await client.get(f"{HERE}/plot-1.png")
 
     assert problem_of(answer) == (status, slug)
 
 
 @pytest.mark.parametrize("then", [None, StoreUnavailableError()])
 async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
-    run: Run, then: Exception | None, api: Api
+    run: Run, then: Exception | None, api: Api, spoil: Spoil
 ) -> None:
     """The declared length shows that bytes are missing, so no client mixes two versions."""
-    tricky = TrickyArtifacts(api.files, readable=PIECE_BYTES, then=then)
-    app = api.app(ArtifactReading(tricky))
+    spoil(PIECE_BYTES, then)
     with pytest.raises(RuntimeError, match="response already started"):
-        async with streamed(app, f"{HERE}/plot-1.png") as call:
+        async with streamed(api.app(), f"{HERE}/plot-1.png") as call:
             await call.ended()
 
     assert call.status == 200

@@ -3,7 +3,6 @@
 import httpx
 import pytest
 
-from caseworker.features.access.keys import Keys
 from caseworker.platform.caller import OPERATOR, KeyScope
 from tests.support.api import Api, client_of
 
@@ -53,9 +52,7 @@ async def test_erasing_a_run_and_stopping_many_are_for_admins(
     """A key with the scopes to run and to cancel runs is refused."""
 
     async def bearer(*scopes: KeyScope) -> dict[str, str]:
-        issued = await Keys(api.keys).create(
-            OPERATOR, name="robot", scopes=frozenset(scopes), tenant="t"
-        )
+        issued = await api.keys.create(OPERATOR, name="robot", scopes=frozenset(scopes), tenant="t")
         return {"Authorization": f"Bearer {issued.secret}"}
 
     app = api.app()

@@ -10,7 +10,6 @@ import pytest_asyncio
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from tests.support.api import Api, client_of
-from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
 from tests.support.graph_requests import problem_of, register
 
@@ -22,8 +21,8 @@ SUMMARY = {"name", "version", "description", "sha256", "size_bytes", "created_at
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of a service that checks only the shape of graphs."""
-    async with client_of(api.app(graph_checks=ShapeChecks())) as client:
+    """Return a client of the service."""
+    async with client_of(api.app()) as client:
         yield client
 
 
@@ -141,7 +140,7 @@ async def test_a_database_that_is_away_is_a_problem_to_come_back_with(
 
 async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
     """Links include the path prefix of the service."""
-    transport = httpx.ASGITransport(api.app(graph_checks=ShapeChecks()), root_path="/cases")
+    transport = httpx.ASGITransport(api.app(), root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         posted = await client.post("/cases/graphs", json={"name": "g", "graph": flat("a")})
 

@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.main.process import api_limits as limits_of
 from caseworker.settings.schema import AuthSettings, ServerSettings, Settings
-from tests.support.api import Api, FixedReadiness, client_of
+from tests.support.api import Api, all_ready, client_of
 from tests.support.limits import api_limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,9 +18,7 @@ FOREIGN = ("evil.example:8701", "localhost.evil.example", "127.0.0.1.evil.exampl
 
 
 async def asked(api: Api, path: str, host: str | None, **limits: Any) -> httpx.Response:
-    async with client_of(
-        api.app(limits=api_limits(**limits), readiness=FixedReadiness())
-    ) as client:
+    async with client_of(api.app(limits=api_limits(**limits), readiness=all_ready)) as client:
         request = client.build_request("GET", path)
         request.headers.pop("host")
         if host is not None:

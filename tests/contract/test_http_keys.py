@@ -1,7 +1,6 @@
 """Tests authentication, the permission of each scope and the key routes."""
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -10,9 +9,8 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from caseworker.features.access.authentication import Authentication, Identity
-from caseworker.features.access.keys import Keys
 from caseworker.platform.caller import OPERATOR, Caller, KeyScope, with_implied
-from tests.support.api import Api, FixedReadiness, client_of, openapi_document
+from tests.support.api import Api, all_ready, client_of, openapi_document
 from tests.support.limits import api_limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,7 +27,7 @@ CLOSED_BUT_NOT_DESCRIBED = (("POST", "/mcp"), ("GET", "/mcp"))
 @pytest.fixture
 def app(api: Api) -> FastAPI:
     """Return the application with an operator."""
-    return api.app(bootstrap_key=BOOTSTRAP, readiness=FixedReadiness())
+    return api.app(bootstrap_key=BOOTSTRAP, readiness=all_ready)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -40,9 +38,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def bearer(api: Api, *scopes: KeyScope, tenant: str = "a") -> dict[str, str]:
-    issued = await Keys(api.keys).create(
-        OPERATOR, name="robot", scopes=frozenset(scopes), tenant=tenant
-    )
+    issued = await api.keys.create(OPERATOR, name="robot", scopes=frozenset(scopes), tenant=tenant)
     return {"Authorization": f"Bearer {issued.secret}"}
 
 
@@ -61,16 +57,6 @@ def slug(answer: httpx.Response) -> str:
     if answer.request.method == "HEAD":
         return {401: "credential-required", 403: "scope-missing"}.get(answer.status_code, "")
     return str(answer.json()["type"]).rpartition(":")[2]
-
-
-@dataclass(frozen=True)
-class TokensOf:
-    """Accepts any token as a caller with these scopes; a key has at least one scope."""
-
-    scopes: frozenset[KeyScope]
-
-    async def verify(self, _: str) -> Identity:
-        return Identity(Caller("a", "robot", with_implied(self.scopes)))
 
 
 async def test_every_operation_needs_a_credential_except_the_probes(
@@ -96,7 +82,11 @@ async def test_every_operation_needs_the_scope_that_it_says(
     held: frozenset[KeyScope], api: Api
 ) -> None:
     """The answer is 403 without the scope, before the body is read, and never with it."""
-    app = api.app(Authentication(api.keys, tokens=TokensOf(held)))
+
+    async def verify_token(_: str) -> Identity:
+        return Identity(Caller("a", "robot", with_implied(held)))
+
+    app = api.app(Authentication(api.keys, verify_token=verify_token))
     allowed = {scope.value for scope in held} | ({"read"} if KeyScope.RUN in held else set())
     seen = set()
 

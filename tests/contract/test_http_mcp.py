@@ -18,7 +18,6 @@ from mcp.types import CallToolResult
 
 from caseworker.faces.mcp_server import server as mcp_server
 from caseworker.faces.mcp_server.endpoint import SESSION_HEADER
-from caseworker.features.access.keys import Keys
 from caseworker.platform.caller import OPERATOR, KeyScope
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.api import Api, client_of
@@ -50,9 +49,7 @@ class World:
     async def key(self, tenant: str = "a", *scopes: KeyScope) -> dict[str, str]:
         """Return the header of a new key, with the scope run by default."""
         allowed = frozenset(scopes or (KeyScope.RUN,))
-        issued = await Keys(self.api.keys).create(
-            OPERATOR, name="robot", scopes=allowed, tenant=tenant
-        )
+        issued = await self.api.keys.create(OPERATOR, name="robot", scopes=allowed, tenant=tenant)
         return {"Authorization": f"Bearer {issued.secret}"}
 
     @asynccontextmanager

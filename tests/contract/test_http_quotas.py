@@ -10,7 +10,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from caseworker.features.access.keys import Keys
 from caseworker.platform.caller import OPERATOR, KeyScope
 from caseworker.runs.quotas import Quota
 from caseworker.runs.service import RunService
@@ -54,7 +53,7 @@ async def test_a_tenant_sees_its_own_quota_and_changes_none(
 ) -> None:
     """The tenant's admins cannot change it either."""
     scopes = frozenset({KeyScope.ADMIN})
-    admin = await Keys(api.keys).create(OPERATOR, name="robot", scopes=scopes, tenant="a")
+    admin = await api.keys.create(OPERATOR, name="robot", scopes=scopes, tenant="a")
     operator.headers["Authorization"] = f"Bearer {admin.secret}"
 
     assert (await operator.get("/quotas/a")).status_code == 200

@@ -8,7 +8,6 @@ import httpx
 import pytest
 from psycopg import Connection
 
-from caseworker.features.access.keys import Keys
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.platform.caller import OPERATOR, KeyScope
 from tests.support.api import Api, client_of
@@ -107,7 +106,7 @@ async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> Non
     scopes = KeyScope.RUN, KeyScope.READ, KeyScope.ADMIN
     url = "https://example.com/hook?token=t"
     run = {**RUN, "gold_answer": "42", "webhook": {"url": url}}
-    made = [await Keys(api.keys).create(OPERATOR, name="k", scopes=frozenset([s])) for s in scopes]
+    made = [await api.keys.create(OPERATOR, name="k", scopes=frozenset([s])) for s in scopes]
     async with client_of(api.app()) as client:
         runner, reader, admin = ({"Authorization": f"Bearer {each.secret}"} for each in made)
         await client.post("/webhooks/secret", headers=admin)

@@ -1,8 +1,8 @@
 """GET /runs/{id}/trace, the tools, the models and the health of the service."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -16,7 +16,7 @@ from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, RunKey
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.tools.calculator import Calculator
-from tests.support.api import Api, FixedReadiness, client_of
+from tests.support.api import Api, all_ready, client_of
 from tests.support.limits import retry_policy, tier_model, tool_dispatch
 from tests.support.manual_clock import ManualClock
 
@@ -304,20 +304,17 @@ async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> Non
 
 async def test_health_is_answered_to_anybody_and_asks_nobody(api: Api) -> None:
     """Monitoring rarely runs on the same machine and must not depend on the database."""
-
-    class Broken(FixedReadiness):
-        async def check(self) -> Mapping[str, PartState]:
-            raise AssertionError("a check of life must not ask for readiness")
-
-    async with client_of(api.app(readiness=Broken()), peer="10.0.0.1") as client:
+    readiness = AsyncMock()
+    async with client_of(api.app(readiness=readiness), peer="10.0.0.1") as client:
         answer = await client.get("/healthz")
 
     assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
+    readiness.assert_not_called()
 
 
 async def test_a_service_is_ready_once_all_of_its_parts_are(api: Api) -> None:
     """The answer names each part, also for callers without a credential."""
-    async with client_of(api.app(readiness=FixedReadiness()), peer="10.0.0.1") as client:
+    async with client_of(api.app(readiness=all_ready), peer="10.0.0.1") as client:
         answer = await client.get("/readyz")
 
     assert answer.status_code == 200
@@ -327,7 +324,7 @@ async def test_a_service_is_ready_once_all_of_its_parts_are(api: Api) -> None:
 async def test_the_part_that_is_missing_is_named(api: Api) -> None:
     """The answer is a 503 problem document."""
     states = {"database": PartState(True), "worker": PartState(False, "It is draining.")}
-    async with client_of(api.app(readiness=FixedReadiness(states))) as client:
+    async with client_of(api.app(readiness=AsyncMock(return_value=states))) as client:
         answer = await client.get("/readyz")
 
     assert answer.status_code == 503
@@ -338,13 +335,7 @@ async def test_the_part_that_is_missing_is_named(api: Api) -> None:
 
 async def test_parts_that_do_not_answer_are_not_ready(api: Api) -> None:
     """A hanging database must not block the probe."""
-
-    class Hanging(FixedReadiness):
-        async def check(self) -> Mapping[str, PartState]:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    app = api.app(readiness=Hanging(), readiness_seconds=0.01)
+    app = api.app(readiness=asyncio.Event().wait, readiness_seconds=0.01)
     async with client_of(app) as client:
         answer = await client.get("/readyz")
 

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from caseworker.settings.loader import SHARED_VARIABLES, load_settings
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import joined, keys_of, variable_of
 from tests.support.api import Api, client_of, openapi_document
-from tests.support.graph_checks import ShapeChecks
 from tests.support.pages import (
     PAGES,
     ROOT,
@@ -56,7 +56,9 @@ ELSEWHERE = {
 
 LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
 """Languages of checked blocks; a block without one is a drawing or raw protocol text."""
-REFUSED = frozenset({400, 405, 413, 415, 422})
+REFUSED = frozenset({400, 405, 413, 415})
+CONFIGURED = "No permitted tool is named", "No such model is configured"
+"""Problems of requests that need the tools and models which their page configures."""
 KEYS = {joined(path): path for path, _ in keys_of(Settings)}
 VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)
 
@@ -105,8 +107,8 @@ async def test_what_a_shell_block_asks_for_is_there(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of a service that knows the agents in the pages and accepts any tool."""
-    async with client_of(api.app(graph_checks=ShapeChecks())) as client:
+    """Return a client of a service that has the agents in the pages."""
+    async with client_of(api.app()) as client:
         for name in ("clerk", "reporter"):
             agent = {"name": name, "description": "Reports.", "prompt": {"system": "Report."}}
             assert (await client.post("/agents", json={"agent": agent})).status_code == 201
@@ -121,6 +123,10 @@ async def accept(client: httpx.AsyncClient, method: str, path: str, body: str | 
     answer = await client.request(method, path, content=body, headers=headers)
 
     problem = answer.json().get("type", "") if answer.is_error else ""
+    if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY:
+        errors = answer.json()["errors"]
+        assert all(error["message"].startswith(CONFIGURED) for error in errors), answer.text
+        return
     assert answer.status_code not in REFUSED, answer.text
     assert not problem.endswith(("route-not-found", "internal-error")), answer.text
 

@@ -5,7 +5,6 @@ No worker executes its runs.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.platform.http.health import PartState
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.graphs import GraphChecks
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.definitions import PostgresDefinitions
@@ -30,17 +28,10 @@ from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits
 
-ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
 
-
-@dataclass
-class FixedReadiness:
-    """A readiness check whose states a test sets."""
-
-    states: Mapping[str, PartState] = field(default_factory=lambda: ALL_READY)
-
-    async def check(self) -> Mapping[str, PartState]:
-        return self.states
+async def all_ready() -> Mapping[str, PartState]:
+    """Return the states of a process that is ready."""
+    return {part: PartState(True) for part in ("database", "migrations", "worker")}
 
 
 class Api(Process):
@@ -63,19 +54,16 @@ class Api(Process):
         *services: object,
         limits: ApiLimits | None = None,
         bootstrap_key: str | None = None,
-        graph_checks: GraphChecks | None = None,
         **options: Any,
     ) -> FastAPI:
         """Return the application; ``services`` replace those of the process by their type.
 
-        ``graph_checks`` replaces the catalog of node types, and ``options`` those of the
-        application. Each application gets its own authentication, so it caches no keys of another
-        test.
+        ``options`` replace those of the application. Each application gets its own authentication,
+        so it caches no keys of another test.
         """
         limits = limits or api_limits()
         given: dict[type, object] = {type(each): each for each in (limits, *services)}
-        checks = graph_checks or self.catalog
-        given[Definitions] = Definitions(self.definitions, checks, limits.of_graphs)
+        given[Definitions] = Definitions(self.definitions, self.catalog, limits.of_graphs)
         if Authentication not in given:
             given[Authentication] = Authentication(self.keys, bootstrap_key=bootstrap_key)
         options = {"version": "0.0.0", "lifespan": None, **options}

@@ -2,17 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from caseworker.features.artifacts.keeping import (
-    ArtifactLimits,
-    ArtifactStore,
-    Kept,
-    NewArtifact,
-    StoredArtifact,
-)
+from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact
+from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.runs.ports import RunStore
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import artifact_limits
@@ -35,53 +28,35 @@ def new_artifact(
     )
 
 
-class StubArtifacts:
-    """An artifact store with configurable answers, for tests of its callers.
-
-    The contract of the real store is tested on Postgres.
-    """
+class SavedFiles:
+    """Records the files that a run saves, for tests on virtual time."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, tuple[StoredArtifact, bytes]] = {}
+        self.kept: dict[str, NewArtifact] = {}
         self.answer = Kept.KEPT
         """The answer to every file to be stored."""
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
         await asyncio.sleep(0)
         if self.answer is Kept.KEPT:
-            stored = StoredArtifact(
-                name=new.name,
-                media_type=new.media_type,
-                size_bytes=len(new.data),
-                sha256=new.sha256,
-                created_at=datetime.now(UTC),
-            )
-            self.kept[new.slot] = stored, new.data
+            self.kept[new.slot] = new
         return self.answer
 
-    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
-        await asyncio.sleep(0)
-        found = [stored for stored, _ in self.kept.values() if name in (None, stored.name)]
-        return found if key == RunKey("default", "case-1") else None
-
-    async def read(
-        self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
-    ) -> bytes | None:
-        await asyncio.sleep(0)
-        [data] = [data for stored, data in self.kept.values() if stored == artifact]
-        return data[offset : offset + size]
+    @property
+    def names(self) -> list[str]:
+        return [new.name for new in self.kept.values()]
 
 
 @dataclass(frozen=True)
 class Files:
-    """A run, and the store of its files."""
+    """A run and the store of its files."""
 
     run: Run
-    store: StubArtifacts
+    store: SavedFiles
 
 
 async def run_with_files(
-    runs: RunStore, files: ArtifactStore, *made: NewArtifact, run_id: str = "case-1"
+    runs: RunStore, files: PostgresArtifacts, *made: NewArtifact, run_id: str = "case-1"
 ) -> Run:
     """Return a running run with these files."""
     run = (await runs.accept(new_run(run_id), worker_id="w1")).run
@@ -90,7 +65,7 @@ async def run_with_files(
     return run
 
 
-async def files_of_a_run(*made: NewArtifact, store: StubArtifacts | None = None) -> Files:
-    """Return a run with these files that is executed without a database."""
-    store = store or StubArtifacts()
-    return Files(await run_with_files(MemoryRuns(), store, *made), store)
+async def files_of_a_run(store: SavedFiles | None = None) -> Files:
+    """Return a run without files that needs no database."""
+    run = (await MemoryRuns().accept(new_run("case-1"), worker_id="w1")).run
+    return Files(run, store or SavedFiles())

@@ -13,8 +13,13 @@ TENANT = "default"
 
 def flat(*step_ids: str, **members: Any) -> dict[str, Any]:
     """Return a graph of unconnected steps."""
-    steps = [{"id": step_id, "type": "function", "data": {}} for step_id in step_ids]
+    steps = [{"id": step_id, "type": "case", "data": {}} for step_id in step_ids]
     return {"steps": steps, "edges": [], **members}
+
+
+def half_used() -> dict[str, Any]:
+    """Return a graph with a warning: its second step is never executed."""
+    return flat("a", "b", entry=["a"])
 
 
 def edge(source: str, target: str, **data: Any) -> dict[str, Any]:
@@ -26,7 +31,7 @@ def edge(source: str, target: str, **data: Any) -> dict[str, Any]:
 def containing(*inner: dict[str, Any], kind: str = "subgraph") -> dict[str, Any]:
     """Return a graph with a step for each nested graph, inline or by name."""
     steps = [
-        {"id": f"inner-{index}", "type": kind, "data": {"graph": graph}}
+        {"id": f"inner-{index}", "type": kind, "data": {"graph": graph, "outputs": {}}}
         for index, graph in enumerate(inner)
     ]
     return {"steps": steps, "edges": []}

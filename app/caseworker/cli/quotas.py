@@ -8,9 +8,10 @@ import typer
 from rich.table import Table
 
 from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.main.commands import with_quotas
 from caseworker.platform.caller import is_tenant
-from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, QuotaStore, TenantQuota
+from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, TenantQuota
 
 MOST_RUNS = 1_000_000
 MOST_DOLLARS = Decimal(10**12)
@@ -95,7 +96,7 @@ def set_quota(
         models=tuple(model) if model else None,
     )
 
-    async def put(quotas: QuotaStore) -> TenantQuota:
+    async def put(quotas: PostgresQuotas) -> TenantQuota:
         await quotas.put(tenant, quota)
         return await quotas.get(tenant)
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 from pydantic_settings import SettingsError
 
-from caseworker.features.access.keys import Keys
+from caseworker.features.access.postgres import PostgresKeys
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.main.configuration import (
     StartupError,
     database_errors,
@@ -28,7 +29,6 @@ from caseworker.main.demo import with_recorded_model
 from caseworker.main.lifetime import lifetime
 from caseworker.models.recorded import Recorder
 from caseworker.platform.logs.logs import configure_logging
-from caseworker.runs.quotas import QuotaStore
 from caseworker.settings.loader import read_yaml
 from caseworker.settings.schema import Settings
 
@@ -219,25 +219,21 @@ def upgrade_database() -> None:
         return
 
 
-def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
-    """Call ``use`` with the API key store in the configured database and return its result.
+def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
+    """Call ``use`` with the API keys in the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
     """
-    from caseworker.features.access.postgres import PostgresKeys
-
-    return _asked(lambda pool: use(Keys(PostgresKeys(pool))))
+    return _asked(lambda pool: use(PostgresKeys(pool)))
 
 
-def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
+def with_quotas(use: Callable[[PostgresQuotas], Awaitable[T]]) -> T:
     """Call ``use`` with the tenant quota store in the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
     """
-    from caseworker.features.quotas.postgres import PostgresQuotas
-
     settings = logged_settings()
     return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
 

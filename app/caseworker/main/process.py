@@ -137,7 +137,7 @@ class Process:
         )
         self.services, self._features = open_features(self.parts)
         page = partial(MetricsPage, engines=self._engines, executor=self._executor)
-        page = partial(page, quotas=self.services[PostgresQuotas])
+        page = partial(page, nearly_full=self.services[PostgresQuotas].nearly_full)
         page = partial(page, unlimited=settings.retention.unlimited)
         self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
         self._loops = Loops()
@@ -262,7 +262,7 @@ class Process:
                 BlockingPool: self._pool,
             },
             limits=executor_limits(self.settings),
-            artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
+            artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
             approvals=self._approvals,
             observers=self.telemetry.observers,
         )

@@ -64,7 +64,7 @@ def build_app(
     found = open_features(process.parts, services)[0] if services else process.services
     usual: dict[str, Any] = {
         "authentication": found[Authentication],
-        "readiness": process,
+        "readiness": process.check,
         "metrics": process.telemetry.metrics if metrics else None,
         "requests": process.telemetry.requests,
         "version": number,

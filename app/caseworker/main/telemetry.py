@@ -61,7 +61,7 @@ class Telemetry:
         self._sending = _metrics_to(settings, self._page, self._registry)
         key = settings.metrics_key
         self.metrics = MetricsAccess(
-            page=self._page,
+            text=self._page.text,
             readable_from=settings.metrics,
             key=None if key is None else key.get_secret_value(),
         )

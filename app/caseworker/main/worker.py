@@ -63,7 +63,7 @@ async def health_served(process: Process, number: int = 0) -> AsyncIterator[None
         raise StartupError(f"worker.health_port: cannot bind to {host}:{port}: {error}") from None
     config = uvicorn.Config(
         build_health_api(
-            process,
+            process.check,
             metrics=process.telemetry.metrics,
             allowed_hosts=allowed_hosts(process.settings),
         ),

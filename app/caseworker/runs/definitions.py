@@ -17,6 +17,7 @@ from cachetools import LRUCache
 
 from caseworker.core.graph.validation import Problem, Severity
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
@@ -27,14 +28,13 @@ from caseworker.runs.expansion import Expansion, GraphSize, Missing, canonical, 
 from caseworker.runs.graphs import (
     Definition,
     DefinitionPage,
-    DefinitionStore,
-    GraphChecks,
     GraphLimits,
     NewDefinition,
     Registered,
     RunnableGraph,
 )
 from caseworker.runs.kinds import KINDS
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
 MANY_STEPS = 200
@@ -50,9 +50,11 @@ ten times as much."""
 class Definitions:
     """Registers graphs and agents, returns them, and prepares them for execution."""
 
-    def __init__(self, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits) -> None:
+    def __init__(
+        self, store: PostgresDefinitions, catalog: NodeCatalog, limits: GraphLimits
+    ) -> None:
         self.store = store
-        self._checks = checks
+        self._catalog = catalog
         self._limits = limits
         self._compiled = LRUCache[tuple[DefinitionKind, bytes | None], _Compiled](
             maxsize=COMPILED_BYTES, getsizeof=lambda each: each.size_bytes
@@ -159,7 +161,7 @@ class Definitions:
         text = None if registering is not None else _text_of(content)
         if (known := self._compiled.get((kind, text))) is not None:
             return known.runnable, known.problems
-        expansion = Expansion(tenant, self.store, self._checks, self._limits)
+        expansion = Expansion(tenant, self.store, self._catalog, self._limits)
         if registering is not None:
             itself = registering
             expansion.put(itself, content)
@@ -184,8 +186,8 @@ class Definitions:
         self, graph: Mapping[str, Any], size: GraphSize, allowed: Collection[str] | None = None
     ) -> tuple[PreparedGraph | None, Sequence[Problem]]:
         if size.steps > MANY_STEPS or size.size_bytes > LARGE_BYTES:
-            return await asyncio.to_thread(self._checks.examine, graph, allowed)
-        return self._checks.examine(graph, allowed)
+            return await asyncio.to_thread(self._catalog.examine, graph, allowed)
+        return self._catalog.examine(graph, allowed)
 
     async def require_models(
         self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
@@ -222,7 +224,7 @@ class Definitions:
         description: str | None,
     ) -> NewDefinition:
         text = canonical(content)
-        named = self._checks.references(KINDS[ref.kind].graph_of(content))
+        named = self._catalog.references(KINDS[ref.kind].graph_of(content))
         return NewDefinition(
             tenant=tenant,
             kind=ref.kind,
@@ -238,7 +240,7 @@ class Definitions:
 
 
 def problems_alone(
-    checks: GraphChecks, limits: GraphLimits, graph: Mapping[str, Any]
+    catalog: NodeCatalog, limits: GraphLimits, graph: Mapping[str, Any]
 ) -> Sequence[Problem]:
     """Return all problems of a graph that can be found without the registry.
 
@@ -246,8 +248,8 @@ def problems_alone(
     """
     if beyond := GraphSize.of(graph).beyond(limits):
         return beyond
-    _, found = checks.examine(graph)
-    named = checks.references(graph)
+    _, found = catalog.examine(graph)
+    named = catalog.references(graph)
     places = {place_of(each.place) for each in named}
     others = [problem for problem in found if not _is_at(problem, places)]
     return (*map(_unseen, named), *others)

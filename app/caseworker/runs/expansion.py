@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from caseworker.core.graph.validation import Problem
+from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionReference, agents_in
 from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
-from caseworker.runs.graphs import DefinitionStore, GraphChecks, GraphLimits
+from caseworker.runs.graphs import GraphLimits
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
 Path = tuple[str | int, ...]
@@ -97,11 +99,11 @@ class Expansion:
     """Expands one graph: loads the definitions that it references, within the limits."""
 
     def __init__(
-        self, tenant: str, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits
+        self, tenant: str, store: PostgresDefinitions, catalog: NodeCatalog, limits: GraphLimits
     ) -> None:
         self._tenant = tenant
         self._store = store
-        self._checks = checks
+        self._catalog = catalog
         self._limits = limits
         self._found: dict[DefinitionRef, tuple[DefinitionRef, Graph] | None] = {}
         """Maps each reference to the exact version and its content; None if it does not exist."""
@@ -185,7 +187,7 @@ class Expansion:
     def _references(self, content: Graph) -> Sequence[DefinitionReference]:
         """Return the references in a graph or an agent."""
         return (
-            tuple(agents_in(content)) if "prompt" in content else self._checks.references(content)
+            tuple(agents_in(content)) if "prompt" in content else self._catalog.references(content)
         )
 
     def _bounded(self, size: GraphSize) -> GraphSize:

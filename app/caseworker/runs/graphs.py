@@ -1,4 +1,4 @@
-"""Registered graphs and agents: their versions, and the interfaces for storing and validating them.
+"""Registered graphs and agents: their versions and limits.
 
 A definition is a graph or an agent under a name; graphs and agents have separate namespaces. Every
 change creates a new version. Versions never change, and version numbers are never reused. A
@@ -6,14 +6,14 @@ definition can contain references to definitions: ``{"name", "version"?}``. With
 newest one is used.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from caseworker.core.graph.validation import Problem
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
+from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef
 
 
@@ -99,86 +99,3 @@ class DefinitionPage:
 
     heads: Sequence[DefinitionVersion]
     next_cursor: str | None
-
-
-class GraphChecks(Protocol):
-    """Validates graphs. The methods have no side effects and are thread-safe."""
-
-    def examine(
-        self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
-    ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
-        """Validate a graph. Return the prepared graph (None if there are errors) and all problems.
-
-        Problems are errors and warnings, each with its location. The keys ``name`` and ``version``
-        of a graph are ignored. ``allowed`` lists the models that may be used; None allows all
-        configured models.
-        """
-        ...
-
-    def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
-        """Return the references to registered definitions in a graph, at any nesting depth.
-
-        Invalid graphs are accepted; :meth:`examine` reports their problems.
-        """
-        ...
-
-
-class DefinitionStore(Protocol):
-    """Stores definitions. Every method is one transaction and sees one tenant's data only.
-
-    Methods raise ``InvalidRunError`` if a cursor is invalid.
-    """
-
-    async def add(self, new: NewDefinition) -> Registered:
-        """Store a definition as the next version of its name.
-
-        If the newest version is identical, it is returned instead. Concurrent callers get distinct
-        versions.
-
-        Raises:
-            ContainedDefinitionGoneError: one of ``new.uses`` no longer exists.
-        """
-        ...
-
-    async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
-        """Return a definition, or None if it does not exist."""
-        ...
-
-    async def load(
-        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
-    ) -> Mapping[DefinitionRef, Definition]:
-        """Return the definitions that exist among ``wanted``, by reference.
-
-        Raises:
-            DefinitionsTooLargeError: the total size exceeds ``max_bytes``, with each definition
-                counted once. Nothing was read.
-        """
-        ...
-
-    async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return the references in ``wanted`` whose definition exists."""
-        ...
-
-    async def find(
-        self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
-    ) -> DefinitionPage:
-        """Return a page with the newest version of each definition, ordered by name."""
-        ...
-
-    async def versions(
-        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
-    ) -> DefinitionPage:
-        """Return a page of the versions under the name of ``ref``, newest first; may be empty."""
-        ...
-
-    async def delete(self, tenant: str, ref: DefinitionRef) -> None:
-        """Delete one version, or all versions under the name if ``ref`` gives no version.
-
-        Accepted runs are unaffected.
-
-        Raises:
-            DefinitionNotFoundError: the definition does not exist.
-            DefinitionInUseError: another definition references a version to delete, or references
-                the name without a version and no version would remain.
-        """
-        ...

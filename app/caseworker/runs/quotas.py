@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 
 def few_of_queue(places: int) -> int:
@@ -160,27 +160,3 @@ class QuotaExceededError(Exception):
         """Used, reserved and requested amounts, and the limit, by name."""
         names = ("used", "reserved", "requested", "limit")
         return {name: getattr(self, name) for name in names}
-
-
-class QuotaStore(Protocol):
-    """Stores the tenants' own quotas."""
-
-    async def get(self, tenant: str) -> TenantQuota:
-        """Return the quota of a tenant, own or default, and its current usage."""
-        ...
-
-    async def find(self) -> Sequence[TenantQuota]:
-        """Return the tenants that have their own quota, without their usage."""
-        ...
-
-    async def put(self, tenant: str, quota: Quota) -> None:
-        """Set a tenant's own quota, which applies to the next run on every replica."""
-        ...
-
-    async def delete(self, tenant: str) -> bool:
-        """Delete a tenant's own quota, so that the default applies; False if it had none."""
-        ...
-
-    async def nearly_full(self) -> Sequence[NearlyFull]:
-        """Return the storage limits of all tenants that are nearly reached, with the usage."""
-        ...

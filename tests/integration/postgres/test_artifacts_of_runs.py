@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from caseworker.engine.supervision import Supervisor
-from caseworker.features.artifacts.keeping import ArtifactReading, RunArtifacts
+from caseworker.features.artifacts.keeping import RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.toolset import tool_type
@@ -95,7 +95,7 @@ class Process:
             supervisor=Supervisor(grace_seconds=5),
             services={},
             limits=executor_limits(),
-            artifacts=partial(RunArtifacts, self.files, artifact_limits()),
+            artifacts=partial(RunArtifacts, self.files.save, artifact_limits()),
         )
         self.service = RunService(self.stores.runs, self.executor)
 
@@ -120,7 +120,7 @@ class Process:
     @asynccontextmanager
     async def client(self, url: str) -> AsyncIterator[httpx.AsyncClient]:
         api = Api(url)
-        app = api.app(self.service, ArtifactReading(self.files))
+        app = api.app(self.service, self.files)
         async with api.opened(), client_of(app) as client:
             yield client
 
@@ -203,7 +203,6 @@ async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_nam
     assert run.status is RunStatus.COMPLETED
     (refusal,) = late
     assert isinstance(refusal, LostRunError | asyncio.CancelledError)  # it may know already
-    assert before is not None
     assert await successor.files.find(KEY) == before
     assert [each["name"] for each in drawn(run)] == [stored.name for stored in before]
     assert len(before) == 2

@@ -17,7 +17,7 @@ PLACES = 8
 TIMES = QueueTimes(poll=0.2, heartbeat=10, stale=60)
 
 
-async def none_lost(*, late_seconds: float) -> int:
+async def none_lost(late_seconds: float) -> int:
     return 0
 
 

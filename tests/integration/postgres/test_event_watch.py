@@ -1,9 +1,8 @@
 """Followers are notified about events that other processes store, without their help."""
 
 import asyncio
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +11,9 @@ from psycopg import OperationalError
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.event_watch import WATCH_SECONDS, EventWatch
 from caseworker.runs.run import EventRecord, RunKey
+from tests.integration.queue.world import HoldingExecutor
 from tests.support.limits import patience
+from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import Oracle, Stores, new_run, open_stores
 
 KEY, HERE = RunKey("default", "elsewhere"), RunKey("default", "here")
@@ -21,22 +22,23 @@ WATCHES = """SELECT count(*) FROM pg_stat_activity
 """
 
 
-@dataclass
-class Executed:
-    """The runs that a process executes."""
-
-    active: Set[RunKey]
-    changes: int = 1
+async def executing(*keys: RunKey) -> HoldingExecutor:
+    """Return an executor that executes these runs."""
+    executor, runs = HoldingExecutor(), MemoryRuns()
+    for key in keys:
+        run = (await runs.accept(new_run(key.run_id), worker_id="w1")).run
+        executor.start(run, permitted_at=0)
+    return executor
 
 
 @asynccontextmanager
 async def watched(
-    url: str, stores: Stores, executed: Executed | None = None
+    url: str, stores: Stores, executor: HoldingExecutor | None = None
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Watch events for the followers of ``stores``, whose process executes some runs."""
     notifier = stores.journal.notifier
-    executing = executed or Executed({HERE})
-    watch = EventWatch(url, patience(), notifier=notifier, executing=executing)
+    here = executor or await executing(HERE)
+    watch = EventWatch(url, patience(), notifier=notifier, executing=here)
     task = asyncio.create_task(watch.run())
     try:
         yield task
@@ -81,10 +83,10 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
     database_url: str, stores: Stores
 ) -> None:
     """The watch notices the change even if the set of followers stays the same."""
-    executed = Executed({KEY, HERE})
+    executor = await executing(KEY, HERE)
     async with (
         open_stores(database_url) as other,
-        watched(database_url, stores, executed),
+        watched(database_url, stores, executor),
     ):
         for name in ("elsewhere", "here", "quiet"):
             await other.runs.accept(new_run(name), worker_id="w2")
@@ -96,7 +98,7 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
             async with asyncio.timeout(150):
                 await quiet.wait()
                 assert not told.is_set()
-                executed.active, executed.changes = {HERE}, 2
+                executor.end(KEY)
                 await told.wait()
 
 

@@ -208,8 +208,8 @@ async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> N
 
     assert await run_ids(oracle) == []
     assert (await full.get("default", "hourly")).last_error == "The run queue is full."
-    assert await free.rescue(late_seconds=0) == 1
-    assert await free.rescue(late_seconds=0) == 0
+    assert await free.rescue(0) == 1
+    assert await free.rescue(0) == 0
     await free.fire("default", "hourly")
     assert len(await run_ids(oracle)) == 2
     assert (await free.get("default", "hourly")).last_error is None

@@ -289,7 +289,7 @@ async def test_a_tenant_is_nearly_full_from_80_percent_on(stores: Stores) -> Non
         engines=stores.engines,
         executor=None,
         silent_seconds=lambda: 0.0,
-        quotas=quotas,
+        nearly_full=quotas.nearly_full,
         unlimited=["runs"],
     )
     metrics = (await page.text()).decode()

@@ -1,21 +1,29 @@
 """Every end of a run stores its deliveries; one process claims each, and none is lost."""
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from caseworker.features.webhooks.delivering import Deliveries
 from caseworker.features.webhooks.delivery import (
     DeliveryNotFoundError,
     DeliveryPendingError,
     DeliveryStatus,
     EndpointAnswer,
 )
+from caseworker.features.webhooks.feature import delivery_limits
 from caseworker.features.webhooks.postgres import PostgresWebhooks
+from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import SecretBox
-from caseworker.runs.run import END_TYPES, NewRun, RunStatus, Webhook
+from caseworker.platform.webhook_addresses import UrlRules
+from caseworker.runs.run import END_TYPES, NewRun, Run, RunStatus, Webhook
+from caseworker.runs.service import RunService
+from caseworker.settings.schema import Settings
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
+from tests.support.webhook_receiver import receiving
 
 HOOK = Webhook("https://example.com/hook?token=t")
 FAILED = EndpointAnswer(status_code=500, error="The endpoint returned status 500.")
@@ -139,8 +147,8 @@ async def test_a_claim_that_was_lost_is_found_and_made_again(
     wanted = await delivery_id(oracle)
     first = await webhooks.begin("default", wanted, claim_seconds=0)
     await oracle.rows("DELETE FROM procrastinate_jobs")
-    assert await webhooks.rescue(late_seconds=0) == 1
-    assert await webhooks.rescue(late_seconds=0) == 0
+    assert await webhooks.rescue(0) == 1
+    assert await webhooks.rescue(0) == 0
     again = await webhooks.begin("default", wanted, claim_seconds=60)
     assert first is not None
     assert again is not None
@@ -172,7 +180,7 @@ async def test_a_delivery_whose_job_was_lost_is_found_behind_thousands_that_wait
     lost = f"webhook/{await oracle.value(newest)}"
     await oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock = %s", lost)
 
-    assert await webhooks.rescue(late_seconds=0) == 1
+    assert await webhooks.rescue(0) == 1
 
     found = "SELECT queueing_lock FROM procrastinate_jobs ORDER BY id DESC LIMIT 1"
     assert await oracle.value(found) == lost
@@ -260,6 +268,34 @@ async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> N
     stored = await oracle.rows("SELECT secret FROM webhook_secrets ORDER BY version")
     assert stored[0]["secret"] == "whsec_1"
     assert "whsec" not in stored[1]["secret"]
+
+
+async def test_a_message_that_nothing_signs_is_not_sent(stores: Stores, oracle: Oracle) -> None:
+    """The delivery stays pending, and its error names the setting of the encryption key."""
+    encrypted, other = (PostgresWebhooks(stores.engines, SecretBox(key * 32)) for key in "ko")
+    await encrypted.rotate("default", "whsec_b25l", previous_seconds=0)
+    sender = WebhookSender(UrlRules(allow_http=True, allow_private=True), timeout_seconds=100)
+
+    async def view(_: Run) -> dict[str, Any]:
+        return {"finished_at": None}
+
+    def deliveries(store: PostgresWebhooks) -> Deliveries:
+        runs, limits = RunService(stores.runs, None), delivery_limits(Settings().webhooks)
+        return Deliveries(store, sender, runs, view, limits)
+
+    async with receiving() as receiver, aclosing(sender):
+        await ended(stores, hooked(webhook=Webhook(receiver.url)))
+        wanted = await delivery_id(oracle)
+        await deliveries(other).deliver("default", wanted)
+
+        unsigned = await encrypted.get("default", wanted)
+        assert (receiver.arrivals, unsigned.status) == ([], PENDING)
+        assert "encryption_key" in (unsigned.last_error or "")
+        await oracle.rows("UPDATE webhook_deliveries SET due_at = now()")
+        await deliveries(encrypted).deliver("default", wanted)
+
+    assert (await encrypted.get("default", wanted)).status is DELIVERED
+    assert len(receiver.arrivals) == 1
 
 
 async def test_at_most_two_secrets_sign(webhooks: PostgresWebhooks, oracle: Oracle) -> None:

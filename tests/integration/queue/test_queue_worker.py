@@ -6,7 +6,7 @@ import pytest
 
 from caseworker.runs.queue.worker import QueueWorker
 from caseworker.runs.run import RunKey, RunStatus
-from tests.integration.queue.world import QUIET, NotingExecutor, working
+from tests.integration.queue.world import QUIET, HoldingExecutor, working
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.stores import (
@@ -39,7 +39,7 @@ async def ready(worker: QueueWorker, oracle: Oracle) -> None:
 
 async def test_a_queued_run_is_claimed_and_begun(database_url: str) -> None:
     """The run may be queued before or after the worker starts, and its job is deleted."""
-    executor = NotingExecutor()
+    executor = HoldingExecutor()
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
         async with working(database_url, stores, executor):
@@ -58,7 +58,7 @@ async def test_a_queued_run_is_claimed_and_begun(database_url: str) -> None:
 
 async def test_every_run_is_announced(database_url: str) -> None:
     """Polling is disabled: each of a hundred runs is queued after the previous one was claimed."""
-    executor = NotingExecutor()
+    executor = HoldingExecutor()
     async with open_stores(database_url) as stores, working(database_url, stores, executor):
         for number in range(100):
             await stores.runs.accept(new_run(f"case-{number}"), worker_id=None)
@@ -67,7 +67,7 @@ async def test_every_run_is_announced(database_url: str) -> None:
 
 async def test_runs_are_shared_among_processes(database_url: str) -> None:
     """Each run is claimed by one of the processes."""
-    one, two = NotingExecutor("w1"), NotingExecutor("w2")
+    one, two = HoldingExecutor("w1"), HoldingExecutor("w2")
     async with (
         open_stores(database_url) as stores,
         working(database_url, stores, one),
@@ -77,15 +77,15 @@ async def test_runs_are_shared_among_processes(database_url: str) -> None:
             await stores.runs.accept(new_run(f"case-{number}"), worker_id=None)
 
         async def all_taken() -> bool:
-            return len(one.runs) + len(two.runs) == 40
+            return len(one.active) + len(two.active) == 40
 
         await eventually(all_taken)
-        assert not one.runs.keys() & two.runs.keys()
+        assert not one.active & two.active
 
 
 async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
     """A full process holds back no job, and claims the next one as soon as it has a slot."""
-    full, other = NotingExecutor("w1", slots=1), NotingExecutor("w2")
+    full, other = HoldingExecutor("w1", slots=1), HoldingExecutor("w2")
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with working(database_url, stores, full):
             await stores.runs.accept(new_run("case-0"), worker_id=None)
@@ -101,12 +101,12 @@ async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
                 await other.has(key_of(2))
                 await other.has(key_of(3))
 
-        assert len(full.runs) == 1
+        assert len(full.active) == 1
 
 
 async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: str) -> None:
     """The run's job finds no run to claim."""
-    executor = NotingExecutor()
+    executor = HoldingExecutor()
     async with open_stores(database_url) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
         await stores.runs.cancel(KEY, CANCEL_REQUEST)
@@ -114,13 +114,13 @@ async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: st
         async with working(database_url, stores, executor):
             await executor.has(key_of(2))
 
-        assert list(executor.runs) == [key_of(2)]
+        assert list(executor.active) == [key_of(2)]
 
 
 @pytest.mark.parametrize("kind", ["cut", "refused for a while"])
 async def test_the_worker_comes_back_with_the_database(database_url: str, kind: str) -> None:
     """Runs queued during the outage are claimed, and later ones are announced again."""
-    executor = NotingExecutor()
+    executor = HoldingExecutor()
     async with (
         FaultProxy(upstream_of(database_url)) as proxy,
         open_stores(database_url) as stores,
@@ -148,7 +148,7 @@ async def test_the_worker_comes_back_with_the_database(database_url: str, kind: 
 async def test_a_worker_that_is_stopped_leaves_no_trace(database_url: str) -> None:
     """Neither its row nor a connection remains."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
-        async with working(database_url, stores, NotingExecutor(), QUIET) as worker:
+        async with working(database_url, stores, HoldingExecutor(), QUIET) as worker:
             await ready(worker, oracle)
 
         async def gone() -> bool:
@@ -161,7 +161,7 @@ async def test_a_worker_that_is_stopped_leaves_no_trace(database_url: str) -> No
 
 async def test_a_worker_that_cannot_start_is_started_again(database_url: str) -> None:
     """The database may start later than the process."""
-    executor = NotingExecutor()
+    executor = HoldingExecutor()
     async with FaultProxy(upstream_of(database_url)) as proxy, open_stores(database_url) as stores:
         proxy.refuse()
         async with working(proxied(database_url, proxy), stores, executor):

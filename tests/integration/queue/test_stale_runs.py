@@ -18,7 +18,7 @@ from caseworker.runs.postgres.workers import (
 from caseworker.runs.run import RunKey, RunStatus
 from caseworker.runs.silence import Silent
 from tests.integration.queue.stale import KEY, STALE, World
-from tests.integration.queue.world import NotingExecutor, working
+from tests.integration.queue.world import HoldingExecutor, working
 from tests.support.stores import (
     CANCEL_REQUEST,
     end_of,
@@ -128,7 +128,7 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
     await world.claimed()
     await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
     await world.recover()
-    executor = NotingExecutor("alive")
+    executor = HoldingExecutor("alive")
     async with working(database_url, world.stores, executor):
         run = await executor.has(KEY)
 
@@ -287,7 +287,7 @@ async def test_a_process_recovers_runs_although_it_has_no_room_itself(
     database_url: str, world: World
 ) -> None:
     """Another process may have a free slot."""
-    full, free = NotingExecutor("full", slots=0), NotingExecutor("free")
+    full, free = HoldingExecutor("full", slots=0), HoldingExecutor("free")
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     async with (

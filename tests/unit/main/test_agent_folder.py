@@ -10,7 +10,6 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
-from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT
 from tests.support.limits import graph_limits
 
@@ -31,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def registry(api: Api) -> Definitions:
-    return Definitions(api.definitions, ShapeChecks(), graph_limits())
+    return Definitions(api.definitions, api.catalog, graph_limits())
 
 
 @pytest.mark.req("003/FR1.2", "003/FR4.1")

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -16,7 +17,6 @@ from caseworker.main.configuration import StartupError
 from caseworker.main.telemetry import Telemetry
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.heartbeat import Loops
-from caseworker.runs.quotas import QuotaStore
 from caseworker.settings.schema import TelemetrySettings
 
 NOWHERE = "http://127.0.0.1:9"
@@ -60,7 +60,7 @@ async def test_metrics_are_sent_only_where_a_collector_of_them_is_configured(
             engines=cast("Engines", None),
             executor=None,
             silent_seconds=lambda: 0.0,
-            quotas=cast("QuotaStore", None),
+            nearly_full=AsyncMock(),
             unlimited=[],
         )
     )

@@ -22,12 +22,8 @@ def drawing(*texts: str, **args: Any) -> dict[str, Any]:
 def world(files: Files, tool: Any, journal: Journal | None = None) -> World:
     """Return a process whose runs can store files."""
     here = World(more_tools=[tool], journal=journal or Journal())
-    here.services[ArtifactKeeper] = RunArtifacts(files.store, LIMITS, files.run, here.token)
+    here.services[ArtifactKeeper] = RunArtifacts(files.store.save, LIMITS, files.run, here.token)
     return here
-
-
-async def names(files: Files) -> list[str]:
-    return [stored.name for stored in await files.store.find(files.run.key) or ()]
 
 
 @pytest.mark.req("002/9.4", "002/5.4")
@@ -40,7 +36,7 @@ async def test_a_result_lists_the_files_of_its_call() -> None:
     without = await here.value(drawing(), "t")
 
     first, second = result["artifacts"]
-    assert [first["name"], second["name"]] == await names(files)
+    assert [first["name"], second["name"]] == files.store.names
     assert first["url"] == f"/runs/run-1/artifacts/{first['name']}"
     assert set(first) == SHOWN
     assert (first["media_type"], first["size_bytes"]) == ("image/png", 1)
@@ -68,7 +64,7 @@ async def test_a_call_that_is_replayed_makes_no_file_again() -> None:
 
     assert again == first
     assert len(tool.contexts) == 1
-    assert [each["name"] for each in first["artifacts"]] == await names(files)
+    assert [each["name"] for each in first["artifacts"]] == files.store.names
 
 
 @pytest.mark.req("002/23.3", "002/5.5")
@@ -80,7 +76,7 @@ async def test_a_file_that_is_too_large_is_an_error_of_the_tool() -> None:
 
     assert "Tool draw failed (too_large)" in str(error)
     assert "1,000,000 bytes" in str(error)
-    assert await names(files) == []
+    assert files.store.names == []
 
 
 async def test_an_error_refers_to_no_file() -> None:
@@ -90,7 +86,7 @@ async def test_an_error_refers_to_no_file() -> None:
     error = await world(files, DrawingTool()).failure(drawing("a", fail=True))
 
     assert "broken_pen" in str(error)
-    assert len(await names(files)) == 1
+    assert len(files.store.names) == 1
 
 
 async def test_what_a_tool_says_of_its_files_is_replaced_and_other_words_of_it_stay() -> None:
@@ -122,7 +118,7 @@ async def test_a_case_lists_the_files_that_its_tools_have_made() -> None:
     result = outcome.steps["c"].outputs["result"]
     drawn, said = result["evidence"]
     assert [set(each) for each in result["artifacts"]] == [SHOWN, SHOWN]
-    assert [each["name"] for each in result["artifacts"]] == await names(files)
-    assert drawn["result"] == {"text": "2 drawings", "artifacts": await names(files)}
+    assert [each["name"] for each in result["artifacts"]] == files.store.names
+    assert drawn["result"] == {"text": "2 drawings", "artifacts": files.store.names}
     assert "artifacts" not in said["result"]
     assert result["verified"]

@@ -13,7 +13,6 @@ from caseworker.runs.graphs import Definition, GraphLimits, Registered
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
-from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT
 from tests.support.limits import graph_limits
 
@@ -37,13 +36,10 @@ class CountedDefinitions(PostgresDefinitions):
 class World:
     """The definitions service over the store."""
 
-    def __init__(
-        self, api: Api, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None
-    ) -> None:
+    def __init__(self, api: Api, limits: GraphLimits = LIMITS) -> None:
         self.api = api
         self.store = CountedDefinitions(api._engines, api.definitions._heads)
-        self.checks = ShapeChecks(types)
-        self.graphs = Definitions(self.store, self.checks, limits)
+        self.graphs = Definitions(self.store, api.catalog, limits)
 
     async def register(self, name: str, graph: dict[str, Any]) -> Registered:
         return await self.graphs.register(TENANT, DefinitionRef(name), graph)

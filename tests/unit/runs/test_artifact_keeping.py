@@ -25,14 +25,14 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.run import RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of
-from tests.support.artifacts import LIMITS, Files, StubArtifacts, files_of_a_run
+from tests.support.artifacts import LIMITS, Files, SavedFiles, files_of_a_run
 from tests.support.seeded_loop import run
 
 PNG = "image/png"
 NAME = re.compile("[a-z0-9][a-z0-9._-]{0,99}")
 
 
-class ShakyArtifacts(StubArtifacts):
+class ShakyArtifacts(SavedFiles):
     """A file store whose first saves fail, possibly after storing the file."""
 
     def __init__(self, *, away: int) -> None:
@@ -48,7 +48,7 @@ class ShakyArtifacts(StubArtifacts):
         return kept
 
 
-class SlowArtifacts(StubArtifacts):
+class SlowArtifacts(SavedFiles):
     """A slow file store that counts started and finished saves."""
 
     begun = ended = 0
@@ -63,7 +63,7 @@ class SlowArtifacts(StubArtifacts):
 
 def keeper(files: Files) -> RunArtifacts:
     """Return the run's files with a new cancellation token."""
-    return RunArtifacts(files.store, LIMITS, files.run, CancellationToken())
+    return RunArtifacts(files.store.save, LIMITS, files.run, CancellationToken())
 
 
 def run_story(story: Callable[[], Awaitable[Any]]) -> None:
@@ -73,10 +73,6 @@ def run_story(story: Callable[[], Awaitable[Any]]) -> None:
         await story()
 
     assert run(main, 0).leftover == ()
-
-
-async def listed(files: Files) -> list[str]:
-    return [stored.name for stored in await files.store.find(files.run.key) or ()]
 
 
 async def test_a_file_is_kept_under_a_name_that_the_call_gives_it() -> None:
@@ -90,9 +86,8 @@ async def test_a_file_is_kept_under_a_name_that_the_call_gives_it() -> None:
     assert saved.name == f"plot-aapl-line-{digest}-1.png"
     assert (saved.media_type, saved.size_bytes) == (PNG, 6)
     assert saved.sha256 == hashlib.sha256(b"pixels").hexdigest()
-    stored = await files.store.find(files.run.key, saved.name)
-    assert stored is not None
-    assert await files.store.read(files.run.key, stored[0], offset=0, size=9) == b"pixels"
+    [stored] = files.store.kept.values()
+    assert (stored.name, stored.sha256, stored.data) == (saved.name, saved.sha256, b"pixels")
 
 
 async def test_a_call_that_is_made_again_keeps_its_files_under_the_same_names() -> None:
@@ -105,7 +100,7 @@ async def test_a_call_that_is_made_again_keeps_its_files_under_the_same_names() 
 
     assert names[0] == names[2] == names[3]
     assert names[1] == names[4] != names[0]
-    assert sorted(await listed(files)) == sorted(set(names))
+    assert sorted(files.store.names) == sorted(set(names))
 
 
 async def test_the_files_of_a_call_are_numbered_and_the_same_bytes_are_kept_once() -> None:
@@ -119,7 +114,7 @@ async def test_the_files_of_a_call_are_numbered_and_the_same_bytes_are_kept_once
     ]
 
     assert saved[2] == saved[0]
-    assert [name.rpartition("-")[2] for name in await listed(files)] == ["1.png", "2.png", "4.png"]
+    assert [name.rpartition("-")[2] for name in files.store.names] == ["1.png", "2.png", "4.png"]
     assert list(sink.saved) == [saved[0], saved[1], saved[3]]
 
 
@@ -127,7 +122,7 @@ async def test_the_files_of_a_call_are_numbered_and_the_same_bytes_are_kept_once
 async def test_a_file_that_is_too_large_is_refused_before_anybody_is_asked_to_store_it() -> None:
     """A file of exactly the maximum size is stored."""
     store = ShakyArtifacts(away=0)
-    sink = keeper(await files_of_a_run(store=store)).sink_of("a")
+    sink = keeper(await files_of_a_run(store)).sink_of("a")
 
     with pytest.raises(ArtifactTooLargeError, match="1,000,000"):
         await sink.save("p", PNG, bytes(LIMITS.max_bytes + 1))
@@ -151,7 +146,7 @@ async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
         await sink.save("p", PNG, b"4")
 
     assert isinstance(refused.value, NoRoomForArtifactError)
-    assert len(sink.saved) == len(await listed(files)) == 3
+    assert len(sink.saved) == len(files.store.names) == 3
 
 
 async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> None:
@@ -165,7 +160,7 @@ async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> 
 
     assert isinstance(frozen.token.stop, LostRunError)
     assert not isinstance(frozen.token.stop, Exception)
-    assert await listed(files) == []
+    assert files.store.names == []
 
 
 @pytest.mark.parametrize("away", [1, len(PAUSES_SECONDS)])
@@ -174,7 +169,7 @@ def test_a_database_that_is_away_for_a_while_is_waited_for(away: int) -> None:
 
     async def story() -> None:
         store = ShakyArtifacts(away=away)
-        await keeper(await files_of_a_run(store=store)).sink_of("a").save("p", PNG, b"1")
+        await keeper(await files_of_a_run(store)).sink_of("a").save("p", PNG, b"1")
 
         assert store.asked == away + 1
         assert len(store.kept) == 1
@@ -186,7 +181,7 @@ def test_a_database_that_stays_away_is_an_error_of_the_tool() -> None:
     """The tool's error is marked as retryable."""
 
     async def story() -> None:
-        files = await files_of_a_run(store=ShakyArtifacts(away=100))
+        files = await files_of_a_run(ShakyArtifacts(away=100))
         with pytest.raises(StoreUnavailableError):
             await keeper(files).sink_of("a").save("p", PNG, b"1")
 
@@ -199,7 +194,7 @@ def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
 
     async def story() -> None:
         store = SlowArtifacts()
-        sink = keeper(await files_of_a_run(store=store)).sink_of("a")
+        sink = keeper(await files_of_a_run(store)).sink_of("a")
         saving = asyncio.ensure_future(sink.save("p", PNG, bytes(SMALL_BYTES + 1)))
         for _ in range(moments):
             await asyncio.sleep(0)
@@ -232,4 +227,4 @@ async def test_what_no_name_can_be_made_of_is_refused(stem: str, media_type: str
     with pytest.raises(ValueError, match="artifact"):
         await CallArtifacts(keeper(files), "a").save(stem, media_type, b"1")
 
-    assert await listed(files) == []
+    assert files.store.names == []

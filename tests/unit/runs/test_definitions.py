@@ -1,13 +1,13 @@
 """Registered graphs replace their names in other graphs; the whole is validated and limited."""
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from psycopg import Connection
 
-from caseworker.core.graph.validation import Problem, Severity
+from caseworker.core.graph.validation import Severity
+from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.runs.definitions import MANY_STEPS, Definitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
@@ -15,8 +15,7 @@ from caseworker.runs.graphs import GraphLimits, NewDefinition, Registered
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
-from tests.support.graph_checks import ShapeChecks
-from tests.support.graph_documents import TENANT, containing, flat, named, new_graph
+from tests.support.graph_documents import TENANT, containing, flat, half_used, named, new_graph
 from tests.support.limits import graph_limits
 from tests.unit.runs.registering import LIMITS, World
 
@@ -111,23 +110,15 @@ async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wr
     world: World,
 ) -> None:
     """Each problem has its path; the catalog's own problems about bare names are left out."""
-
-    class Complaining(ShapeChecks):
-        def examine(self, graph: Any, allowed: Any = None) -> tuple[None, tuple[Problem, ...]]:
-            names = (Problem(f"steps.{n}.data.graph.steps", "Missing.") for n in (0, 1))
-            others = (Problem("steps.2.id", "Bad."), Problem("steps.10", "Far away."))
-            return None, (*names, *others)
-
-    world.graphs = Definitions(world.store, Complaining(), LIMITS)
     await world.store.add(new_graph("g", flat("a")))
+    graph = containing(named("x"), named("g", 7), *[flat("a")] * 8, flat())
 
-    problems = await world.refused(containing(named("x"), named("g", 7), flat("a")))
+    problems = await world.refused(graph)
 
     assert [problem.place for problem in problems] == [
         "steps.0.data.graph.name",
         "steps.1.data.graph.version",
-        "steps.2.id",
-        "steps.10",
+        "steps.10.data.graph.steps",
     ]
 
 
@@ -143,31 +134,29 @@ async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
     assert [problem.place for problem in problems] == [place]
 
 
-async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(api: Api) -> None:
+async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(world: World) -> None:
     """Problems inside inserted graphs have the paths of the expanded graph."""
-    world = World(api, types=frozenset({"subgraph", "function"}))
-    await world.store.add(new_graph("bad", {"steps": [{"id": "a", "type": "nothing"}]}))
+    bad = {"steps": [{"id": "a", "type": "nothing", "data": {}}], "edges": []}
+    await world.store.add(new_graph("bad", bad))
 
     problems = await world.refused(containing(named("bad")))
-    accepted = await world.graphs.register(
-        TENANT, DefinitionRef("empty"), containing({"steps": []})
-    )
+    accepted = await world.register("odd", containing(half_used()))
 
     assert [problem.place for problem in problems] == ["steps.0.data.graph.steps.0.type"]
     assert [problem.severity for problem in accepted.warnings] == [Severity.WARNING]
-    assert await world.inline(containing(named("empty")))
+    assert await world.inline(containing(named("odd")))
 
 
 async def test_validating_tells_everything_and_refuses_nothing(world: World) -> None:
     """Errors, warnings, unknown names and exceeded limits are listed."""
-    graph = containing(named("x"), {"steps": []})
+    graph = containing(named("x"), half_used())
 
     problems = await world.graphs.problems(TENANT, graph, GRAPH)
     large = await world.graphs.problems(TENANT, flat(*map(str, range(101))), GRAPH)
 
     assert [(problem.place, problem.severity.value) for problem in problems] == [
         ("steps.0.data.graph.name", "error"),
-        ("steps.1.data.graph.steps", "warning"),
+        ("steps.1.data.graph.steps.1", "warning"),
     ]
     assert [problem.place for problem in large] == [""]
     assert await world.graphs.problems(TENANT, flat("a"), GRAPH) == ()
@@ -243,7 +232,7 @@ class TestLimits:
         roomy, tight = World(api), World(api, limits)
         await roomy.register("c", flat("a", "b"))
         await roomy.register("b", containing(named("c"), named("c")))
-        tight.graphs = Definitions(roomy.store, roomy.checks, limits)
+        tight.graphs = Definitions(roomy.store, api.catalog, limits)
 
         assert await tight.inline(containing(named("c")))
         problems = await tight.refused(containing(named("b")))
@@ -259,8 +248,11 @@ class TestLimits:
         assert await world.inline(containing(containing(named("c")), named("c")))
         await world.refused(containing(containing(named("c")), named("c"), flat("a")))
 
-    async def test_a_bomb_of_names_is_refused_before_it_is_built(self, api: Api) -> None:
+    async def test_a_bomb_of_names_is_refused_before_it_is_built(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Ten names in each of ten, seven levels deep, would be ten million steps."""
+        monkeypatch.setattr(NodeCatalog, "examine", examine := Mock())
         world = World(api, graph_limits(max_depth=20))
         await world.store.add(new_graph("g0", flat("a")))
         for level in range(1, 8):
@@ -271,7 +263,7 @@ class TestLimits:
 
         assert "max_graph" in problems[0].message
         assert world.store.loaded_bytes < 20_000
-        assert world.checks.checked == 0
+        examine.assert_not_called()
 
     async def test_definitions_are_loaded_no_further_than_the_limit_of_bytes(
         self, api: Api
@@ -328,7 +320,7 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
 
     store = Deleting(world.api._engines)
     await world.store.add(new_graph("g", flat("a")))
-    graphs = Definitions(store, world.checks, LIMITS)
+    graphs = Definitions(store, world.api.catalog, LIMITS)
 
     with pytest.raises(GraphRefusedError) as refused:
         await graphs.register(TENANT, DefinitionRef("user"), containing(named("g")))
@@ -345,7 +337,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
             kept.append(new)
             return await super().add(new)
 
-    graphs = Definitions(Watching(world.api._engines), world.checks, LIMITS)
+    graphs = Definitions(Watching(world.api._engines), world.api.catalog, LIMITS)
     await graphs.register(TENANT, DefinitionRef("g"), flat("a"))
     await graphs.register(
         TENANT, DefinitionRef("user"), containing(named("g"), containing(named("g", 1)), named("g"))
@@ -358,7 +350,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
 async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
     """The worker thread finds the same problems."""
     graph = flat(*(f"s{n}" for n in range(MANY_STEPS + 1)), "s0")
-    world.graphs = Definitions(world.store, world.checks, graph_limits())
+    world.graphs = Definitions(world.store, world.api.catalog, graph_limits())
 
     problems = await world.refused(graph)
 
@@ -373,19 +365,16 @@ async def test_what_is_not_there_is_not_found(world: World) -> None:
         await world.graphs.versions(TENANT, DefinitionRef("x"), limit=5, cursor=None)
 
 
-async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: World) -> None:
+async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The level counts under any path that the catalog gives a nested graph."""
-
-    class Elsewhere(ShapeChecks):
-        def references(self, graph: Any) -> Sequence[DefinitionReference]:
-            return (
-                [DefinitionReference(("steps", 0, "data", "body"), GRAPH, "g")]
-                if "root" in graph
-                else []
-            )
-
-    graphs = Definitions(world.store, Elsewhere(), graph_limits(max_depth=1))
+    graphs = Definitions(world.store, world.api.catalog, graph_limits(max_depth=1))
     await world.register("g", flat("a"))
+    elsewhere = DefinitionReference(("steps", 0, "data", "body"), GRAPH, "g")
+    monkeypatch.setattr(
+        NodeCatalog, "references", lambda _, graph: [elsewhere] if "root" in graph else []
+    )
 
     with pytest.raises(GraphRefusedError):
         await graphs.inline(TENANT, {**flat("a"), "root": True}, GRAPH)

@@ -1,7 +1,10 @@
 """Parsed graphs are cached for later runs of the same graph."""
 
+from unittest.mock import Mock
+
 import pytest
 
+from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.errors import GraphRefusedError
 from tests.support.api import Api
@@ -16,15 +19,19 @@ def world(api: Api) -> World:
     return World(api)
 
 
-async def test_a_graph_that_names_no_other_is_read_once(world: World) -> None:
+async def test_a_graph_that_names_no_other_is_read_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A graph with another order of keys or another value is parsed separately."""
+    examine = Mock(side_effect=world.api.catalog.examine)
+    monkeypatch.setattr(NodeCatalog, "examine", examine)
     first, again = await world.inline(flat("a")), await world.inline(flat("a"))
-    read = world.checks.checked
+    read = examine.call_count
     await world.inline(dict(reversed(flat("a").items())))
     await world.inline(flat("b"))
 
     assert first is again
-    assert (read, world.checks.checked) == (1, 3)
+    assert (read, examine.call_count) == (1, 3)
 
 
 async def test_a_graph_that_names_others_is_put_together_each_time(world: World) -> None:
@@ -51,6 +58,6 @@ async def test_the_same_text_is_not_the_same_as_a_graph_and_as_an_agent(world: W
     agent = await world.graphs.inline(TENANT, text, DefinitionKind.AGENT)
 
     assert agent.graph["steps"][0]["data"] == {"agent": text}
-    assert [problem.place for problem in await world.refused(text)] == ["steps"]
+    assert "steps" in [problem.place for problem in await world.refused(text)]
     with pytest.raises(GraphRefusedError):
         await world.graphs.inline(TENANT, flat("a"), DefinitionKind.AGENT)

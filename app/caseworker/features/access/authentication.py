@@ -9,14 +9,16 @@ one database connection and little event-loop time.
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hmac import compare_digest
-from typing import Final, Protocol
+from typing import Final
 
 from cachetools import TLRUCache, TTLCache
 
-from caseworker.features.access.keys import FORM, ApiKey, KeyStore, sha256_of
+from caseworker.features.access.keys import FORM, ApiKey, sha256_of
+from caseworker.features.access.postgres import PostgresKeys
 from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError
 
 KEPT_SECONDS: Final = 5.0
@@ -41,19 +43,6 @@ class Identity:
     """Expiry time of the credential in seconds since the epoch; infinity if it does not expire."""
 
 
-class TokenVerifier(Protocol):
-    """Verifies tokens signed by an external issuer."""
-
-    async def verify(self, token: str) -> Identity:
-        """Validate a token and return its identity.
-
-        Raises:
-            InvalidCredentialError: the token is invalid, expired or meant for another service.
-            StoreUnavailableError: the signing keys of its issuer are unavailable.
-        """
-        ...
-
-
 def _until(_: bytes, identity: Identity, now: float) -> float:
     return min(now + KEPT_SECONDS, identity.until)
 
@@ -63,24 +52,24 @@ class Authentication:
 
     def __init__(
         self,
-        keys: KeyStore,
+        keys: PostgresKeys,
         *,
         bootstrap_key: str | None = None,
-        tokens: TokenVerifier | None = None,
+        verify_token: Callable[[str], Awaitable[Identity]] | None = None,
     ) -> None:
-        """Accept stored keys, the ``bootstrap_key``, and tokens that ``tokens`` verifies.
+        """Accept stored keys, the ``bootstrap_key``, and tokens that ``verify_token`` accepts.
 
         Either of the last two may be None, which accepts none of that kind.
         """
         self._keys = keys
-        self._tokens = tokens
+        self._verify_token = verify_token
         self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
         self._known: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
         self._refused: TTLCache[bytes, None] = TTLCache(MAX_KEPT, KEPT_SECONDS, timer=time.time)
         self._wanted: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
         self._looking_up: asyncio.Task[None] | None = None
         self._next_refusal = 0.0
-        self._closed = bootstrap_key is not None or tokens is not None
+        self._closed = bootstrap_key is not None or verify_token is not None
         self._open_until = 0.0
         self._asking_for_any: asyncio.Task[None] | None = None
 
@@ -147,8 +136,8 @@ class Authentication:
             return Identity(OPERATOR)
         if (form := FORM.fullmatch(credential)) is not None:
             return await self._of_key(form[1], digest)
-        if self._tokens is not None:
-            return await self._tokens.verify(credential)
+        if self._verify_token is not None:
+            return await self._verify_token(credential)
         raise InvalidCredentialError
 
     async def _of_key(self, key_id: str, digest: bytes) -> Identity:

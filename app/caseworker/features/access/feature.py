@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from caseworker.features.access import http
-from caseworker.features.access.authentication import Authentication, TokenVerifier
-from caseworker.features.access.keys import Keys
+from caseworker.features.access.authentication import Authentication, Identity
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.settings.schema import JwtSettings
@@ -13,17 +12,17 @@ from caseworker.settings.schema import JwtSettings
 
 def open_access(parts: Parts) -> Opened:
     """Build the key management, and the authentication that accepts keys and JWTs."""
-    store, settings = PostgresKeys(parts.engines.work), parts.settings.auth
+    keys, settings = PostgresKeys(parts.engines.work), parts.settings.auth
     secret = settings.bootstrap_key
     authentication = Authentication(
-        store,
+        keys,
         bootstrap_key=None if secret is None else secret.get_secret_value(),
-        tokens=_tokens(settings.jwt),
+        verify_token=_verifier_of(settings.jwt),
     )
-    return Opened(services=[Keys(store), authentication])
+    return Opened(services=[keys, authentication])
 
 
-def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
+def _verifier_of(jwt: JwtSettings) -> Callable[[str], Awaitable[Identity]] | None:
     if jwt.issuer is None or jwt.audience is None:
         return None
     # The signature library takes 10 MB; import it only if an issuer is configured.
@@ -50,7 +49,7 @@ def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
         scope_claim=jwt.scope_claim,
         leeway_seconds=jwt.leeway_seconds,
     )
-    return IssuedTokens(rules, IssuerKeys(fetch))
+    return IssuedTokens(rules, IssuerKeys(fetch)).verify
 
 
 ACCESS: Final = Feature(

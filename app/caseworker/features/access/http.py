@@ -15,8 +15,8 @@ from caseworker.features.access.keys import (
     IssuedKey,
     KeyConflictError,
     KeyNotFoundError,
-    Keys,
 )
+from caseworker.features.access.postgres import PostgresKeys
 from caseworker.platform.caller import (
     MAX_NAME_CHARS,
     TENANT_FORM,
@@ -161,7 +161,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     """
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
-    issued = await request.service(Keys).create(
+    issued = await request.service(PostgresKeys).create(
         _known(request),
         name=body.name,
         scopes=frozenset(map(KeyScope, body.scopes)),
@@ -179,7 +179,7 @@ async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) ->
 
     The operator sees the keys of all tenants, or of the tenant given.
     """
-    found = await request.service(Keys).list(_known(request), query.tenant)
+    found = await request.service(PostgresKeys).list(_known(request), query.tenant)
     return KeyList(keys=[KeyView.of(each) for each in found])
 
 
@@ -197,7 +197,7 @@ async def rotate_key(
     The new key has the name, the scopes and the lifetime of the old one, starting now.
     """
     overlap = timedelta(seconds=body.overlap_seconds)
-    issued = await request.service(Keys).rotate(_known(request), key_id, overlap=overlap)
+    issued = await request.service(PostgresKeys).rotate(_known(request), key_id, overlap=overlap)
     request.service(Authentication).forget()
     return IssuedKeyView.issued(issued)
 
@@ -206,7 +206,7 @@ async def rotate_key(
 @requires(KeyScope.ADMIN)
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     """Revoke a key; every process rejects it within five seconds."""
-    revoked = await request.service(Keys).revoke(_known(request), key_id)
+    revoked = await request.service(PostgresKeys).revoke(_known(request), key_id)
     request.service(Authentication).forget()
     return KeyView.of(revoked)
 

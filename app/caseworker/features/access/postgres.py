@@ -1,7 +1,9 @@
-"""Storage for API keys in Postgres; see :mod:`caseworker.features.access.keys`."""
+"""Creates, lists, rotates and revokes API keys, which are stored in Postgres."""
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from sqlalchemy import (
     ARRAY,
@@ -20,8 +22,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.features.access.keys import ApiKey, KeyConflictError
-from caseworker.platform.caller import KeyScope
+from caseworker.features.access.keys import (
+    MAX_KEYS,
+    USUAL_OVERLAP,
+    ApiKey,
+    IssuedKey,
+    KeyConflictError,
+    KeyNotFoundError,
+    sha256_of,
+)
+from caseworker.platform.caller import Caller, KeyScope, OtherTenantError, ScopeMissingError
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata
@@ -38,20 +48,22 @@ api_keys = Table(
     *columns(Text, "rotated_to"),
 )
 
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
 
 
 class PostgresKeys:
-    """Stores API keys in Postgres.
+    """The API keys of all tenants.
 
-    Tenants are separated by conditions in the queries, not by row-level security.
+    Callers manage the keys of their own tenant; the operator manages those of any tenant. Tenants
+    are separated by conditions in the queries, not by row-level security.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     async def any(self) -> bool:
-        """Return whether a key was ever created, even if it is revoked now."""
+        """Return whether a key was ever created, even if it is revoked or expired now."""
         async with transaction(self._pool) as connection:
             return bool(await connection.scalar(select(exists().select_from(api_keys))))
 
@@ -62,42 +74,97 @@ class PostgresKeys:
             rows = (await connection.execute(query)).mappings().all()
         return {row["key_id"]: (_key(row), bytes(row["sha256"])) for row in rows}
 
-    async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
-        """Return up to ``limit`` keys, newest first."""
-        order = api_keys.c.created_at.desc(), api_keys.c.key_id.desc()
-        query = select(api_keys).where(_of(tenant)).order_by(*order).limit(limit)
-        async with transaction(self._pool) as connection:
-            return [_key(row) for row in (await connection.execute(query)).mappings()]
+    async def create(
+        self,
+        by: Caller,
+        *,
+        name: str,
+        scopes: frozenset[KeyScope],
+        tenant: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> IssuedKey:
+        """Create a key, by default for the caller's tenant.
 
-    async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
-        """Store a key while holding the tenant's lock.
+        The revoked or expired keys of the tenant beyond the newest :data:`MAX_KEYS` are deleted.
 
         Raises:
-            KeyConflictError: the tenant already has ``most`` active keys.
+            ScopeMissingError, OtherTenantError: the caller lacks the permission.
+            KeyConflictError: the tenant has too many keys.
         """
+        issued = _issued(
+            tenant=_tenant_for(by, tenant) or by.tenant,
+            name=name,
+            scopes=scopes,
+            created_by=by.name,
+            expires_at=expires_at,
+        )
         async with transaction(self._pool) as connection:
-            await _lock(connection, key.tenant)
-            await _insert(connection, key, sha256, most)
+            await _lock(connection, issued.key.tenant)
+            await _insert(connection, issued)
+        return issued
 
-    async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
-        """Revoke a key and return it; None if it does not exist. Repeating this has no effect."""
+    async def list(self, by: Caller, tenant: str | None = None) -> Sequence[ApiKey]:
+        """Return the newest keys of a tenant, newest first.
+
+        ``tenant`` defaults to the caller's own tenant; for the operator, None means all tenants.
+
+        Raises:
+            ScopeMissingError, OtherTenantError: the caller lacks the permission.
+        """
+        order = api_keys.c.created_at.desc(), api_keys.c.key_id.desc()
+        of_tenant = select(api_keys).where(_of(_tenant_for(by, tenant)))
+        async with transaction(self._pool) as connection:
+            rows = await connection.execute(of_tenant.order_by(*order).limit(MAX_KEYS))
+            return [_key(row) for row in rows.mappings()]
+
+    async def revoke(self, by: Caller, key_id: str) -> ApiKey:
+        """Revoke a key; revoking it again changes nothing.
+
+        Raises:
+            ScopeMissingError: the caller lacks the permission.
+            KeyNotFoundError: the key does not exist.
+        """
+        revoked_at = func.coalesce(api_keys.c.revoked_at, datetime.now(UTC))
         revoked = (
             update(api_keys)
-            .where(api_keys.c.key_id == key_id, _of(tenant))
-            .values(revoked_at=func.coalesce(api_keys.c.revoked_at, at))
+            .where(api_keys.c.key_id == key_id, _of(_tenant_for(by, None)))
+            .values(revoked_at=revoked_at)
             .returning(*api_keys.c)
         )
         async with transaction(self._pool) as connection:
             row = (await connection.execute(revoked)).mappings().one_or_none()
-        return None if row is None else _key(row)
+        if row is None:
+            raise KeyNotFoundError
+        return _key(row)
 
     async def rotate(
-        self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime, most: int
-    ) -> bool:
-        """Store ``new`` and let ``old`` expire at ``until``.
+        self, by: Caller, key_id: str, *, overlap: timedelta = USUAL_OVERLAP
+    ) -> IssuedKey:
+        """Create a key that replaces another; the old key stays valid for ``overlap``.
 
-        Return False and change nothing if ``old`` was already rotated or revoked.
+        The new key has the same name, scopes and lifetime as the old one. The lifetime starts now.
+
+        Raises:
+            ScopeMissingError: the caller lacks the permission.
+            KeyNotFoundError: the key does not exist.
+            KeyConflictError: the key is revoked, expired or already rotated, or the tenant would
+                have too many keys.
         """
+        tenant, found = _tenant_for(by, None), await self.find([key_id])
+        if not found or tenant not in (None, found[key_id][0].tenant):
+            raise KeyNotFoundError
+        old, now = found[key_id][0], datetime.now(UTC)
+        if not old.works_at(now) or old.rotated_to is not None:
+            raise KeyConflictError
+        span = None if old.expires_at is None else old.expires_at - old.created_at
+        issued = _issued(
+            tenant=old.tenant,
+            name=old.name,
+            scopes=old.scopes,
+            created_by=by.name,
+            expires_at=None if span is None else now + min(span, _LATEST - now),
+        )
+        until = min(now + overlap, old.expires_at or now + overlap)
         replaced = (
             update(api_keys)
             .where(
@@ -105,15 +172,15 @@ class PostgresKeys:
                 api_keys.c.revoked_at.is_(None),
                 api_keys.c.rotated_to.is_(None),
             )
-            .values(rotated_to=new.key_id, expires_at=until)
+            .values(rotated_to=issued.key.key_id, expires_at=until)
             .returning(api_keys.c.key_id)
         )
         async with transaction(self._pool) as connection:
-            await _lock(connection, new.tenant)
+            await _lock(connection, old.tenant)
             if (await connection.execute(replaced)).one_or_none() is None:
-                return False
-            await _insert(connection, new, sha256, most)
-        return True
+                raise KeyConflictError
+            await _insert(connection, issued)
+        return issued
 
 
 async def _lock(connection: AsyncConnection, tenant: str) -> None:
@@ -121,19 +188,21 @@ async def _lock(connection: AsyncConnection, tenant: str) -> None:
     await connection.execute(select(lock))
 
 
-async def _insert(connection: AsyncConnection, key: ApiKey, sha256: bytes, most: int) -> None:
-    """Insert a key for a locked tenant, and delete the inactive keys beyond the newest ``most``."""
+async def _insert(connection: AsyncConnection, issued: IssuedKey) -> None:
+    """Insert a key for a locked tenant, and delete the oldest inactive keys beyond the maximum."""
+    key = issued.key
     revoked_at, expires_at = api_keys.c.revoked_at, api_keys.c.expires_at
     works = revoked_at.is_(None) & (expires_at.is_(None) | (expires_at > key.created_at))
     working = select(func.count()).where(_of(key.tenant), works)
-    if (await connection.scalar(working) or 0) >= most:
+    if (await connection.scalar(working) or 0) >= MAX_KEYS:
         raise KeyConflictError
     ended = select(api_keys.c.key_id).where(_of(key.tenant), ~works)
-    useless = ended.order_by(func.least(revoked_at, expires_at).desc()).offset(most)
+    useless = ended.order_by(func.least(revoked_at, expires_at).desc()).offset(MAX_KEYS)
     await connection.execute(delete(api_keys).where(api_keys.c.key_id.in_(useless)))
     values = {name: getattr(key, name) for name in _FIELDS}
     scopes = sorted(scope.value for scope in key.scopes)
-    row = {**values, "tenant_id": key.tenant, "scopes": scopes, "sha256": sha256}
+    row = {**values, "tenant_id": key.tenant, "scopes": scopes}
+    row["sha256"] = sha256_of(issued.secret)
     await connection.execute(insert(api_keys).values(row))
 
 
@@ -144,3 +213,35 @@ def _of(tenant: str | None) -> ColumnElement[bool]:
 def _key(row: Row) -> ApiKey:
     named = {name: row[name] for name in _FIELDS}
     return ApiKey(tenant=row["tenant_id"], scopes=frozenset(map(KeyScope, row["scopes"])), **named)
+
+
+def _issued(
+    *,
+    tenant: str,
+    name: str,
+    scopes: frozenset[KeyScope],
+    created_by: str,
+    expires_at: datetime | None,
+) -> IssuedKey:
+    key_id = secrets.token_hex(8)
+    key = ApiKey(
+        key_id=key_id,
+        tenant=tenant,
+        name=name,
+        scopes=scopes,
+        created_at=datetime.now(UTC),
+        created_by=created_by,
+        expires_at=expires_at,
+    )
+    return IssuedKey(key, f"cwk_{key_id}_{secrets.token_hex(32)}")
+
+
+def _tenant_for(by: Caller, named: str | None) -> str | None:
+    """Resolve and authorize the tenant of a key request; None means all tenants."""
+    if KeyScope.ADMIN not in by.scopes:
+        raise ScopeMissingError(KeyScope.ADMIN)
+    if by.operator:
+        return named
+    if named not in (None, by.tenant):
+        raise OtherTenantError
+    return by.tenant

@@ -186,7 +186,7 @@ def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:
 
 
 class IssuedTokens:
-    """Verifies tokens from the configured issuer; implements :class:`TokenVerifier`."""
+    """Verifies tokens from the configured issuer."""
 
     def __init__(self, rules: TokenRules, keys: IssuerKeys) -> None:
         self._rules = rules

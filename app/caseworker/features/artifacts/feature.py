@@ -3,14 +3,13 @@
 from typing import Final
 
 from caseworker.features.artifacts import http
-from caseworker.features.artifacts.keeping import ArtifactReading
 from caseworker.features.artifacts.postgres import PostgresArtifacts, drop_artifacts
 from caseworker.features.feature import Feature, Opened, Parts
 
 
 def open_artifacts(parts: Parts) -> Opened:
-    """Build the service that reads artifacts."""
-    return Opened(services=[ArtifactReading(PostgresArtifacts(parts.engines))])
+    """Build the store of artifacts."""
+    return Opened(services=[PostgresArtifacts(parts.engines)])
 
 
 ARTIFACTS: Final = Feature(

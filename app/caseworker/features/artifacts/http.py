@@ -16,7 +16,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
-from caseworker.features.artifacts.keeping import ArtifactReading, StoredArtifact
+from caseworker.features.artifacts.keeping import StoredArtifact
+from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.platform.http.bodies import View, named_like
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemType
@@ -209,7 +210,7 @@ async def list_artifacts(run_id: RunIdPath, request: ApiRequest) -> ArtifactList
     """List the files that a run has created so far, oldest first."""
     return ArtifactList.of(
         run_id,
-        await request.service(ArtifactReading).find(RunKey(request.caller.tenant, run_id)),
+        await request.service(PostgresArtifacts).find(RunKey(request.caller.tenant, run_id)),
         request.root,
     )
 
@@ -228,11 +229,11 @@ async def get_artifact(run_id: RunIdPath, name: NamePath, request: ApiRequest) -
     executed, even if a browser opens it.
     """
     key = RunKey(request.caller.tenant, run_id)
-    artifact = await request.service(ArtifactReading).get(key, name)
+    artifact = await request.service(PostgresArtifacts).get(key, name)
     unchanged = not_modified(request, artifact)
     if unchanged is not None:
         return unchanged
     if request.method == "HEAD":
         return Response(headers=headers_of(artifact))
-    pieces = request.service(ArtifactReading).pieces(key, artifact)
+    pieces = request.service(PostgresArtifacts).pieces(key, artifact)
     return ArtifactResponse(artifact, await anext(pieces, b""), pieces)

@@ -1,4 +1,4 @@
-"""Stores and reads artifacts, the files that runs create.
+"""Stores artifacts, the files that runs create.
 
 A file belongs to the tool call that created it. A later attempt at the call replaces the files of
 an earlier attempt. Only the owner of the run can store files, and only until the run ends. Files
@@ -12,29 +12,20 @@ returns, and thus before the journal holds the result that refers to it.
 import asyncio
 import hashlib
 import itertools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.journal import lost_run
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
-
-PIECE_BYTES = 262_144
-"""Size of one read in bytes; it limits the memory that a slow client occupies."""
-
-READ_GRACE_SECONDS = 5.0
-"""Seconds to wait for an unfinished read after its client has disconnected; SQL statements are not
-interrupted."""
-
 
 DIGEST_CHARS = 8
 """Number of hexadecimal digits of the call's hash in the names of its files.
@@ -101,71 +92,6 @@ class Kept(Enum):
     """A limit of the run would be exceeded; nothing was written."""
 
 
-class ArtifactStore(Protocol):
-    """Stores the files of runs; every method is one transaction.
-
-    Raises:
-        StoreUnavailableError: the database did not answer; the file may or may not have been
-            stored.
-    """
-
-    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Store a file durably if ``fence`` is the run's fencing token and the run has not ended.
-
-        Saving is serialized per run, so the limits of the run hold. Storing an identical file again
-        changes nothing.
-        """
-        ...
-
-    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
-        """Return the files of a run, oldest first; None if the run does not exist.
-
-        With ``name``, return only the file of that name.
-        """
-        ...
-
-    async def read(
-        self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
-    ) -> bytes | None:
-        """Return up to ``size`` bytes of a file, starting at ``offset``; None if it is gone."""
-        ...
-
-
-class ArtifactReading:
-    """Reads the files of runs, on any replica, during and after the run.
-
-    Raises:
-        RunNotFoundError: the run does not exist.
-        ArtifactNotFoundError: the file does not exist, or was deleted or replaced.
-    """
-
-    def __init__(self, store: ArtifactStore) -> None:
-        self._store = store
-
-    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
-        """Return the files of a run, oldest first; with ``name``, only the file of that name."""
-        found = await self._store.find(key, name)
-        if found is None:
-            raise RunNotFoundError(key.run_id)
-        return found
-
-    async def get(self, key: RunKey, name: str) -> StoredArtifact:
-        """Return the metadata of a file."""
-        found = await self.find(key, name)
-        if not found:
-            raise ArtifactNotFoundError(name)
-        return found[0]
-
-    async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
-        """Yield the contents of a file in chunks; each chunk is read when it is needed."""
-        for offset in range(0, artifact.size_bytes, PIECE_BYTES):
-            read = self._store.read(key, artifact, offset=offset, size=PIECE_BYTES)
-            piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
-            if piece is None:
-                raise ArtifactNotFoundError(artifact.name)
-            yield piece
-
-
 class NoRoomForArtifactError(ArtifactTooLargeError):
     """The file would exceed the run's limit on the number or total size of its files."""
 
@@ -184,7 +110,8 @@ class NoRoomForArtifactError(ArtifactTooLargeError):
 class RunArtifacts:
     """Stores the files that one execution of a run creates; implements ArtifactKeeper."""
 
-    store: ArtifactStore
+    store: Callable[[RunKey, int, NewArtifact, ArtifactLimits], Coroutine[Any, Any, Kept]]
+    """Function that stores a file, such as :meth:`PostgresArtifacts.save`."""
     limits: ArtifactLimits
     run: Run
     token: CancellationToken
@@ -204,7 +131,7 @@ class RunArtifacts:
                 raise lost_run(self.token)
 
     async def _save(self, new: NewArtifact) -> Kept:
-        save = partial(self.store.save, self.run.key, self.run.fence, new, self.limits)
+        save = partial(self.store, self.run.key, self.run.fence, new, self.limits)
         for pause_seconds in PAUSES_SECONDS:
             with suppress(StoreUnavailableError):
                 return await shielded(save(), grace_seconds=SAVE_GRACE_SECONDS)

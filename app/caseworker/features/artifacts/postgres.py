@@ -4,18 +4,27 @@ Files use their own connections and transactions. Megabytes of file data therefo
 connection that all runs share for their journals.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from sqlalchemy import Column, Integer, LargeBinary, Table, Text, and_, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.engine.supervision import shielded
 from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact, StoredArtifact
 from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.postgres.retention import dropping
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
 from caseworker.runs.run import RunKey
+
+PIECE_BYTES = 262_144
+"""Size of one read in bytes; it limits the memory that a slow client occupies."""
+
+READ_GRACE_SECONDS = 5.0
+"""Seconds to wait for an unfinished read after its client has disconnected; SQL statements are not
+interrupted."""
 
 artifacts = Table(
     "artifacts",
@@ -35,13 +44,26 @@ _SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
 
 
 class PostgresArtifacts:
-    """Stores files in Postgres; see :mod:`caseworker.features.artifacts.keeping`."""
+    """Stores the files of runs, and reads them on any replica, during and after the run.
+
+    Every statement is one transaction.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
+        ArtifactNotFoundError: the file does not exist, or was deleted or replaced.
+        StoreUnavailableError: the database did not answer; the file may or may not have been
+            stored.
+    """
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Store a file while the run's row is locked: its owner and status cannot change."""
+        """Store a file durably if ``fence`` is the run's fencing token and the run has not ended.
+
+        The run's row is locked, so its owner and status cannot change, and the limits of the run
+        hold. Storing an identical file again changes nothing.
+        """
         async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):
                 return Kept.LOST
@@ -54,8 +76,8 @@ class PostgresArtifacts:
             await _write(connection, key, new)
         return Kept.KEPT
 
-    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
-        """Return the files of a run, or only the file ``name``; None if the run does not exist."""
+    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
+        """Return the files of a run, oldest first; with ``name``, only the file of that name."""
         wanted = and_(
             artifacts.c.tenant_id == runs.c.tenant_id, artifacts.c.run_id == runs.c.run_id
         )
@@ -70,8 +92,24 @@ class PostgresArtifacts:
         async with transaction(self._engines.work, key.tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
         if not rows:
-            return None
+            raise RunNotFoundError(key.run_id)
         return [StoredArtifact(**row) for row in rows if row["name"] is not None]
+
+    async def get(self, key: RunKey, name: str) -> StoredArtifact:
+        """Return the metadata of a file."""
+        found = await self.find(key, name)
+        if not found:
+            raise ArtifactNotFoundError(name)
+        return found[0]
+
+    async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
+        """Yield the contents of a file in chunks; each chunk is read when it is needed."""
+        for offset in range(0, artifact.size_bytes, PIECE_BYTES):
+            read = self.read(key, artifact, offset=offset, size=PIECE_BYTES)
+            piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
+            if piece is None:
+                raise ArtifactNotFoundError(artifact.name)
+            yield piece
 
     async def read(
         self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int

@@ -17,7 +17,7 @@ from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
-from caseworker.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
+from caseworker.runs.quotas import Quota, QuotaUse, TenantQuota
 
 router = api_router("quotas", prefix="/quotas")
 
@@ -170,7 +170,7 @@ async def delete_quota(tenant: TenantPath, request: ApiRequest) -> None:
     await _quotas_of_all(request).delete(tenant)
 
 
-def _quotas_of_all(request: ApiRequest) -> QuotaStore:
+def _quotas_of_all(request: ApiRequest) -> PostgresQuotas:
     """Return the quotas if the caller may manage those of all tenants.
 
     Tenants cannot set their own quota. While no credentials exist, local callers may set all

@@ -52,7 +52,7 @@ class PostgresQuotas:
         self._usual = usual
 
     async def get(self, tenant: str) -> TenantQuota:
-        """Return the quota of a tenant and its current usage."""
+        """Return the quota of a tenant, own or default, and its current usage."""
         counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
         found: dict[str, Any] = {}
         async with transaction(self._pool) as connection:
@@ -70,7 +70,7 @@ class PostgresQuotas:
             return [_own(row) for row in rows]
 
     async def put(self, tenant: str, quota: Quota) -> None:
-        """Set a tenant's own quota."""
+        """Set a tenant's own quota, which applies to the next run on every replica."""
         values = {name: getattr(quota, name) for name in FIELDS}
         values["models"] = None if quota.models is None else list(quota.models)
         async with transaction(self._pool) as connection:

@@ -271,7 +271,7 @@ class PostgresSchedules:
                 happened.append(partial(self.observers.ended, accepted.run, None))
         return replace(schedule, last_run_id=new.key.run_id), happened
 
-    async def rescue(self, *, late_seconds: float) -> int:
+    async def rescue(self, late_seconds: float) -> int:
         """Queue a wake-up for schedules overdue by ``late_seconds``; return their number."""
         async with transaction(self.engines.work) as connection:
             found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).mappings().all()

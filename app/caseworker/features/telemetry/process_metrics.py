@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Gauge,
     GCCollector,
@@ -20,7 +19,7 @@ from prometheus_client import (
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.executor import RunExecutor
-from caseworker.runs.quotas import STORED, QuotaStore
+from caseworker.runs.quotas import STORED, NearlyFull
 
 LOOK_SECONDS: Final = 0.5
 """Interval in seconds at which the event-loop lag is measured."""
@@ -46,8 +45,6 @@ _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 class MetricsPage:
     """Generates the /metrics response: this process's counters and its current state."""
 
-    media_type = CONTENT_TYPE_LATEST
-
     def __init__(
         self,
         registry: CollectorRegistry,
@@ -55,7 +52,7 @@ class MetricsPage:
         engines: Engines,
         executor: RunExecutor | None,
         silent_seconds: Callable[[], float],
-        quotas: QuotaStore,
+        nearly_full: Callable[[], Awaitable[Sequence[NearlyFull]]],
         unlimited: Sequence[str],
     ) -> None:
         """Declare the metrics in ``registry``; without an ``executor``, no runs execute here."""
@@ -63,7 +60,7 @@ class MetricsPage:
         self._engines = engines
         self._executor = executor
         self._silent_seconds = silent_seconds
-        self._quotas = quotas
+        self._nearly_full = nearly_full
         self._asked_at = -KEPT_SECONDS
         self._asking = asyncio.Lock()
 
@@ -138,7 +135,7 @@ class MetricsPage:
                     "queued": (0, 0.0),
                     **{status: (count, age) for status, count, age in map(tuple, rows)},
                 }
-                full = [each.dimension for each in await self._quotas.nearly_full()]
+                full = [each.dimension for each in await self._nearly_full()]
                 for name in STORED:
                     self._full.labels(name).set(full.count(name))
         except (StoreUnavailableError, TimeoutError):

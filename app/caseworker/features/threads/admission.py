@@ -6,7 +6,7 @@ executed.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -53,7 +53,7 @@ from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, Threa
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.quotas import QuotaStore
+from caseworker.runs.quotas import TenantQuota
 from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunSource
 from caseworker.runs.service import new_run_id
 
@@ -145,12 +145,12 @@ class ThreadAdmission:
         limits: ApiLimits,
         definitions: Definitions,
         admissions: Admissions,
-        quotas: QuotaStore,
+        quota_of: Callable[[str], Awaitable[TenantQuota]],
     ) -> None:
         self._limits = limits
         self._definitions = definitions
         self._admissions = admissions
-        self._quotas = quotas
+        self._quota_of = quota_of
 
     async def new_thread(self, body: NewThreadBody, tenant: str) -> Thread:
         """Return the thread that the body describes.
@@ -173,7 +173,7 @@ class ThreadAdmission:
             request_hash=_hash(body.model_dump(mode="json", exclude={"thread_id"})),
         )
         new, _ = await self._answering(thread, AnswerBody(), "?")
-        await new.require_models_of((await self._quotas.get(tenant)).quota)
+        await new.require_models_of((await self._quota_of(tenant)).quota)
         return thread
 
     def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:

@@ -21,7 +21,7 @@ def open_threads(parts: Parts) -> Opened:
         parts.service(ApiLimits),
         parts.service(Definitions),
         parts.service(Admissions),
-        parts.service(PostgresQuotas),
+        parts.service(PostgresQuotas).get,
     )
     return Opened(services=[Chats(store, parts.service(RunService)), admission])
 

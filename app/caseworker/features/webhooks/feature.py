@@ -7,7 +7,7 @@ from caseworker.core.budget.retry import JITTER, RetryPolicy
 from caseworker.core.trace.payloads import Payloads
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.webhooks import http
-from caseworker.features.webhooks.delivery import Deliveries, DeliveryLimits
+from caseworker.features.webhooks.delivering import Deliveries, DeliveryLimits
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import SecretBox

@@ -222,7 +222,7 @@ class PostgresWebhooks:
             rows = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
         return [SecretInfo(row.version, row.created_at, row.expires_at) for row in rows]
 
-    async def rescue(self, *, late_seconds: float) -> int:
+    async def rescue(self, late_seconds: float) -> int:
         """Queue a job for each delivery overdue by ``late_seconds``; return their number."""
         async with transaction(self.engines.work) as connection:
             found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).all()

@@ -30,7 +30,7 @@ for a connection."""
 
 
 class WebhookSender:
-    """Sends webhook requests; implements :class:`Sender`."""
+    """Sends webhook requests."""
 
     def __init__(
         self, rules: UrlRules, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
@@ -51,7 +51,7 @@ class WebhookSender:
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
     ) -> EndpointAnswer:
-        """POST a body and return the outcome.
+        """POST a body and return the outcome; failures are returned, not raised.
 
         ``attempt`` is the number of the attempt, from 1; it selects one of the host's addresses.
         """

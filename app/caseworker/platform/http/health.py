@@ -2,11 +2,12 @@
 
 import asyncio
 import hmac
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from caseworker.platform.caller import InvalidCredentialError
 from caseworker.platform.http.openapi import answers, operation_id
@@ -35,29 +36,16 @@ class PartState:
     """Problem description for the operator; empty if the part is ready. Any caller may read it."""
 
 
-class Readiness(Protocol):
-    """Checks whether this process can serve requests."""
-
-    async def check(self) -> Mapping[str, PartState]:
-        """Return the state of each part by name: ``database``, ``migrations``, ``worker``."""
-        ...
-
-
-class MetricsSource(Protocol):
-    """Provides the metrics of this process."""
-
-    media_type: str
-
-    async def text(self) -> bytes:
-        """Return the metrics in the Prometheus text format."""
-        ...
+Readiness = Callable[[], Awaitable[Mapping[str, PartState]]]
+"""Returns the state of each part by name: ``database``, ``migrations``, ``worker``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsAccess:
     """The metrics, and who may read them."""
 
-    page: MetricsSource
+    text: Callable[[], Awaitable[bytes]]
+    """Function that returns the metrics of this process in the Prometheus text format."""
     readable_from: AnonymousFrom
     """Where requests without the metrics key may come from."""
     key: str | None
@@ -123,13 +111,13 @@ async def metrics(request: Request) -> Response:
         anonymous_caller(request, access.readable_from)
     elif access.key is None or not hmac.compare_digest(shown, access.key):
         raise InvalidCredentialError
-    return Response(await access.page.text(), media_type=access.page.media_type)
+    return Response(await access.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _states(readiness: Readiness, seconds: float) -> Mapping[str, PartState]:
     try:
         async with asyncio.timeout(seconds):
-            return await readiness.check()
+            return await readiness()
     except TimeoutError:
         return {
             "check": PartState(False, f"The readiness check timed out after {seconds:g} seconds.")

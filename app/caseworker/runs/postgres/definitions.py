@@ -74,7 +74,10 @@ _USERS_OF = text(
 
 
 class PostgresDefinitions:
-    """Stores definitions in Postgres; see :mod:`caseworker.runs.graphs`."""
+    """Stores definitions. Every method is one transaction and sees one tenant's data only.
+
+    Methods raise ``InvalidRunError`` if a cursor is invalid.
+    """
 
     def __init__(
         self, engines: Engines, heads: DefinitionHeads | None = None, usual: Quota = UNLIMITED
@@ -90,7 +93,11 @@ class PostgresDefinitions:
     async def add(self, new: NewDefinition) -> Registered:
         """Store a definition as the next version under its name.
 
-        If the newest version is identical, it is returned instead.
+        If the newest version is identical, it is returned instead. Concurrent callers get distinct
+        versions.
+
+        Raises:
+            ContainedDefinitionGoneError: one of ``new.uses`` no longer exists.
         """
         try:
             async with transaction(self._engines.work, new.tenant) as connection:
@@ -122,7 +129,8 @@ class PostgresDefinitions:
         """Return the definitions that exist among ``wanted``, by reference.
 
         Raises:
-            DefinitionsTooLargeError: the total size exceeds ``max_bytes``. Nothing was read.
+            DefinitionsTooLargeError: the total size exceeds ``max_bytes``, with each definition
+                counted once. Nothing was read.
         """
         async with transaction(self._engines.work, tenant) as connection:
             return await _definitions(connection, tenant, wanted, max_bytes)
@@ -147,7 +155,7 @@ class PostgresDefinitions:
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return a page of the versions under a name, newest first."""
+        """Return a page of the versions under the name of ``ref``, newest first; may be empty."""
         query = select(*_HEAD_COLUMNS).where(_live(tenant, ref.kind, ref.name))
         if cursor is not None:
             query = query.where(definitions.c.version < decode_cursor(cursor, _version_in))
@@ -157,9 +165,12 @@ class PostgresDefinitions:
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:
         """Delete one version, or all versions under the name if ``ref`` gives no version.
 
+        Accepted runs are unaffected.
+
         Raises:
-            DefinitionNotFoundError: no such version exists.
-            DefinitionInUseError: another definition contains it.
+            DefinitionNotFoundError: the definition does not exist.
+            DefinitionInUseError: another definition references a version to delete, or references
+                the name without a version and no version would remain.
         """
         async with transaction(self._engines.work, tenant) as connection:
             await _lock(connection, tenant)

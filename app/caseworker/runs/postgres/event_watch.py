@@ -7,11 +7,10 @@ processes of other releases.
 """
 
 import asyncio
-from collections.abc import Set
-from typing import Protocol
 
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.json_text import dump
+from caseworker.runs.executor import RunExecutor
 from caseworker.runs.ports import RunNotifier
 from caseworker.runs.run import RunKey
 
@@ -30,17 +29,6 @@ FROM json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, seq integ
 """Return the runs that have events after a given sequence number, with the newest number."""
 
 
-class Executing(Protocol):
-    """Provides the runs that this process executes."""
-
-    changes: int
-    """Counter that increases whenever a run starts or ends in this process."""
-
-    @property
-    def active(self) -> Set[RunKey]:
-        """Keys of the runs that are being executed."""
-
-
 class EventWatch:
     """Wakes followers of runs that another process executes."""
 
@@ -50,7 +38,7 @@ class EventWatch:
         patience: Patience,
         *,
         notifier: RunNotifier,
-        executing: Executing | None,
+        executing: RunExecutor | None,
     ) -> None:
         """Watch the runs for which ``notifier`` has listeners, except those executed here.
 

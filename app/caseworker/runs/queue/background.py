@@ -9,7 +9,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import procrastinate
 import structlog
@@ -31,15 +30,6 @@ from caseworker.runs.queue.worker import (
 log = structlog.get_logger(__name__)
 
 Task = Callable[..., Awaitable[None]]
-
-
-class Rescue(Protocol):
-    """Queues jobs for work whose job was lost."""
-
-    async def __call__(self, *, late_seconds: float) -> int:
-        """Queue a job for each piece of work overdue by ``late_seconds``; return their number."""
-        ...
-
 
 CONNECTIONS = 2
 """Maximum number of database connections of a worker; a job holds none while it executes."""
@@ -78,8 +68,9 @@ class BackgroundQueue:
     at_once: int
     """Maximum number of concurrent jobs from this queue, so that slow jobs do not delay other
     queues."""
-    rescue: Rescue
-    """Queues new jobs for due work whose job, or whose process, was lost."""
+    rescue: Callable[[float], Awaitable[int]]
+    """Queues a job for each piece of work that is overdue by the given seconds, because its job or
+    its process was lost; returns their number."""
 
 
 class SharedJobManager(CapacityAwareJobManager):
@@ -183,5 +174,5 @@ class JobRescue:
             async with transaction(self.pool) as connection:
                 stalled = (name, self.stale_seconds)
                 await connection.exec_driver_sql(DELETE_STALLED_JOBS, stalled)
-            if count := await queue.rescue(late_seconds=self.interval_seconds):
+            if count := await queue.rescue(self.interval_seconds):
                 log.warning("jobs.rescued", queue=name, count=count)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import procrastinate
 from procrastinate.connector import BaseConnector
@@ -23,7 +22,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.platform.postgres.connections import Connection, Patience, connect_options
-from caseworker.runs.executor import RunSlots
+from caseworker.runs.executor import RunExecutor
 from caseworker.runs.ports import RunStore
 from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE
 from caseworker.runs.postgres.listener import listen
@@ -52,49 +51,6 @@ class QueueTimes:
     heartbeat: float
     stale: float
     """Seconds without a heartbeat after which another worker is treated as dead."""
-
-
-class Executor(Protocol):
-    """Executes claimed runs in this process, up to its number of slots."""
-
-    @property
-    def worker_id(self) -> str:
-        """ID of the worker for which runs are claimed."""
-        ...
-
-    @property
-    def free_slots(self) -> int:
-        """Number of runs that can still be started now."""
-        ...
-
-    @property
-    def slots(self) -> RunSlots:
-        """This process's slots for runs, with the tenants that hold them."""
-        ...
-
-    def reserve(self) -> bool:
-        """Reserve a slot for a run that is about to be claimed; return False if none is free."""
-        ...
-
-    def unreserve(self) -> None:
-        """Release a slot that :meth:`reserve` reserved."""
-        ...
-
-    async def room(self) -> None:
-        """Wait until a slot may be free; use :meth:`reserve` to get it."""
-        ...
-
-    async def freed(self) -> None:
-        """Wait for the end of a run whose tenant may have further runs waiting."""
-        ...
-
-    def start(self, run: Run, *, permitted_at: float) -> None:
-        """Execute a run that was claimed for this process.
-
-        ``permitted_at`` is the time, on the monotonic clock, at which the claiming statement was
-        sent.
-        """
-        ...
 
 
 class CapacityAwareJobManager(JobManager):
@@ -169,7 +125,7 @@ class QueueWorker:
 
     url: str
     store: RunStore
-    executor: Executor
+    executor: RunExecutor
     times: QueueTimes
     patience: Patience
     claiming: asyncio.Semaphore

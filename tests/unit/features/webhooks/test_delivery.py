@@ -4,24 +4,16 @@ import base64
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from caseworker.features.webhooks.delivery import (
-    Attempt,
-    Deliveries,
-    Delivery,
-    DeliveryStatus,
-    EndpointAnswer,
-    message_of,
-    verdict_of,
-)
+from caseworker.features.webhooks.delivering import message_of, verdict_of
+from caseworker.features.webhooks.delivery import DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.feature import delivery_limits
-from caseworker.features.webhooks.signing import SecretBox, new_secret, signed_headers
+from caseworker.features.webhooks.signing import new_secret, signed_headers
 from caseworker.settings.schema import Settings
 
 POLICY = delivery_limits(Settings().webhooks).retry
@@ -91,32 +83,6 @@ def test_an_old_attempt_is_refused_by_its_receiver() -> None:
 
     with pytest.raises(WebhookVerificationError, match="too old"):
         Webhook(secret).verify(BODY, signed_headers([secret], message_id="m", at=at, body=BODY))
-
-
-async def test_a_message_that_nothing_signs_is_not_sent() -> None:
-    """If no secret can be decrypted, nothing is sent and the delivery stays pending."""
-    delivery = Delivery(
-        tenant="a",
-        delivery_id="d",
-        run_id="r",
-        type="run.completed",
-        url="https://example.com/",
-        status=DeliveryStatus.PENDING,
-        attempts=1,
-        created_at=datetime.now(UTC),
-        due_at=None,
-    )
-    store, runs, sender = AsyncMock(), AsyncMock(), AsyncMock()
-    store.begin.return_value = Attempt(delivery, SecretBox("k" * 32).opened(["sealed"]))
-
-    await Deliveries(
-        store, sender, runs, AsyncMock(), delivery_limits(Settings().webhooks)
-    ).deliver("a", "d")
-
-    sender.send.assert_not_called()
-    [end] = store.end.call_args_list
-    assert "encryption_key" in end.args[1].error
-    assert end.kwargs["status"] is DeliveryStatus.PENDING
 
 
 def test_secrets_are_long_and_never_the_same() -> None:

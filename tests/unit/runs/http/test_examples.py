@@ -7,8 +7,8 @@ import pytest
 
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
+from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.graphs import GraphChecks
 from caseworker.runs.http.admission import CaseAdmission
 from caseworker.runs.http.body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
 from caseworker.runs.http.definition_body import (
@@ -24,7 +24,7 @@ from tests.support.limits import api_limits
 
 
 @pytest.fixture(scope="module")
-def catalog() -> GraphChecks:
+def catalog() -> NodeCatalog:
     """Return the catalog that the service builds from default settings."""
     settings = Settings()
     toolbox = Toolbox(settings.tools)
@@ -33,7 +33,7 @@ def catalog() -> GraphChecks:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChecks) -> None:
+def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: NodeCatalog) -> None:
     """Each example run is accepted without errors or warnings."""
     value: Any = RUNS[name]["value"]
     if "from" in value:
@@ -59,7 +59,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
         assert catalog.examine(graph)[1] == ()
 
 
-def test_every_graph_that_is_shown_is_valid(catalog: GraphChecks) -> None:
+def test_every_graph_that_is_shown_is_valid(catalog: NodeCatalog) -> None:
     """Each example graph is valid, for registration and for validation."""
     for example in NEW_GRAPHS.values():
         assert catalog.examine(NewGraphBody.model_validate(example["value"]).graph)[1] == ()
@@ -67,7 +67,7 @@ def test_every_graph_that_is_shown_is_valid(catalog: GraphChecks) -> None:
         assert catalog.examine(GraphToValidate.model_validate(example["value"]).graph)[1] == ()
 
 
-def test_every_agent_that_is_shown_is_valid(catalog: GraphChecks) -> None:
+def test_every_agent_that_is_shown_is_valid(catalog: NodeCatalog) -> None:
     """Each example agent is valid; definitions it refers to are not looked up."""
     for example in NEW_AGENTS.values():
         agent = NewAgentBody.model_validate(example["value"]).agent

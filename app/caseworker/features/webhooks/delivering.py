@@ -1,0 +1,126 @@
+"""Attempts to deliver webhook messages, and the retry policy; see ``delivery.py``."""
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from caseworker.core.budget.retry import RetryPolicy, delay_seconds
+from caseworker.core.trace.node import ROOT_ID
+from caseworker.core.trace.spans import SpanOf
+from caseworker.features.webhooks.delivery import Attempt, DeliveryStatus, EndpointAnswer
+from caseworker.features.webhooks.postgres import PostgresWebhooks
+from caseworker.features.webhooks.sender import WebhookSender
+from caseworker.features.webhooks.signing import signed_headers
+from caseworker.platform.logs.trace_context import HEADER
+from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.run import Run, RunKey
+from caseworker.runs.service import RunService
+
+log = structlog.get_logger(__name__)
+
+CLAIM_MARGIN_SECONDS = 5.0
+"""Seconds that the claim on a delivery lasts beyond the timeout of the attempt."""
+
+GONE = 410
+"""HTTP status with which a receiver refuses any further attempts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryLimits:
+    """Retry policy, timeout and maximum body size for deliveries."""
+
+    retry: RetryPolicy
+    timeout_seconds: float
+    """Timeout of one attempt in seconds, from name resolution to the response."""
+    max_body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Sends webhook messages and stores the outcomes."""
+
+    store: PostgresWebhooks
+    sender: WebhookSender
+    runs: RunService
+    view: Callable[[Run], Awaitable[Mapping[str, Any]]]
+    """Function that returns the public representation of a run, for the message."""
+    limits: DeliveryLimits
+    span_of: Callable[[Run], SpanOf | None] = lambda run: None
+    """Function that returns a run's trace contexts by CallNode ID, for the request's trace header.
+    If it returns None, no header is sent."""
+
+    async def deliver(self, tenant: str, delivery_id: str) -> None:
+        """Make one attempt at a delivery if it is due, and store the outcome."""
+        claim_seconds = self.limits.timeout_seconds + CLAIM_MARGIN_SECONDS
+        attempt = await self.store.begin(tenant, delivery_id, claim_seconds=claim_seconds)
+        if attempt is None:
+            return
+        delivery = attempt.delivery
+        try:
+            run = await self.runs.get(RunKey(tenant, delivery.run_id))
+        except RunNotFoundError:
+            return  # the run was erased after the claim, and its deliveries with it
+        answer = await self._answer(attempt, run)
+        status, pause = verdict_of(answer, delivery.attempts, self.limits.retry)
+        await self.store.end(delivery, answer, status=status, pause_seconds=pause)
+        if status is DeliveryStatus.DEAD:
+            log.warning("webhook.dead", run_id=delivery.run_id, attempts=delivery.attempts)
+
+    async def _answer(self, attempt: Attempt, run: Run) -> EndpointAnswer:
+        delivery = attempt.delivery
+        if not attempt.secrets:
+            return EndpointAnswer(
+                error="The signing secret cannot be decrypted with webhooks.encryption_key."
+            )
+        most = self.limits.max_body_bytes
+        body = message_of(delivery.type, await self.view(run), max_bytes=most)
+        headers = signed_headers(
+            attempt.secrets, message_id=delivery.delivery_id, at=datetime.now(UTC), body=body
+        )
+        if (span_of := self.span_of(run)) is not None:
+            headers[HEADER] = span_of(ROOT_ID).header
+        return await self.sender.send(delivery.url, body, headers, attempt=delivery.attempts)
+
+
+def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
+    """Return the JSON body of a message about a run.
+
+    If it exceeds ``max_bytes``, the fields ``result``, ``inputs`` and ``input`` are left out, one
+    after the other.
+    """
+    data, omitted = dict(run), list[str]()
+    message = {"type": type_, "timestamp": data["finished_at"], "data": data}
+    body = _as_json(message)
+    for name in ("result", "inputs", "input"):
+        if len(body) > max_bytes and data.get(name) is not None:
+            data[name] = None
+            omitted.append(name)
+            body = _as_json({**message, "omitted": omitted})
+    return body
+
+
+def verdict_of(
+    answer: EndpointAnswer, attempts: int, policy: RetryPolicy, *, jitter: float | None = None
+) -> tuple[DeliveryStatus, float]:
+    """Return the next status of a delivery, and the seconds until the next attempt.
+
+    ``attempts`` is the number of attempts so far. ``jitter`` is from [-1, 1]; None draws it at
+    random. A 2xx response means success, and 410 ends the delivery. Everything else is retried
+    until no retries are left.
+    """
+    if answer.error is None:
+        return DeliveryStatus.DELIVERED, 0.0
+    if attempts > policy.max_retries or answer.status_code == GONE:
+        return DeliveryStatus.DEAD, 0.0
+    drawn = random.uniform(-1, 1) if jitter is None else jitter
+    pause = delay_seconds(policy, attempts - 1, drawn, max(0.0, answer.retry_after_seconds))
+    return DeliveryStatus.PENDING, pause
+
+
+def _as_json(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
