@@ -36,7 +36,6 @@ from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
-from caseworker.runs.quotas import Queueing
 
 MAX_EXPECTED_TOOLS = 50
 MAX_KEY_CHARS = 255
@@ -181,15 +180,6 @@ class RunFields(BodyModel):
         if self.concurrency_limit is not None and self.concurrency_key is None:
             raise refusal("concurrency_limit requires concurrency_key.")
         return self
-
-    @property
-    def queueing(self) -> Queueing:
-        """Priority and concurrency limits of the run while it is queued."""
-        return Queueing(
-            priority=self.priority or 0,
-            concurrency_key=self.concurrency_key,
-            concurrency_limit=self.concurrency_limit or 1,
-        )
 
     webhook: WebhookBody | None = None
     """Webhook that is called when the run ends."""
