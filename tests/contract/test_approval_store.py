@@ -72,7 +72,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         yield World(MemoryApprovals(runs), runs, runs)
         return
     async with open_stores(request.getfixturevalue("database_url")) as stores:
-        approvals = PostgresApprovals(stores.engines, stores.dispatch)
+        approvals = PostgresApprovals(stores.engines)
         yield World(approvals, stores.runs, stores.journal)
 
 

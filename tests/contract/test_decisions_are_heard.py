@@ -36,7 +36,7 @@ async def test_a_decision_is_heard_while_another_lane_works(
     ):
         await client.run_graph(GRAPH, run_id=KEY.run_id, inputs={"default": "Hm (lanes)"})
         await configured.provider.wait_for_arrivals(1, "(lanes)")
-        desk = RunApprovals(PostgresApprovals(elsewhere.engines, elsewhere.dispatch))
+        desk = RunApprovals(PostgresApprovals(elsewhere.engines))
 
         async def asked() -> bool:
             return bool((await desk.waiting(KEY.tenant, limit=1, cursor=None)).approvals)

@@ -259,8 +259,9 @@ async def test_payloads_are_shown_as_it_is_configured(
     api: Api, mode: Any, said: str | None
 ) -> None:
     """The setting hides payloads or shows them unredacted."""
-    reading = PayloadReading(api.store, Payloads(mode), max_shown_bytes=2_000_000)
-    async with client_of(api.app(reading)) as client:
+    payloads = Payloads(mode)
+    reading = PayloadReading(api.store, payloads, max_shown_bytes=2_000_000)
+    async with client_of(api.app(payloads, reading)) as client:
         work = Work().ended()
         await work.written(api, client)
         shown = await call(client, work.ask)

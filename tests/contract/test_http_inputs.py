@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from caseworker.core.trace.payloads import PayloadMode, Payloads
-from caseworker.runs.payloads import PayloadReading
 from tests.support.api import Api, client_of
 from tests.support.threads import AGENT, ThreadClient
 
@@ -94,8 +93,7 @@ async def test_inputs_are_shown_as_configured(api: Api) -> None:
     shown: dict[str, Any] = {}
     modes: tuple[PayloadMode, ...] = ("none", "full")
     for mode in modes:
-        reading = PayloadReading(api.store, Payloads(mode), max_shown_bytes=1000)
-        async with client_of(api.app(reading)) as client:
+        async with client_of(api.app(Payloads(mode))) as client:
             if not shown:
                 await accepted(
                     client, kind="graph", graph=GRAPH, input=f"To {MAIL}", inputs={"a": MAIL}

@@ -15,7 +15,6 @@ from caseworker.core.trace.snapshot import Snapshot
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import Engines, PoolSizes, open_engines
 from caseworker.runs.ports import RunStore
-from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery
@@ -43,7 +42,6 @@ class Stores:
     journal: PostgresJournal
     runs: PostgresRuns
     workers: PostgresWorkers
-    dispatch: QueueDispatch
 
 
 @asynccontextmanager
@@ -54,11 +52,10 @@ async def open_stores(
     sizes = sizes or pool_sizes()
     engines = open_engines(url, sizes)
     journal = PostgresJournal(url, sizes.patience)
-    dispatch = QueueDispatch(url)
     await journal.start()
-    runs = PostgresRuns(engines, journal, dispatch, limits or store_limits())
+    runs = PostgresRuns(engines, journal, limits or store_limits())
     try:
-        yield Stores(engines, journal, runs, PostgresWorkers(engines), dispatch)
+        yield Stores(engines, journal, runs, PostgresWorkers(engines))
     finally:
         await journal.stop()
         await engines.dispose()
@@ -201,7 +198,6 @@ def recovery_of(stores: Stores) -> StaleRunRecovery:
     """Return the recovery of lost and overdue runs, as a process with these stores has it."""
     return StaleRunRecovery(
         pool=stores.engines.work,
-        dispatch=stores.dispatch,
         interval_seconds=1,
         stale_seconds=10,
         max_attempts=3,

@@ -13,7 +13,6 @@ from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.observing import RunObservers
-from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.retention import Drop
 from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.queue.background import BackgroundQueue
@@ -32,7 +31,6 @@ class Parts:
     patience: Patience
     """Timeouts for connections to the database."""
     engines: Engines
-    dispatch: QueueDispatch
     limits: StoreLimits
     """Limits for storing runs."""
     observers: RunObservers

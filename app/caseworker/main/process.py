@@ -44,7 +44,6 @@ from caseworker.runs.heartbeat import Heartbeat, Loops
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.postgres.approvals import PostgresApprovals
-from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
@@ -93,16 +92,13 @@ class Process:
         self._engines = open_engines(url, pool_sizes(settings))
         tenants_wait = settings.quotas.max_running is not None
         self._journal = PostgresJournal(url, self._patience, tenants_wait=tenants_wait)
-        self._dispatch = QueueDispatch(url)
-        self._store = PostgresRuns(
-            self._engines, self._journal, self._dispatch, store_limits(settings)
-        )
+        self._store = PostgresRuns(self._engines, self._journal, store_limits(settings))
         self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         provider_limits = PostgresProviderLimits(self._engines.work)
         self.models = build_models(settings, recorder, provider_limits)
         self._artifacts = PostgresArtifacts(self._engines)
-        self._approvals = PostgresApprovals(self._engines, self._dispatch)
+        self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
         self.catalog = build_catalog(
             settings, self.models, self.tools, self._toolbox, installed_functions()
@@ -118,12 +114,11 @@ class Process:
         self._heartbeat: Heartbeat | None = None
         self._queue: QueueWorker | None = None
         self.runs = RunService(self._store, self._executor, self.telemetry.observers)
-        payloads = PayloadReading(
-            self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
-        )
+        payloads, shown = payloads_of(settings), settings.trace.max_shown_bytes
         offered = (
             self.runs,
             payloads,
+            PayloadReading(self._store, payloads, max_shown_bytes=shown),
             RunApprovals(self._approvals),
             self.tools,
             self.models,
@@ -135,7 +130,6 @@ class Process:
             url=url,
             patience=self._patience,
             engines=self._engines,
-            dispatch=self._dispatch,
             limits=store_limits(settings),
             observers=self.telemetry.observers,
             drops=DROPS,
@@ -301,7 +295,6 @@ class Process:
         )
         recovery = StaleRunRecovery(
             pool=self._engines.work,
-            dispatch=self._dispatch,
             interval_seconds=worker.heartbeat_seconds,
             stale_seconds=worker.stale_after_seconds,
             max_attempts=worker.max_attempts,

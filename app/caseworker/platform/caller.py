@@ -72,10 +72,6 @@ class Caller:
     anonymous: bool = False
     """Whether the request carried no credential."""
 
-    def may(self, scope: KeyScope) -> bool:
-        """Return whether the caller has the permission ``scope``."""
-        return scope in self.scopes
-
 
 LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(KeyScope), anonymous=True)
 """The caller of a local request without a credential, which is accepted while no credentials

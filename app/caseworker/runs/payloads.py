@@ -1,12 +1,10 @@
 """The requests and replies of a run's calls, in a displayable form for traces."""
 
-import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.analysis import waiting_nodes
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import WAITS
@@ -15,12 +13,10 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.conversations import beginning_of, whole_request
 from caseworker.runs.errors import CallNotFoundError, RunNotFoundError
-from caseworker.runs.ports import LISTED_INPUT_CHARS, RunStore
+from caseworker.runs.ports import RunStore
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
 from caseworker.runs.step_inputs import sources_of
 
-_SHORT: Final = 500
-"""Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 
 
@@ -39,16 +35,6 @@ class CallPayload:
     """Whether the call is waiting for an approval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """The inputs of a run in displayable form; a field is None if it is hidden or absent."""
-
-    input: Any = None
-    """Question of a case, or the value on the ``default`` handle."""
-    inputs: Mapping[str, Any] | None = None
-    """Values on all other handles, by handle."""
-
-
 class PayloadReading:
     """Reads requests and replies from the store, and redacts them as configured."""
 
@@ -63,34 +49,6 @@ class PayloadReading:
         self._store = store
         self._payloads = payloads
         self._max_shown_bytes = max_shown_bytes
-
-    @property
-    def mode(self) -> str:
-        """How payloads are shown: ``redacted``, ``none`` or ``full``."""
-        return self._payloads.mode
-
-    async def given(self, run: Run) -> Given:
-        """Return the displayable inputs of a run."""
-        others = dict(run.request.inputs)
-        asked = others.pop(DEFAULT_HANDLE, None) or run.request.input or None
-        show = self._payloads.shown
-
-        def redacted() -> Given:
-            return Given(input=show(asked), inputs=show(others or None))
-
-        if not others and (asked is None or (isinstance(asked, str) and len(asked) < _SHORT)):
-            return redacted()
-        return await asyncio.to_thread(redacted)  # redacting a long text would block the event loop
-
-    async def beginnings(self, runs: Sequence[Run]) -> Sequence[Given]:
-        """Return the start of the input of each run, for a page that lists runs."""
-
-        def redacted() -> list[Given]:
-            asked = (run.request.input for run in runs)
-            show = self._payloads.beginning
-            return [Given(input=show(text, LISTED_INPUT_CHARS)) for text in asked]
-
-        return await asyncio.to_thread(redacted)
 
     async def call(self, key: RunKey, node_id: str) -> CallPayload:
         """Return one call of a run, with its request and reply.

@@ -6,7 +6,7 @@ replaces the reservation.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Final, NamedTuple
@@ -60,16 +60,6 @@ class Quota:
     def limits_cost(self) -> bool:
         """Whether the cost limit of each run has to be reserved."""
         return self.max_cost_usd_per_day is not None or self.max_cost_usd_per_month is not None
-
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether no limit is set at all."""
-        return self == UNLIMITED
-
-    @property
-    def without_storage(self) -> "Quota":
-        """Quota with the same limits except that storage is unlimited."""
-        return replace(self, max_stored_bytes=None, max_definitions=None, max_threads=None)
 
     @property
     def storage(self) -> Mapping[str, int | None]:

@@ -8,7 +8,7 @@ import asyncio
 import copy
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +21,6 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.supervision import set_within, shielded
 from caseworker.nodes.agent.references import (
-    conversations_of,
     key_in_event,
     key_in_message,
     whole_event_data,
@@ -166,12 +165,12 @@ class RunService:
         await shielded(self._store.erase(key), grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def with_usage(self, run: Run) -> Run:
-        """Return the run, with its usage so far if it has not ended.
+        """Return the run, with its usage so far if its final usage is not stored yet.
 
         Calls in flight count with their estimate. If another replica executes the run, the usage is
         read from the journal.
         """
-        if run.finished or not run.fence:
+        if run.usage is not None or not run.fence:
             return run
         usage = None if self._executor is None else self._executor.usage_of(run.key)
         if usage is None:
@@ -338,7 +337,7 @@ async def whole_run(store: RunStore, run: Run) -> Run:
     """Return the run with the call references in its result replaced by the texts."""
     named = {
         key
-        for each in conversations_of(run.result)
+        for each in _agent_results(run.result)
         for message in each["messages"]
         if (key := key_in_message(message)) is not None
     }
@@ -348,9 +347,23 @@ async def whole_run(store: RunStore, run: Run) -> Run:
     result = copy.copy(run.result)
     if "outputs" in (result or {}):
         result = copy.deepcopy(run.result)
-    for each in conversations_of(result):
+    for each in _agent_results(result):
         each["messages"] = [_message(one, values) for one in each["messages"]]
     return replace(run, result=result)
+
+
+def _agent_results(result: Any) -> Iterator[dict[str, Any]]:
+    """Yield every agent result in a run's result, for the run itself or for its steps.
+
+    The dicts are not copies: callers may modify them to change ``result``.
+    """
+    if not isinstance(result, dict):
+        return
+    outputs = result.get("outputs")
+    steps = outputs.values() if isinstance(outputs, dict) else ()
+    for each in (result, *(step.get("result") for step in steps if isinstance(step, dict))):
+        if isinstance(each, dict) and isinstance(each.get("messages"), list):
+            yield each
 
 
 async def whole_events(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, create_model
 
-from caseworker.core.budget.budget import Budget, json_name, json_number
+from caseworker.core.budget.budget import Budget, json_name
 from caseworker.runs.quotas import Quota
 from caseworker.settings.values import Count, Names, Positive, Section, key
 
@@ -39,8 +39,7 @@ def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
     """
     described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
-    for field in fields(Budget):
-        name, default = json_name(field.name), json_number(getattr(defaults, field.name))
+    for field, (name, default) in zip(fields(Budget), defaults.to_json().items(), strict=True):
         limits[name] = field.type, key(default, described[name]["description"])
     return lambda section: create_model(
         section.__name__, __base__=section, __doc__=section.__doc__, **limits

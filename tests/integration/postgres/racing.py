@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,14 +10,12 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.ports import CancelStatus, JournalWrite
-from caseworker.runs.postgres.dispatch import QueueDispatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.rows import accepted_run, request_to_json
 from caseworker.runs.postgres.runs import PostgresRuns, accept_in
@@ -47,18 +45,6 @@ EARLY, AT_BARRIER, LATER = "cancelled", "seen at its barrier", "seen when it is 
 """The allowed outcomes of a run after a cancel request."""
 
 FILLER = RunKey("default", "filler")
-
-
-class NoDispatch(QueueDispatch):
-    """A dispatch without jobs: these trials only need the row of the run."""
-
-    def __init__(self) -> None:
-        pass
-
-    async def defer(
-        self, connection: AsyncConnection, runs: Mapping[RunKey, datetime | None]
-    ) -> None:
-        return
 
 
 class GatedJournal(PostgresJournal):
@@ -158,7 +144,7 @@ async def open_world(url: str) -> AsyncIterator[World]:
             journal = GatedJournal(session)
             await journal.start()
             stack.push_async_callback(journal.stop)
-            runs = PostgresRuns(engines, journal, NoDispatch(), store_limits())
+            runs = PostgresRuns(engines, journal, store_limits())
             await runs.get(FILLER)  # connects
             clients.append(Client(session, engines, journal, runs))
         yield World(clients, watching, oracle)

@@ -21,7 +21,7 @@ KEY = RunKey("default", "case-1")
 @pytest.fixture
 async def approvals(stores: Stores) -> PostgresApprovals:
     """Return the approvals of a running run that has asked a question."""
-    approvals = PostgresApprovals(stores.engines, stores.dispatch)
+    approvals = PostgresApprovals(stores.engines)
     await ask(stores, approvals, "Pay?")
     return approvals
 

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.postgres.dispatch import ServiceJob
+from caseworker.runs.postgres.dispatch import QueuedJob
+from caseworker.runs.postgres.dispatch import defer as defer_jobs
 from caseworker.runs.queue.background import BackgroundQueue, BackgroundWorker, Task
 from caseworker.runs.queue.worker import QueueTimes
 from tests.support.limits import pool_sizes
@@ -45,14 +46,14 @@ async def defer(
 ) -> None:
     async with transaction(stores.engines.work) as connection:
         for number in range(count):
-            job = ServiceJob(
+            job = QueuedJob(
                 queue=queue,
                 task=task,
                 lock=f"{tenant}/{task}/{number}",
                 arguments={"tenant": tenant, "number": number},
                 at=None,
             )
-            await stores.dispatch.defer_job(connection, job)
+            await defer_jobs(connection, [job])
 
 
 async def test_a_tenant_whose_jobs_hang_delays_no_other(

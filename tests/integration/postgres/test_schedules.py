@@ -50,9 +50,7 @@ def schedules(stores: Stores) -> PostgresSchedules:
 
 
 def opened(stores: Stores, **limits: Any) -> PostgresSchedules:
-    return PostgresSchedules(
-        stores.engines, stores.dispatch, store_limits(**limits), max_schedules=5
-    )
+    return PostgresSchedules(stores.engines, store_limits(**limits), max_schedules=5)
 
 
 async def missed(oracle: Oracle, hours: int) -> None:

@@ -216,7 +216,7 @@ async def everything(stores: Stores) -> Run:
 
 
 def schedules_of(stores: Stores) -> PostgresSchedules:
-    return PostgresSchedules(stores.engines, stores.dispatch, store_limits(), max_schedules=5)
+    return PostgresSchedules(stores.engines, store_limits(), max_schedules=5)
 
 
 async def test_what_is_deleted_is_given_back_to_the_byte(stores: Stores, oracle: Oracle) -> None:

@@ -36,7 +36,7 @@ def hooked(run_id: str = "case-1", webhook: Webhook | None = HOOK, **more: Any) 
 
 @pytest.fixture
 def webhooks(stores: Stores) -> PostgresWebhooks:
-    return PostgresWebhooks(stores.engines, stores.dispatch, SecretBox())
+    return PostgresWebhooks(stores.engines, SecretBox())
 
 
 async def stored(oracle: Oracle) -> list[tuple[str, str, str]]:
@@ -251,8 +251,7 @@ async def test_pages_hold_every_delivery_once(stores: Stores, webhooks: Postgres
 async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> None:
     """Older secrets keep signing; encrypted ones need the same key to sign."""
     readable, encrypted, other = (
-        PostgresWebhooks(stores.engines, stores.dispatch, SecretBox(key))
-        for key in (None, "k" * 32, "o" * 32)
+        PostgresWebhooks(stores.engines, SecretBox(key)) for key in (None, "k" * 32, "o" * 32)
     )
     await readable.rotate("default", "whsec_1", previous_seconds=100)
     await encrypted.rotate("default", "whsec_2", previous_seconds=100)
@@ -273,9 +272,7 @@ async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> N
 
 async def test_a_message_that_nothing_signs_is_not_sent(stores: Stores, oracle: Oracle) -> None:
     """The delivery stays pending, and its error names the setting of the encryption key."""
-    encrypted, other = (
-        PostgresWebhooks(stores.engines, stores.dispatch, SecretBox(key * 32)) for key in "ko"
-    )
+    encrypted, other = (PostgresWebhooks(stores.engines, SecretBox(key * 32)) for key in "ko")
     await encrypted.rotate("default", "whsec_b25l", previous_seconds=0)
     sender = WebhookSender(UrlRules(allow_http=True, allow_private=True), timeout_seconds=100)
 

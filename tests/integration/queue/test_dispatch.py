@@ -7,6 +7,7 @@ import pytest
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
+from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import RunKey
 from tests.support.database import proxied, upstream_of
@@ -38,16 +39,16 @@ async def test_a_transaction_that_is_undone_leaves_no_job(database_url: str) -> 
     keys = [RunKey("default", f"case-{n}") for n in range(3)]
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with transaction(stores.engines.work) as connection:
-            await stores.dispatch.defer(connection, {keys[1]: None})
+            await defer_runs(connection, {keys[1]: None})
 
         async with transaction(stores.engines.work) as connection:
-            await stores.dispatch.defer(connection, dict.fromkeys(keys))
+            await defer_runs(connection, dict.fromkeys(keys))
             await connection.rollback()
         assert len(await oracle.rows(JOBS)) == 1
 
         async with transaction(stores.engines.work) as connection:
-            await stores.dispatch.defer(connection, dict.fromkeys(keys))
-            await stores.dispatch.defer(connection, {})
+            await defer_runs(connection, dict.fromkeys(keys))
+            await defer_runs(connection, {})
         assert len(await oracle.rows(JOBS)) == 3
 
 
@@ -62,7 +63,7 @@ async def test_a_refused_run_leaves_no_job(database_url: str) -> None:
         assert len(await oracle.rows(JOBS)) == 1
 
 
-@pytest.mark.parametrize("statement", [b"defer_jobs", b"RELEASE", b"COMMIT"])
+@pytest.mark.parametrize("statement", [b"INSERT INTO procrastinate_jobs", b"COMMIT"])
 async def test_a_database_that_goes_away_while_a_job_is_deferred_is_named_as_that(
     database_url: str, statement: bytes
 ) -> None:

@@ -146,23 +146,29 @@ class Budget:
         """
         limits = {
             "max_tokens": max_tokens,
-            "max_time_seconds": _one_of("max_time_seconds", max_time_seconds, max_seconds),
+            "max_time_seconds": max_time_seconds,
             "max_steps": max_steps,
             "max_api_calls": max_api_calls,
-            "max_cost_dollars": _one_of("max_cost_dollars", max_cost_dollars, max_cost_usd),
+            "max_cost_dollars": max_cost_dollars,
             "max_llm_calls": max_llm_calls,
             "max_llm_calls_small": max_llm_calls_small,
             "max_llm_calls_big": max_llm_calls_big,
             "max_tool_calls": max_tool_calls,
             "max_turns": max_turns,
         }
+        for name, alias in (("max_time_seconds", max_seconds), ("max_cost_dollars", max_cost_usd)):
+            if alias is not None and limits[name] is not None:
+                both = f"{name} and {json_name(name)}"
+                raise ValueError(f"{both} are the same limit: set one of them.")
+            limits[name] = alias if limits[name] is None else limits[name]
         for name, limit in limits.items():
             object.__setattr__(self, name, limit)
         self.__post_init__()
 
     def __post_init__(self) -> None:
         for name in _FIELDS.values():
-            if (limit := getattr(self, name)) is not None:
+            limit = getattr(self, name)
+            if limit is not None and not (type(limit) is int and 0 <= limit <= MAX_LIMIT):
                 _require_limit(name, limit)
         if self.max_cost_dollars is not None:
             object.__setattr__(self, "max_cost_dollars", money(self.max_cost_dollars))
@@ -184,6 +190,12 @@ class Budget:
             if (limit := getattr(self, name)) is not None:
                 found[dimension] = limit
         return found
+
+    def to_json(self) -> dict[str, int | float | None]:
+        """Return every limit as a JSON number under its JSON name; null means no limit."""
+        limits = {f"max_{dimension}": getattr(self, name) for dimension, name in _FIELDS.items()}
+        cost = limits["max_cost_usd"]
+        return limits if cost is None else {**limits, "max_cost_usd": float(cost)}
 
     def merged_with(self, ceiling: "Budget") -> "Budget":
         """Return a budget with the lower of the two limits in each dimension."""
@@ -209,12 +221,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "max_cost_dollars": (int, float, Decimal),
 }
 """The accepted types of limits that need not be integers."""
-
-
-def _one_of(name: str, limit: Any, other: Any) -> Any:
-    if limit is not None and other is not None:
-        raise ValueError(f"{name} and {json_name(name)} are the same limit: set one of them.")
-    return other if limit is None else limit
 
 
 def money(value: Amount) -> Decimal:

@@ -238,7 +238,7 @@ def _issued(
 
 def _tenant_for(by: Caller, named: str | None) -> str | None:
     """Resolve and authorize the tenant of a key request; None means all tenants."""
-    if not by.may(KeyScope.ADMIN):
+    if KeyScope.ADMIN not in by.scopes:
         raise ScopeMissingError(KeyScope.ADMIN)
     if by.operator:
         return named

@@ -177,6 +177,6 @@ def _quotas_of_all(request: ApiRequest) -> PostgresQuotas:
     quotas.
     """
     caller = request.caller
-    if not caller.operator and not (caller.anonymous and caller.may(KeyScope.ADMIN)):
+    if not caller.operator and not (caller.anonymous and KeyScope.ADMIN in caller.scopes):
         raise ProblemError(TENANT_REFUSED)
     return request.service(PostgresQuotas)

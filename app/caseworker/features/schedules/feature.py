@@ -16,7 +16,6 @@ def open_schedules(parts: Parts) -> Opened:
     """Build the store of schedules, and the queue that fires them."""
     store = PostgresSchedules(
         parts.engines,
-        parts.dispatch,
         parts.limits,
         max_schedules=parts.settings.admission.max_schedules,
         observers=parts.observers,

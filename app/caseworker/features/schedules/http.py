@@ -129,7 +129,7 @@ class ScheduleView(View):
         """Return the view of a schedule, without fields that the caller may not see."""
         timing, hidden = (
             schedule.timing,
-            frozenset() if caller.may(KeyScope.RUN) else _OF_ITS_CALLER,
+            frozenset() if KeyScope.RUN in caller.scopes else _OF_ITS_CALLER,
         )
         of_timing = {"cron", "timezone", "catch_up", "max_catch_up"}
         own = cls.model_fields.keys() - of_timing - {"run"}

@@ -40,7 +40,7 @@ from caseworker.features.schedules.timing import CatchUp, Timing, due
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import InvalidRunError, QueueFullError, RunConflictError
 from caseworker.runs.observing import RunObservers
-from caseworker.runs.postgres.dispatch import QueueDispatch, ServiceJob
+from caseworker.runs.postgres.dispatch import QueuedJob, defer, defer_runs
 from caseworker.runs.postgres.quotas import LOCK, quota_of, storing
 from caseworker.runs.postgres.rows import (
     Row,
@@ -106,7 +106,6 @@ class PostgresSchedules:
     """Stores schedules in Postgres; see :mod:`caseworker.features.schedules.schedule`."""
 
     engines: Engines
-    dispatch: QueueDispatch
     limits: StoreLimits
     max_schedules: int
     """Maximum number of schedules per tenant."""
@@ -267,7 +266,7 @@ class PostgresSchedules:
         if accepted.created:
             happened.append(partial(self.observers.accepted, accepted.run))
             if accepted.run.status is RunStatus.QUEUED:
-                await self.dispatch.defer(connection, {new.key: None})
+                await defer_runs(connection, {new.key: None})
             else:  # a pending cancel ended it at once
                 happened.append(partial(self.observers.ended, accepted.run, None))
         return replace(schedule, last_run_id=new.key.run_id), happened
@@ -286,14 +285,14 @@ class PostgresSchedules:
         if at is None:
             return
         tenant, name = row["tenant_id"], row["name"]
-        job = ServiceJob(
+        job = QueuedJob(
             queue=SCHEDULES_QUEUE,
             task=FIRE,
             lock=f"schedule/{tenant}/{name}/{round(at.timestamp())}",
             arguments={"tenant": tenant, "name": name},
             at=at,
         )
-        await self.dispatch.defer_job(connection, job)
+        await defer(connection, [job])
 
 
 async def _locked(connection: AsyncConnection, tenant: str, name: str) -> Schedule | None:

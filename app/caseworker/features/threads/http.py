@@ -507,7 +507,8 @@ class _Action:
         run_id = answered.accepted.run.key.run_id
         stream = await stream_of(run_id, request, after=after)
         stream.headers["Location"] = Links.of(run_id, request.root).self
-        stream.headers.update(rate_headers(answered.accepted.rate))
+        if (rate := answered.accepted.rate) is not None:
+            stream.headers.update(rate_headers(rate))
         return stream
 
     async def _answered(self, thread_id: str) -> tuple[Thread, StoredReply]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from caseworker.core.budget.retry import JITTER, RetryPolicy
+from caseworker.core.trace.payloads import Payloads
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.webhooks import http
 from caseworker.features.webhooks.delivering import Deliveries, DeliveryLimits
@@ -14,7 +15,6 @@ from caseworker.platform.http.problems import invalid
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.http.views import view_of
-from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.runs.run import Run
@@ -31,8 +31,8 @@ def open_webhooks(parts: Parts) -> Opened:
     settings = parts.settings.webhooks
     key = settings.encryption_key
     box = SecretBox(None if key is None else key.get_secret_value())
-    payloads = parts.service(PayloadReading)
-    store = PostgresWebhooks(parts.engines, parts.dispatch, box)
+    payloads = parts.service(Payloads)
+    store = PostgresWebhooks(parts.engines, box)
     sender = WebhookSender(url_rules(settings), timeout_seconds=settings.timeout_seconds)
 
     async def shown(run: Run) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from caseworker.features.webhooks.delivery import (
 )
 from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.postgres.dispatch import QueueDispatch, ServiceJob
+from caseworker.runs.postgres.dispatch import QueuedJob, defer
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata
@@ -108,7 +108,6 @@ class PostgresWebhooks:
     """Stores deliveries and signing secrets in Postgres; see ``delivery.py``."""
 
     engines: Engines
-    dispatch: QueueDispatch
     box: SecretBox
 
     async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
@@ -234,14 +233,14 @@ class PostgresWebhooks:
     async def _defer(
         self, connection: AsyncConnection, tenant: str, delivery_id: str, at: datetime | None
     ) -> None:
-        job = ServiceJob(
+        job = QueuedJob(
             queue=WEBHOOKS_QUEUE,
             task=DELIVER,
             lock=f"webhook/{delivery_id}",
             arguments={"tenant": tenant, "delivery_id": delivery_id},
             at=at,
         )
-        await self.dispatch.defer_job(connection, job)
+        await defer(connection, [job])
 
 
 def _delivery(row: Row) -> Delivery:

@@ -4,7 +4,7 @@ Messages in a result and events of a turn often repeat the text of a journaled c
 call's key instead of the text. Readers resolve this reference.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from caseworker.engine.events import CONTENT_CHUNK, STREAMED, TOOL_CALL_END, TOOL_CALL_START
@@ -83,20 +83,6 @@ def whole_message(message: Mapping[str, Any], value: Any) -> dict[str, Any]:
         return {"role": message["role"], "content": value.get("text", ""), **beside}
     rest = {name: message[name] for name in message if name not in (RESULT_OF, "role")}
     return {"role": message["role"], "content": compact(value), **rest}
-
-
-def conversations_of(result: Any) -> Iterator[dict[str, Any]]:
-    """Yield every agent result in a run's result, for the run itself or for its steps.
-
-    The dicts are not copies: callers may modify them to change ``result``.
-    """
-    if not isinstance(result, dict):
-        return
-    outputs = result.get("outputs")
-    steps = outputs.values() if isinstance(outputs, dict) else ()
-    for each in (result, *(step.get("result") for step in steps if isinstance(step, dict))):
-        if isinstance(each, dict) and isinstance(each.get("messages"), list):
-            yield each
 
 
 _PUT_BACK: Final = STREAMED | {TOOL_CALL_START, TOOL_CALL_END}

@@ -8,12 +8,13 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
 import structlog
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
@@ -45,7 +46,7 @@ from caseworker.platform.http.request import (
     host_name,
 )
 from caseworker.platform.logs.redaction import without_keys
-from caseworker.platform.logs.trace_context import below_caller
+from caseworker.platform.logs.trace_context import HEADER, below_caller
 
 log = structlog.get_logger(__name__)
 
@@ -123,8 +124,9 @@ def build_api(
         middleware=[
             Middleware(
                 RequestEnvelope,
-                hosts=AllowedHosts(limits.allowed_hosts),
-                requests=RequestLog(requests, lines=limits.logs_requests),
+                hosts=limits.allowed_hosts,
+                requests=requests,
+                logs_requests=limits.logs_requests,
             )
         ],
         telemetry={**(telemetry or {}), "logs": False},
@@ -156,84 +158,47 @@ def build_health_api(
         routes=[*health.router.routes],
         openapi_url=None,
         exception_handlers=Problems({}).handlers(),
-        middleware=[
-            Middleware(RequestEnvelope, hosts=AllowedHosts(allowed_hosts), requests=RequestLog())
-        ],
+        middleware=[Middleware(RequestEnvelope, hosts=allowed_hosts)],
     )
     app.state.readiness = readiness, READINESS_SECONDS
     app.state.metrics = metrics
     return app
 
 
-class AllowedHosts:
-    """The host names that requests may use, as protection against DNS rebinding.
-
-    A malicious page can point its own host name at this machine, and browsers then treat the
-    service as same-origin. Its requests still carry that name. IP addresses are therefore always
-    accepted, because they cannot be rebound, and names only if they are known.
-    """
-
-    def __init__(self, names: frozenset[str] | None) -> None:
-        """Accept IP addresses, ``localhost`` and ``names``; None accepts every name."""
-        self._names = names and frozenset(map(str.lower, names))
-
-    def allow(self, host: bytes) -> bool:
-        """Return whether a Host header's value is accepted; an empty one (no header) always is."""
-        if self._names is None or not host:
-            return True
-        name = host_name(host.decode("latin-1"))
-        return name in ("localhost", *self._names) or address_of(name) is not None
-
-
-class RequestLog:
-    """Records every request in the metrics, and logs those that are not probes."""
-
-    def __init__(self, observer: RequestObserver | None = None, *, lines: bool = False) -> None:
-        self._observer = observer
-        self._lines = lines
-
-    def answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
-        """Record a request under its route template, because paths contain IDs.
-
-        ``status`` is the status of the response. Streamed responses are logged but not counted in
-        the metrics.
-        """
-        if self._observer is None and not self._lines:
-            return
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        route: str = getattr(scope.get("route"), "path", "")
-        if self._observer is not None and not streamed:
-            self._observer.answered(method, route, status, seconds)
-        if self._lines and route not in _QUIET:
-            log.info(
-                "http.request",
-                method=method,
-                route=route,
-                status=int(status),
-                seconds=round(seconds, 4),
-                tenant=scope.get("tenant"),
-            )
-
-
 class RequestEnvelope:
-    """Assigns a request ID to every request, and a problem document to every failure.
+    """Gives every request an ID, and every failure a problem document; counts and logs requests.
 
     The ID is the caller's ``X-Request-ID`` if it is well-formed and contains no API key, else a
     generated one. It appears in the response, and in all log lines of the request and the run that
     it creates.
+
+    Unknown host names are rejected, as protection against DNS rebinding. A malicious page can point
+    its own host name at this machine, and browsers then treat the service as same-origin. Its
+    requests still carry that name. IP addresses are therefore always accepted, because they cannot
+    be rebound, and names only if they are known.
     """
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, requests: RequestLog) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: frozenset[str] | None,
+        requests: RequestObserver | None = None,
+        logs_requests: bool = False,
+    ) -> None:
+        """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name."""
         self._app = app
-        self._hosts = hosts
+        self._hosts = hosts and frozenset(map(str.lower, hosts))
         self._requests = requests
+        self._logs_requests = logs_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = scope["request_id"] = _request_id(scope)
+        headers = Headers(scope=scope)
+        request_id = scope["request_id"] = _request_id(headers)
         scope[RELEASES] = []
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
@@ -242,14 +207,19 @@ class RequestEnvelope:
             nonlocal started, status, streamed
             if message["type"] == "http.response.start":
                 started, status = True, message["status"]
-                streamed = _is_stream(message.get("headers", ()))
-                message["headers"] = _with_common(message.get("headers", ()), request_id)
+                message.setdefault("headers", ())
+                common = MutableHeaders(scope=message)
+                streamed = common.get("content-type", "").startswith("text/event-stream")
+                common["x-request-id"] = request_id
+                common["x-content-type-options"] = "nosniff"
+                common.setdefault("cache-control", "no-store")
             await send(message)
 
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
-        with named, below_caller(scope["headers"]):
+        above = headers.getlist(HEADER)  # several are ignored
+        with named, below_caller(above[0]) if len(above) == 1 else nullcontext():
             try:
-                if (refused := self._refused(scope)) is not None:
+                if (refused := self._refused(scope, headers)) is not None:
                     await problem_response(request_id, refused)(scope, receive, send_named)
                     return
                 await self._app(scope, receive, send_named)
@@ -270,42 +240,47 @@ class RequestEnvelope:
                 for release in scope[RELEASES]:
                     release()
                 seconds = time.perf_counter() - began
-                self._requests.answered(scope, status, seconds, streamed=streamed)
+                self._answered(scope, status, seconds, streamed=streamed)
 
-    def _refused(self, scope: Scope) -> ProblemError | None:
+    def _refused(self, scope: Scope, headers: Headers) -> ProblemError | None:
         """Return why a request is rejected before its query is parsed, or None."""
-        if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
+        # Several Host headers are joined to a name that matches no host.
+        host = ",".join(headers.getlist("host"))
+        if not self._allows(host) and scope["path"] not in _PROBES:
             return ProblemError(HOST_REFUSED)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             return invalid("query", f"At most {MAX_QUERY_PARAMETERS} query parameters are allowed.")
         return None
 
+    def _allows(self, host: str) -> bool:
+        """Return whether a Host header's value is accepted; an empty one (no header) always is."""
+        if self._hosts is None or not host:
+            return True
+        name = host_name(host)
+        return name in ("localhost", *self._hosts) or address_of(name) is not None
 
-def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a response is an event stream, which lasts as long as its run."""
-    return any(
-        name == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in headers
-    )
+    def _answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
+        """Record a request under its route template, because paths contain IDs.
+
+        Streamed responses, which last as long as their run, are logged but not counted.
+        """
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route: str = getattr(scope.get("route"), "path", "")
+        if self._requests is not None and not streamed:
+            self._requests.answered(method, route, status, seconds)
+        if self._logs_requests and route not in _QUIET:
+            log.info(
+                "http.request",
+                method=method,
+                route=route,
+                status=int(status),
+                seconds=round(seconds, 4),
+                tenant=scope.get("tenant"),
+            )
 
 
-def _host(scope: Scope) -> bytes:
-    """Return the Host header; several are joined to a name that matches no host."""
-    return b",".join([value for name, value in scope["headers"] if name == b"host"])
-
-
-def _request_id(scope: Scope) -> str:
+def _request_id(headers: Headers) -> str:
     """Return the caller's request ID if it is well-formed and contains no key, else a new one."""
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    text = given.decode("latin-1")
+    text = headers.get("x-request-id", "")
     is_sane = _SANE_ID.fullmatch(text) and without_keys(text) == text
     return text if is_sane else secrets.token_hex(16)
-
-
-def _with_common(
-    headers: "tuple[tuple[bytes, bytes], ...] | list[tuple[bytes, bytes]]", request_id: str
-) -> list[tuple[bytes, bytes]]:
-    common = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-    if all(name != b"cache-control" for name, _ in headers):
-        common.append((b"cache-control", b"no-store"))
-    return [*headers, *common]

@@ -20,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    GetPydanticSchema,
     StringConstraints,
     WithJsonSchema,
 )
@@ -27,7 +28,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation
-from caseworker.platform.validation import field_of, refusal
+from caseworker.platform.validation import OWN, field_of, refusal
 
 _BOM = b"\xef\xbb\xbf"
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
@@ -218,19 +219,17 @@ _RFC3339 = re.compile(
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 
 
-def named_like(pattern: str, most: int, message: str) -> AfterValidator:
-    """Return a validator for names of 1 to ``most`` characters that match an anchored pattern.
+def named_like(pattern: str, most: int, message: str) -> GetPydanticSchema:
+    """Return a validator for names of at most ``most`` characters that match an anchored pattern.
 
     Other names are rejected with ``message``.
     """
-    form = re.compile(pattern[1:-1], re.ASCII)
-
-    def check(value: str) -> str:
-        if len(value) > most or not form.fullmatch(value):
-            raise refusal(message)
-        return value
-
-    return AfterValidator(check)
+    form = core_schema.custom_error_schema(
+        core_schema.str_schema(pattern=pattern, max_length=most),
+        custom_error_type=OWN,
+        custom_error_message=message,
+    )
+    return GetPydanticSchema(lambda of, read: core_schema.chain_schema([read(of), form]))
 
 
 def _instant(value: Any) -> datetime:

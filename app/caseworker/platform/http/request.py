@@ -282,7 +282,7 @@ class ApiRequest(Request):
         Raises:
             ScopeMissingError: the caller does not have it.
         """
-        if not self.caller.may(scope):
+        if scope not in self.caller.scopes:
             raise ScopeMissingError(scope)
 
     async def require_still(self, scope: KeyScope) -> None:
@@ -357,10 +357,9 @@ class ApiRequest(Request):
     async def _read(self) -> bytes:
         """Read the body up to the limit, regardless of the declared length."""
         limit = self.limits.max_body_bytes + self.limits.max_graph_bytes
-        too_large = _too_large(limit)
         declared = self.headers.get("content-length", "")
         if len(declared) > _LENGTH_DIGITS or (declared.isdecimal() and int(declared) > limit):
-            raise too_large
+            raise _too_large(limit)
         chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
         try:
             async for chunk in self.stream():
@@ -370,7 +369,7 @@ class ApiRequest(Request):
                 held += taken
                 bodies.hold(taken)
                 if size > limit:
-                    raise too_large
+                    raise _too_large(limit)
         finally:
             bodies.release(held)
         return b"".join(chunks)

@@ -9,7 +9,7 @@ functions and tools become its children, and their HTTP requests can carry its `
 """
 
 import contextvars
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opentelemetry import context, trace
@@ -18,7 +18,6 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 HEADER = "traceparent"
-_HEADER = HEADER.encode()
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -42,17 +41,15 @@ def current_ids() -> dict[str, str]:
 
 
 @contextmanager
-def below_caller(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
-    """Make the span in the request headers current during the block.
+def below_caller(traceparent: str) -> Iterator[None]:
+    """Make the span in a ``traceparent`` header current during the block.
 
     If a span is current already, it stays current.
     """
-    given = [value for name, value in headers if name == _HEADER]
-    if len(given) != 1 or trace.get_current_span().get_span_context().is_valid:
+    if trace.get_current_span().get_span_context().is_valid:
         yield
         return
-    carrier = {HEADER: given[0].decode("latin-1")}
-    token = context.attach(_PROPAGATOR.extract(carrier))
+    token = context.attach(_PROPAGATOR.extract({HEADER: traceparent}))
     try:
         yield
     finally:

@@ -47,6 +47,7 @@ from caseworker.runs.http.body import (
 from caseworker.runs.http.definition_body import DefinitionByName
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.kinds import AGENT_STEP
+from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from caseworker.runs.service import new_run_id
 from caseworker.tools.dispatch import ToolDispatch
@@ -99,7 +100,11 @@ class Admission(ABC):
             idempotency_key=idempotency_key,
             named=body.run_id is not None,
             metadata=body.metadata or {},
-            queueing=body.queueing,
+            queueing=Queueing(
+                priority=body.priority or 0,
+                concurrency_key=body.concurrency_key,
+                concurrency_limit=body.concurrency_limit or 1,
+            ),
             webhook=_webhook(body.webhook),
             **of_run,
         )
@@ -457,7 +462,7 @@ def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits)
     """
     set_by_caller = given is not None and "max_cost_usd" in given.given
     budget = given.budget if given is not None and set_by_caller else usual
-    return budget.max_cost_usd is not None or limits.ceiling_requires_prices
+    return budget.max_cost_dollars is not None or limits.ceiling_requires_prices
 
 
 def _webhook(given: WebhookBody | None) -> Webhook | None:

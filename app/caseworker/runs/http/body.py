@@ -21,7 +21,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
-from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
+from caseworker.core.budget.budget import UNLIMITED, Budget, field_name
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.platform.http.bodies import (
@@ -36,7 +36,6 @@ from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
-from caseworker.runs.quotas import Queueing
 
 MAX_EXPECTED_TOOLS = 50
 MAX_KEY_CHARS = 255
@@ -85,7 +84,8 @@ class GivenBudget:
 
     def to_json(self) -> dict[str, int | float | None]:
         """Return the limits that were sent as a dict by JSON name."""
-        return {name: json_number(getattr(self.budget, name)) for name in self.given}
+        limits = self.budget.to_json()
+        return {name: limits[name] for name in self.given}
 
 
 def _given(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
@@ -180,15 +180,6 @@ class RunFields(BodyModel):
         if self.concurrency_limit is not None and self.concurrency_key is None:
             raise refusal("concurrency_limit requires concurrency_key.")
         return self
-
-    @property
-    def queueing(self) -> Queueing:
-        """Priority and concurrency limits of the run while it is queued."""
-        return Queueing(
-            priority=self.priority or 0,
-            concurrency_key=self.concurrency_key,
-            concurrency_limit=self.concurrency_limit or 1,
-        )
 
     webhook: WebhookBody | None = None
     """Webhook that is called when the run ends."""

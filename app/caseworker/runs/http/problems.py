@@ -151,13 +151,11 @@ TOO_MANY_STREAMS = ProblemType(
 )
 
 
-def rate_headers(rate: RateState | None) -> dict[str, str]:
-    """Return the headers that describe a tenant's rate limit for runs; empty without a limit.
+def rate_headers(rate: RateState) -> dict[str, str]:
+    """Return the headers that describe a tenant's rate limit for runs.
 
     The headers follow draft-ietf-httpapi-ratelimit-headers-10.
     """
-    if rate is None:
-        return {}
     return {
         "RateLimit-Policy": f'"runs";q={rate.limit};w=60',
         "RateLimit": f'"runs";r={rate.remaining};t={rate.reset_seconds}',
@@ -180,13 +178,15 @@ def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
     if (advice := _WHAT_TO_DELETE.get(error.dimension)) is not None:
         detail = f"{detail} {advice}"
     refused = ProblemError(QUOTA_EXCEEDED, detail, quota={"dimension": error.dimension, **amounts})
-    refused.headers = {"Retry-After": str(error.retry_after_seconds), **rate_headers(error.rate)}
+    refused.headers = {"Retry-After": str(error.retry_after_seconds)}
+    if error.rate is not None:
+        refused.headers |= rate_headers(error.rate)
     return refused
 
 
 def _queue_full(error: QueueFullError) -> ProblemError:
     refused = ProblemError(QUEUE_FULL)
-    refused.headers = rate_headers(error.rate)
+    refused.headers = {} if error.rate is None else rate_headers(error.rate)
     return refused
 
 

@@ -4,8 +4,10 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Body, Query, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
+from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
@@ -44,7 +46,6 @@ from caseworker.runs.http.views import (
     RunView,
     view_of,
 )
-from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
@@ -54,8 +55,8 @@ router = api_router("runs", prefix="/runs")
 
 async def shown(run: Run, request: ApiRequest) -> RunView:
     """Return the view of a run for its caller, with its usage so far."""
-    run = await request.service(RunService).with_usage(run)
-    return await view_of(run, request.root, request.service(PayloadReading))
+    runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
+    return await view_of(await runs.with_usage(run), root, payloads)
 
 
 _ACCEPTED: Responses = {
@@ -133,9 +134,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
         max_bytes=request.service(ApiLimits).max_page_bytes,
     )
     page = await request.service(RunService).find(request.caller.tenant, wanted)
-    return RunPage.of(
-        page, request.root, await request.service(PayloadReading).beginnings(page.runs)
-    )
+    return await run_in_threadpool(RunPage.of, page, request.root, request.service(Payloads))
 
 
 @router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
@@ -266,7 +265,9 @@ def answer_of(
     """
     in_time = wait is not None and ended
     status = HTTPStatus.OK if in_time or not accepted.created else HTTPStatus.ACCEPTED
-    headers = {"Location": links.self, **rate_headers(accepted.rate)}
+    headers = {"Location": links.self}
+    if accepted.rate is not None:
+        headers |= rate_headers(accepted.rate)
     if wait is not None:
         headers["Preference-Applied"] = f"wait={wait}"
     return Response(view.model_dump_json(), status, headers, media_type="application/json")

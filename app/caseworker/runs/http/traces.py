@@ -8,7 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
 from caseworker.core.trace.explain import explain
-from caseworker.core.trace.payloads import Payload
+from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
@@ -71,9 +71,9 @@ async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) 
 
     Steps and the run itself are calls too. Calls can be read while the run executes.
     """
-    reading = request.service(PayloadReading)
-    found = await reading.call(RunKey(request.caller.tenant, run_id), node_id)
-    details = CallDetails.of(found, reading.mode)
+    key = RunKey(request.caller.tenant, run_id)
+    found = await request.service(PayloadReading).call(key, node_id)
+    details = CallDetails.of(found, request.service(Payloads).mode)
     return Response(details.model_dump_json(), media_type="application/json")
 
 

@@ -1,19 +1,19 @@
 """API schemas for runs and cancel receipts."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
-from caseworker.core.budget.budget import Budget, json_name, json_number
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.trace.payloads import Payloads
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import DocumentedAs, View, by_kind
 from caseworker.runs.http.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
-from caseworker.runs.payloads import Given, PayloadReading
-from caseworker.runs.ports import CancelStatus, Page
+from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus, Page
 from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus
 
 _OF_RUN = (
@@ -21,7 +21,8 @@ _OF_RUN = (
     *("stop", "metadata"),
 )
 """Fields of runs that are shown unchanged."""
-_LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
+_SHORT = 500
+"""Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
 
 
 class Links(View):
@@ -125,14 +126,6 @@ class RunSummary(View):
     """JSON object that the caller sent with the run."""
     links: Links
 
-    @classmethod
-    def of(cls, run: Run, root: str, given: Given) -> Self:
-        """Return the summary of a run.
-
-        ``root`` is the path prefix for its URLs; ``given`` is its input in displayable form.
-        """
-        return cls(**_members(run, root, given))
-
 
 class RunDetails(RunSummary):
     """A run as shown individually, with all its inputs."""
@@ -176,27 +169,35 @@ RunView = TypeAliasType(
 _VIEWS: Mapping[str, type[CaseRun | GraphRun | AgentRun]] = by_kind((CaseRun, GraphRun, AgentRun))
 
 
-async def view_of(run: Run, root: str, payloads: PayloadReading) -> CaseRun | GraphRun | AgentRun:
-    """Return the view of a run for its kind. ``root`` is the path prefix for its URLs."""
-    given = await payloads.given(run)
-    members = _members(run, root, given)
-    return _VIEWS[run.kind](**members, inputs=given.inputs, result=run.result)
+async def view_of(run: Run, root: str, payloads: Payloads) -> CaseRun | GraphRun | AgentRun:
+    """Return the view of a run for its kind.
+
+    ``root`` is the path prefix for its URLs; ``payloads`` shows its inputs as configured.
+    """
+    inputs = dict(run.request.inputs)
+    asked = inputs.pop(DEFAULT_HANDLE, None) or run.request.input or None
+    given: Sequence[Any] = [asked, inputs or None]
+    if inputs or (asked is not None and not (isinstance(asked, str) and len(asked) < _SHORT)):
+        # Redacting a long text would block the event loop.
+        given = await asyncio.to_thread(lambda: [*map(payloads.shown, given)])
+    elif asked is not None:
+        given = payloads.shown(asked), None
+    members = _members(run, root)
+    return _VIEWS[run.kind](**members, input=given[0], inputs=given[1], result=run.result)
 
 
-def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
-    named, cancel, budget = run.request.definition_ref, run.cancel_request, run.request.budget
-    source = run.request.source
+def _members(run: Run, root: str) -> dict[str, Any]:
+    named, cancel, source = run.request.definition_ref, run.cancel_request, run.request.source
     definition = None if named is None else RunDefinition.model_validate(named)
     return {
         **{name: getattr(run, name) for name in _OF_RUN},
         "run_id": run.key.run_id,
         **{kind: definition if named and named.kind is kind else None for kind in DefinitionKind},
         "thread_id": None if run.request.chat is None else run.request.chat.thread_id,
-        "input": given.input,
         "start_at": run.request.start_at,
         # A waiting run has released its attempt; it counts again when it resumes.
         "attempts": run.attempts + (run.status is RunStatus.WAITING),
-        "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
+        "limits": run.request.budget.to_json(),
         "cancel": None if cancel is None else CancelView.model_validate(cancel),
         "from": None if source is None else RunSourceView.model_validate(source),
         "priority": run.queueing.priority,
@@ -213,13 +214,19 @@ class RunPage(View):
     """Cursor of the next page; null on the last page."""
 
     @classmethod
-    def of(cls, page: Page, root: str, given: Sequence[Given]) -> Self:
+    def of(cls, page: Page, root: str, payloads: Payloads) -> Self:
         """Return the view of a page of runs.
 
-        ``root`` is the path prefix for their URLs; ``given`` holds their inputs in displayable
-        form, in the same order.
+        ``root`` is the path prefix for their URLs; ``payloads`` shows their inputs as configured.
+        Call this in a thread, because redacting many inputs would block the event loop.
         """
-        runs = [RunSummary.of(run, root, own) for run, own in zip(page.runs, given, strict=True)]
+        runs = [
+            RunSummary(
+                **_members(run, root),
+                input=payloads.beginning(run.request.input, LISTED_INPUT_CHARS),
+            )
+            for run in page.runs
+        ]
         return cls(runs=runs, next_cursor=page.next_cursor)
 
 

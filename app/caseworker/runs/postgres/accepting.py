@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import psycopg
-from psycopg.errors import LockNotAvailable, UniqueViolation
+from psycopg.errors import LockNotAvailable
 
 from caseworker.platform.postgres.group_commit import Later
 from caseworker.platform.postgres.json_text import dump
@@ -83,19 +83,18 @@ WITH before AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, run_id, created_at
 ), deferred AS (
-    SELECT cardinality(procrastinate_defer_jobs_v1(array_agg(ROW(
-        '{QUEUE}', '{EXECUTE}', 0, NULL, tenant_id || '/' || run_id,
-        jsonb_build_object('tenant', tenant_id, 'run_id', run_id), NULL
-    )::procrastinate_job_to_defer_v1))) AS jobs
-    FROM accepted
+    INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args)
+    SELECT '{QUEUE}', '{EXECUTE}', tenant_id || '/' || run_id,
+        jsonb_build_object('tenant', tenant_id, 'run_id', run_id) FROM accepted
+    ON CONFLICT DO NOTHING
 )
-SELECT accepted.*, jobs, waiting FROM accepted, deferred, before
+SELECT accepted.*, waiting FROM accepted, before
 """  # noqa: S608
 """Insert queued runs, each with its job, under the conditions of :data:`ACCEPT_NEW`.
 
 The last parameter is the maximum queue length. The result column ``waiting`` is the number of runs
-that already wait, counted up to the first parameter; 0 skips the count. procrastinate's own SQL
-function adds the jobs, with the same values as :class:`QueueDispatch`.
+that already wait, counted up to the first parameter; 0 skips the count. The jobs are those of
+:func:`defer_runs`.
 """
 
 ASK_FOR_ROOM = f"""
@@ -158,7 +157,7 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     deadline = excluded.deadline, fence = runs.fence + CASE WHEN runs.fence > 0 THEN 1
         WHEN {_PENDING} THEN 0 ELSE excluded.fence END, {_SET_BY_PENDING}
 WHERE runs.request IS NULL
-RETURNING runs.*
+RETURNING created_at, fence, cancel_requested_at, cancel_requested_by, cancel_reason
 """
 """Insert a run, even if a row with its ID holds a cancel request or an erased run's fencing token.
 
@@ -263,9 +262,9 @@ async def accept_in_batch(
             answers |= _created(await cursor.fetchall())
         if queued:
             answers |= await _queue(connection, queued, room)
-    except (LockNotAvailable, UniqueViolation):
+    except LockNotAvailable:
         if len(inserts) == 1:
-            return [None]  # the row is being inserted, or has a job already
+            return [None]  # the row is being inserted
         for insert in claimed:
             insert.maybe_stored = True
         raise

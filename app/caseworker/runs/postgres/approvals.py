@@ -26,7 +26,7 @@ from caseworker.platform.postgres.json_text import storable
 from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
 from caseworker.runs.observing import RunNotifier
 from caseworker.runs.ports import Notification
-from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import OWNED
 from caseworker.runs.postgres.tables import approvals, of_run, runs
@@ -104,9 +104,8 @@ RETURNING run_id
 class PostgresApprovals:
     """Stores approvals in Postgres."""
 
-    def __init__(self, engines: Engines, dispatch: QueueDispatch) -> None:
+    def __init__(self, engines: Engines) -> None:
         self._engines = engines
-        self._dispatch = dispatch
         self.notifier = RunNotifier()
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
@@ -156,7 +155,7 @@ class PostgresApprovals:
             )
             waited = await connection.exec_driver_sql(WAKE_DECIDED, (key.tenant, key.run_id))
             if waited.one_or_none() is not None:
-                await self._dispatch.defer(connection, {key: None})
+                await defer_runs(connection, {key: None})
             else:
                 text = json.dumps({"tenant": key.tenant, "run_id": key.run_id})
                 await connection.execute(select(func.pg_notify(DECISION_CHANNEL, text)))

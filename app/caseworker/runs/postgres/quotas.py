@@ -15,11 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.postgres.rows import Row
-from caseworker.runs.quotas import (
-    Quota,
-    QuotaExceededError,
-    RateState,
-)
+from caseworker.runs.quotas import UNLIMITED, Quota, QuotaExceededError, RateState
 from caseworker.runs.run import NewRun
 
 RETRY_SECONDS = 2
@@ -208,7 +204,7 @@ async def admission_of(
 ) -> RunAdmission | None:
     """Lock the tenant and return the admission check for a run; None if no limit applies."""
     quota = await quota_of(connection, new.key.tenant, usual)
-    if quota.is_unlimited and new.queueing.concurrency_key is None:
+    if quota == UNLIMITED and new.queueing.concurrency_key is None:
         return None
     tenant = new.key.tenant
     await connection.exec_driver_sql(LOCK, (tenant,))
@@ -229,16 +225,17 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
     Raises:
         QuotaExceededError: the writes exceed a storage limit; the transaction must be rolled back.
     """
-    if quota.without_storage == quota:
+    limits = {name: limit for name, limit in quota.storage.items() if limit is not None}
+    if not limits:
         yield
         return
     await connection.exec_driver_sql(LOCK, (tenant,))
     before = (await connection.exec_driver_sql(STORED_USE, {"tenant": tenant})).mappings().one()
     yield
     after = (await connection.exec_driver_sql(STORED_USE, {"tenant": tenant})).mappings().one()
-    for name, limit in quota.storage.items():
+    for name, limit in limits.items():
         # A tenant above its limit may still shrink or replace what it stores.
-        if limit is not None and after[name] > max(limit, before[name]):
+        if after[name] > max(limit, before[name]):
             raise QuotaExceededError(
                 name,
                 used=before[name],
@@ -269,7 +266,9 @@ def usual_of(tenant: str, usual: Quota) -> Quota:
 
     That is ``usual``, but the default tenant (used without API keys) has unlimited storage.
     """
-    return usual.without_storage if tenant == DEFAULT_TENANT else usual
+    if tenant != DEFAULT_TENANT:
+        return usual
+    return replace(usual, max_stored_bytes=None, max_definitions=None, max_threads=None)
 
 
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:

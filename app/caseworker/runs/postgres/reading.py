@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, and_, cast, func, select
+from sqlalchemy import Text, and_, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.trace.node import ATTEMPT
@@ -22,6 +22,10 @@ from caseworker.runs.postgres.run_statements import SPENT
 from caseworker.runs.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
 from caseworker.runs.replay import charge_of
 from caseworker.runs.run import TERMINAL, CallRecord, Run, RunKey
+
+_RUNS = f"SELECT {', '.join(runs.c.keys())} FROM runs WHERE request IS NOT NULL"  # noqa: S608
+RUN = f"{_RUNS} AND tenant_id = %s AND run_id = %s"
+RUN_OF_KEY = f"{_RUNS} AND tenant_id = %s AND idempotency_key = %s"
 
 EVENTS = """
 SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
@@ -99,19 +103,18 @@ class PostgresRunReader:
 
     async def get(self, key: RunKey) -> Run | None:
         """Return a run; None if it does not exist, even if a cancel request is stored for it."""
-        return await self._one(key.tenant, of_run(runs, key))
+        return await self._one(RUN, key.tenant, key.run_id)
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
         """Return the run that has an idempotency key; without a key, return the run ``key``."""
         if idempotency_key is None:
-            return await self._one(key.tenant, of_run(runs, key))
-        by_key = runs.c.idempotency_key == idempotency_key
-        return await self._one(key.tenant, (runs.c.tenant_id == key.tenant) & by_key)
+            return await self.get(key)
+        return await self._one(RUN_OF_KEY, key.tenant, idempotency_key)
 
-    async def _one(self, tenant: str, which: ColumnElement[bool]) -> Run | None:
-        wanted = select(runs).where(which, runs.c.request.is_not(None))
+    async def _one(self, statement: str, tenant: str, wanted: str) -> Run | None:
         async with transaction(self.engines.work, tenant) as connection:
-            row = (await connection.execute(wanted)).mappings().one_or_none()
+            found = await connection.exec_driver_sql(statement, (tenant, wanted))
+        row = found.mappings().one_or_none()
         return None if row is None else run_from_row(row)
 
     def _listing(
@@ -225,8 +228,8 @@ def _wall(tenant: str, wanted: RunFilter) -> str | None:
 
 async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
     """Return a run, which must exist."""
-    query = select(runs).where(of_run(runs, key))
-    return run_from_row((await connection.execute(query)).mappings().one())
+    found = await connection.exec_driver_sql(RUN, (key.tenant, key.run_id))
+    return run_from_row(found.mappings().one())
 
 
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:

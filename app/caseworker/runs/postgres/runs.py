@@ -9,7 +9,7 @@ accepts the runs that this insert does not store.
 import asyncio
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.stops import DeadlineExceededError
+from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import (
@@ -40,7 +41,7 @@ from caseworker.runs.postgres.accepting import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
 from caseworker.runs.postgres.approvals import suspend_in
-from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.journal_rows import (
     call_to_json,
     event_to_json,
@@ -50,6 +51,7 @@ from caseworker.runs.postgres.journal_rows import (
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
 from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing, usual_of
 from caseworker.runs.postgres.reading import (
+    RUN_OF_KEY,
     PostgresRunReader,
     begun_calls,
     journal_of,
@@ -115,10 +117,14 @@ class StoreLimits:
 class PostgresRuns(PostgresRunReader):
     """Stores runs in Postgres; see :mod:`caseworker.runs.ports` for the rules."""
 
-    dispatch: QueueDispatch
     limits: StoreLimits
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
     """Runs that this process is inserting; the event is set when the insert has finished."""
+    _in_batches: bool = field(init=False)
+    """Whether the default quota limits at most storage, which a batch checks itself."""
+
+    def __post_init__(self) -> None:
+        self._in_batches = usual_of(DEFAULT_TENANT, self.limits.quota) == UNLIMITED
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id``; without a worker, queued."""
@@ -126,8 +132,7 @@ class PostgresRuns(PostgresRunReader):
             await other.wait()  # only the outcome of that insert shows which one created the run
             return await self._accept_alone(new, worker_id)
         request = new.request
-        unlimited = self.limits.quota.without_storage.is_unlimited
-        plain = request.source is None and unlimited and not new.is_overdue
+        plain = request.source is None and self._in_batches and not new.is_overdue
         with self._begun(new.key):
             if plain and (worker_id is not None or request.start_at is None):
                 return await self._accept_in_batch(new, worker_id)
@@ -164,7 +169,7 @@ class PostgresRuns(PostgresRunReader):
             accepted = await accept_in(connection, new, worker_id=worker_id, limits=self.limits)
             run = accepted.run
             if accepted.created and run.status is RunStatus.QUEUED:
-                await self.dispatch.defer(connection, {new.key: new.request.start_at})
+                await defer_runs(connection, {new.key: new.request.start_at})
         return accepted
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
@@ -245,7 +250,7 @@ class PostgresRuns(PostgresRunReader):
             await _write(connection, key, run.fence, calls, events)
             if row.status == RunStatus.QUEUED:
                 at = row.queued_at if pause_seconds else None
-                await self.dispatch.defer(connection, {key: at})
+                await defer_runs(connection, {key: at})
         self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
@@ -290,18 +295,20 @@ async def accept_in(
     if overdue or (admission is not None and not admission.may_begin):
         worker_id = None
     document = dump([new_run_to_json(new, worker_id)])
-    async with storing(connection, new.key.tenant, admission.quota if admission else UNLIMITED):
+    checked = storing(connection, new.key.tenant, admission.quota) if admission else nullcontext()
+    async with checked:
         row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
         # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
-    run = run_from_row(row)
     if new.request.source is not None:
         await take_over(connection, new.key, new.request.source)
-    if run.cancel_request is not None:
-        await _cancel_unowned(connection, run, run.cancel_request)
+    cancel_request = cancel_request_from_row(row)
+    if cancel_request is not None:
         run = await read_run(connection, new.key)
-        return Accepted(run, created=True)
+        await _cancel_unowned(connection, run, cancel_request)
+        return Accepted(await read_run(connection, new.key), created=True)
+    run = replace(accepted_run(new, worker_id, row["created_at"]), fence=row["fence"])
     queued = worker_id is None and not overdue
     most, rate = limits.max_queued, None
     if queued and most is not None and not await _has_place(connection, new, most):
@@ -328,7 +335,6 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
     queued runs may extend a full queue to twice its length.
     """
     later, tenant = new.request.start_at is not None, new.key.tenant
-    few = few_of_queue(most)
 
     async def at_most(limit: int, statement: str, *of: str) -> bool:
         found = await connection.exec_driver_sql(statement, (*of, later, limit + 1))
@@ -337,18 +343,15 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
 
     if await at_most(most, COUNT_QUEUED):
         return True
-    has_few = await at_most(few, COUNT_QUEUED_OF, tenant)
+    has_few = await at_most(few_of_queue(most), COUNT_QUEUED_OF, tenant)
     return has_few and await at_most(2 * most, COUNT_QUEUED)
 
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
     """Return the run with this idempotency key, and lock the key until the transaction commits."""
-    await connection.exec_driver_sql(LOCK_KEY, (new.key.tenant, new.idempotency_key))
-    found = await connection.execute(
-        select(runs).where(
-            runs.c.tenant_id == new.key.tenant, runs.c.idempotency_key == new.idempotency_key
-        )
-    )
+    key = new.key.tenant, new.idempotency_key
+    await connection.exec_driver_sql(LOCK_KEY, key)
+    found = await connection.exec_driver_sql(RUN_OF_KEY, key)
     row = found.mappings().one_or_none()
     if row is None:
         return None

@@ -32,7 +32,7 @@ from caseworker.platform.postgres.engines import Engines, Pool, transaction
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.ports import Beat
 from caseworker.runs.postgres.approvals import WAKE_DUE
-from caseworker.runs.postgres.dispatch import QUEUE, QueueDispatch
+from caseworker.runs.postgres.dispatch import QUEUE, defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from caseworker.runs.postgres.runs import halt_overdue
@@ -239,7 +239,6 @@ class StaleRunRecovery:
     """Requeues runs that would otherwise never be executed."""
 
     pool: Pool
-    dispatch: QueueDispatch
     interval_seconds: float
     stale_seconds: float
     """Seconds without a heartbeat after which a connected worker's runs are recovered too."""
@@ -298,7 +297,7 @@ class StaleRunRecovery:
             while True:
                 async with transaction(self.pool) as connection:
                     taken = await take(connection)
-                    await self.dispatch.defer(connection, taken)
+                    await defer_runs(connection, taken)
                 found.extend(taken)
                 if len(taken) < BATCH:
                     break

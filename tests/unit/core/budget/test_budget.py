@@ -1,12 +1,13 @@
 """The limits that a budget accepts, and merging two budgets."""
 
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension, json_name
 
 WHOLE = [
     "max_tokens",
@@ -79,6 +80,19 @@ def test_the_names_of_json_are_accepted_too() -> None:
     assert (budget.max_seconds, budget.max_cost_usd) == (5, Decimal("0.1"))
     with pytest.raises(ValueError, match="max_time_seconds and max_seconds are the same limit"):
         Budget(max_time_seconds=1, max_seconds=1)
+
+
+def test_a_budget_is_shown_under_the_names_of_json() -> None:
+    """Every limit is a JSON number or null, so that clients see all dimensions."""
+    shown = Budget(max_seconds=5, max_cost_usd=Decimal("0.1"), max_turns=0).to_json()
+
+    assert {name: limit for name, limit in shown.items() if limit is not None} == {
+        "max_seconds": 5,
+        "max_cost_usd": 0.1,
+        "max_turns": 0,
+    }
+    assert isinstance(shown["max_cost_usd"], float)
+    assert shown.keys() == {json_name(field.name) for field in fields(Budget)}
 
 
 def test_a_budget_is_read_from_json_by_its_annotations() -> None:
