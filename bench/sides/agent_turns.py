@@ -19,8 +19,7 @@ from caseworker import (
     Graph,
     GraphRun,
 )
-from caseworker.engine.context import FlowContext
-from caseworker.engine.context import ExecutionResult
+from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.main.agents import build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.models.gateway import ModelGateway
