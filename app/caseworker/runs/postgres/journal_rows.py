@@ -77,7 +77,7 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
         if isinstance(record, CallRecord):
             rows.append(row := call_to_json(of_run, record))
         else:
-            rows.append(row := event_to_json(of_run, record))
+            rows.append(row := _event_row(of_run, record))
         unyielded += len(row.get("value") or "")
         if unyielded >= BREATH_BYTES:
             unyielded = 0
@@ -85,6 +85,8 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     ids = [(owner, record.node["node_id"]) for record in write.calls]
     numbers = [(owner, record.seq) for record in write.events]
     for row in rows:
+        if type(row.get("brief")) is tuple:
+            row["brief"] = dump(row["brief"])[1:-1]
         texts.append(dump(row))
         unyielded += len(texts[-1])
         if unyielded >= BREATH_BYTES:
@@ -163,6 +165,14 @@ def call_from_row(row: Row) -> CallRecord:
 
 def event_to_json(of_run: Mapping[str, Any], record: EventRecord) -> dict[str, Any]:
     """Return the row of ``events`` for an event; ``of_run`` as in :func:`call_to_json`."""
+    row = _event_row(of_run, record)
+    if "brief" in row:
+        row["brief"] = dump(row["brief"])[1:-1]
+    return row
+
+
+def _event_row(of_run: Mapping[str, Any], record: EventRecord) -> dict[str, Any]:
+    """Return the row of an event, with its compact values as a tuple instead of their text."""
     row = {
         **of_run,
         "seq": record.seq,
@@ -297,7 +307,7 @@ _HERE = "~"
 """Prefix of a call key; it replaces the path of the step and the turn."""
 
 
-def brief_event(record: EventRecord) -> tuple[str, str] | None:
+def brief_event(record: EventRecord) -> tuple[str, tuple[Any, ...]] | None:
     """Return the code and the values of an event in compact form; None if it does not fit."""
     data, kind = record.data, record.type
     if kind not in _FORMS or data.keys() != _FIELDS_OF[kind]:
@@ -309,7 +319,7 @@ def brief_event(record: EventRecord) -> tuple[str, str] | None:
         if not str(values[-1]).startswith(turn):
             return None
         values[-1] = _HERE + values[-1][len(turn) :]
-    return code, dump(values)[1:-1]
+    return code, tuple(values)
 
 
 def whole_event(row: Row) -> tuple[str, Mapping[str, Any]]:
