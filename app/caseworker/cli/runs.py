@@ -40,7 +40,9 @@ def run(
 def list_runs(
     url: Url = None,
     status: Annotated[str | None, typer.Option(help="Filter by status.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Filter by kind: case, graph or agent.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Filter by kind: case, graph, agent or external.")
+    ] = None,
     agent: Annotated[
         str | None, typer.Option(help="Filter by name of the registered agent.")
     ] = None,

@@ -75,6 +75,10 @@ class Journal(Protocol):
         """Return the record of a call or step from an earlier execution, or None."""
         ...
 
+    def recorded_below(self, prefix: str) -> Mapping[str, Recorded]:
+        """Return the records of earlier executions whose keys begin with ``prefix``, by key."""
+        ...
+
     def spent_below(self, path: StepPath) -> Charge:
         """Return the total charge of earlier executions for the calls and steps inside a step."""
         ...
@@ -120,6 +124,10 @@ class NullJournal:
     def recorded(self, call_key: str) -> Recorded | None:
         """Return None, because no earlier execution exists."""
         return None
+
+    def recorded_below(self, prefix: str) -> Mapping[str, Recorded]:
+        """Return an empty mapping, because no earlier execution exists."""
+        return {}
 
     def spent_below(self, path: StepPath) -> Charge:
         """Return an empty charge, because no earlier execution exists."""

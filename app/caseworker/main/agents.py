@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import Payloads
+from caseworker.features.external.session import external_type
 from caseworker.main.configuration import StartupError
 from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
 from caseworker.models.forms import StructuredOutput
@@ -182,6 +183,7 @@ def built_in_types(
         agent_type(agents, tools, tools.servers),
         approval_type(),
         chat_start_type(),
+        external_type(),
         function_type(functions),
         llm_type(agents),
         map_type(),

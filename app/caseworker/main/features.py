@@ -10,6 +10,7 @@ from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
+from caseworker.features.external.feature import EXTERNAL
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
@@ -21,7 +22,13 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http import events, problems, traces
-from caseworker.runs.http.admission import Admissions, AgentAdmission, CaseAdmission, GraphAdmission
+from caseworker.runs.http.admission import (
+    Admissions,
+    AgentAdmission,
+    CaseAdmission,
+    ExternalAdmission,
+    GraphAdmission,
+)
 from caseworker.runs.http.event_stream import EventStreams
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.kinds import CASE_STEP
@@ -44,6 +51,7 @@ def _open_runs(parts: Parts) -> Opened:
         CaseAdmission(limits, tools, models, installed=CASE_STEP in step_types),
         GraphAdmission(limits, definitions, models),
         AgentAdmission(limits, definitions, models),
+        ExternalAdmission(limits, models),
     )
     return Opened(services=[EventStreams(limits.max_event_streams), Admissions(admissions)])
 
@@ -67,6 +75,7 @@ FEATURES: Final[Sequence[Feature]] = (
     QUOTAS,
     DEFINITIONS,
     RUNS,
+    EXTERNAL,
     ARTIFACTS,
     APPROVALS,
     THREADS,

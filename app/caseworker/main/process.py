@@ -21,6 +21,7 @@ from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
 from caseworker.features.artifacts.keeping import ArtifactLimits, RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.external.session import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
@@ -100,6 +101,7 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
+        self._sessions = Sessions()
         self.catalog = build_catalog(
             settings, self.models, self.tools, self._toolbox, installed_functions()
         )
@@ -120,6 +122,7 @@ class Process:
             payloads,
             PayloadReading(self._store, payloads, max_shown_bytes=shown),
             RunApprovals(self._approvals),
+            self._sessions,
             self.tools,
             self.models,
             self.catalog,
@@ -260,6 +263,7 @@ class Process:
                 ModelGateway: self.models,
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
+                Sessions: self._sessions,
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
@@ -383,6 +387,7 @@ def executor_limits(settings: Settings) -> ExecutorLimits:
     worker = settings.worker
     return ExecutorLimits(
         max_runs=worker.max_runs,
+        max_external_runs=settings.admission.max_external_runs,
         max_attempts=worker.max_attempts,
         max_parallel_steps=worker.max_parallel_steps,
         values=value_limits(settings),

@@ -28,12 +28,14 @@ from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
+from caseworker.models.client_bodies import body_bytes, shown_messages
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
 from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
 from caseworker.models.message_log import MessageLog
 from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
+from caseworker.models.relay import RelayedCall
 from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
 from caseworker.models.turns import Turns
 
@@ -53,6 +55,9 @@ _EXHAUSTED = _SIMPLER_FORM | {
 """Failures of a model after which its next fallback is called."""
 
 ONE_API_CALL: Charge = {Dimension.API_CALLS: 1}
+
+_NOT_PARAMETERS = frozenset({"messages", "system", "model"})
+"""Fields of a client's body that the trace does not show as parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,10 @@ class ModelGateway:
         self._redaction = RedactionThread()
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
+
+    def shown(self, value: Any) -> Any:
+        """Return a JSON value as traces may show it."""
+        return self._payloads.shown(value)
 
     async def aclose(self) -> None:
         """Flush pending rate-limit updates and close the providers' connections."""
@@ -255,6 +264,51 @@ class ModelGateway:
             ):
                 self._learned[candidate.endpoint] = simpler
             return replace(completion, failed=failed_nodes) if failed_nodes else completion
+
+    async def relayed(
+        self,
+        context: FlowContext,
+        chosen: ChatModel,
+        *,
+        alias: str,
+        key: str,
+        body: Mapping[str, Any],
+        **about: Any,
+    ) -> RelayedCall:
+        """Return the call of a model with a body that a client wrote; ``perform`` makes it.
+
+        ``alias`` is the configured name of the model. ``about`` are further fields of the call.
+        """
+        limits = [body[name] for name in about["limit_fields"] if body.get(name) is not None]
+        most = min(limits, default=chosen.max_output_tokens)
+        table, asked = self.table, ModelRequest(messages=(), max_output_tokens=most)
+        messages = shown_messages(body)
+        others = {name: it for name, it in body.items() if name not in _NOT_PARAMETERS}
+        redact = partial(self._payloads.prompt, messages, others)
+        call = RelayedCall(
+            key=context.path.call("llm", key),
+            kind="llm",
+            name="llm",
+            model=chosen.model,
+            once=dict.fromkeys(table.counted(Tier.SMALL, alias), 1),
+            per_attempt=ONE_API_CALL,
+            retry=self._retry,
+            timeout_seconds=chosen.timeout_seconds,
+            metadata={"provider": chosen.provider.name, "alias": alias},
+            shown=await self._redaction.call(redact, self._payloads.chars_to_redact(messages)),
+            chosen=chosen,
+            request=asked,
+            messages_bytes=body_bytes(body),
+            run=context.run,
+            list_price=self._list_price,
+            payloads=self._payloads,
+            turns=self._turns,
+            body=body,
+            **about,
+        )
+        if call.cost is None:
+            call.refuse_without_price(context.scope)
+        return call
 
     def _candidates(
         self,

@@ -180,8 +180,8 @@ class ModelCall(Call):
                 call_key=self.key.text,
                 kinds=list(reply.repairs),
             )
-        value = _journaled(reply, usage, spent)
-        return Reply(value, spent, _noted(value, chosen.model))
+        value = journaled(reply, usage, spent)
+        return Reply(value, spent, noted(value, chosen.model))
 
     def lost(self) -> Spent:
         """Return the charge for an attempt whose answer will never arrive.
@@ -277,7 +277,7 @@ class ModelCall(Call):
         return None
 
 
-def _noted(value: Mapping[str, Any], asked: str) -> dict[str, Any]:
+def noted(value: Mapping[str, Any], asked: str) -> dict[str, Any]:
     """Return the attributes that an answer adds to the call node; defaults are omitted."""
     about = {
         "repairs": value.get("repairs"),
@@ -288,7 +288,7 @@ def _noted(value: Mapping[str, Any], asked: str) -> dict[str, Any]:
     return {name: noted for name, noted in about.items() if noted}
 
 
-def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, Any]:
+def journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, Any]:
     """Return the journal record of an answer; empty fields are omitted."""
     about = {
         "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),

@@ -33,7 +33,8 @@ MOST_TOKENS_PER_SECOND = 200
 """Assumed maximum output speed, in tokens per second, of a model whose answer was lost."""
 
 _MILLION = Decimal(1_000_000)
-_BYTES_PER_TOKEN = 3
+BYTES_PER_TOKEN = 3
+"""Assumed size of a token in UTF-8 bytes; English text has more."""
 _TOKENS_PER_MESSAGE = 8
 
 
@@ -126,4 +127,4 @@ def _bytes(text: str) -> int:
 
 
 def _tokens(size_bytes: int) -> int:
-    return -(-size_bytes // _BYTES_PER_TOKEN)
+    return -(-size_bytes // BYTES_PER_TOKEN)

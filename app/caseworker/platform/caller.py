@@ -71,6 +71,8 @@ class Caller:
     tenant."""
     anonymous: bool = False
     """Whether the request carried no credential."""
+    run_id: str | None = None
+    """The only run that the caller's key may be used for; None for other credentials."""
 
 
 LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(KeyScope), anonymous=True)

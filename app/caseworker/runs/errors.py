@@ -56,6 +56,10 @@ class IdempotencyMismatchError(Exception):
     """The idempotency key was already used for a request with a different body."""
 
 
+class ExternalRunsFullError(Exception):
+    """This process owns as many external runs as it may, or executes no runs."""
+
+
 class TooManyPendingCancelsError(Exception):
     """Too many cancel requests are stored for runs that do not exist."""
 

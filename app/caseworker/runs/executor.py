@@ -67,6 +67,8 @@ class ExecutorLimits:
     """Limits on the execution of runs in this process."""
 
     max_runs: int
+    max_external_runs: int
+    """Maximum number of runs whose agents run outside of the service; they hold no run slot."""
     max_attempts: int
     """Maximum number of consecutive workers that a run may lose without making progress before it
     fails."""
@@ -181,8 +183,11 @@ class RunExecutor:
         self.changes = 0
         """Counter that increases whenever a run starts or ends here."""
         self._active: dict[RunKey, ActiveRun] = {}
+        self._in_slots: set[RunKey] = set()
+        self._external: set[RunKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.slots = RunSlots(limits.max_runs, self._active.keys())
+        self.slots = RunSlots(limits.max_runs, self._in_slots)
+        self.external_slots = RunSlots(limits.max_external_runs, self._external)
         self._freed = asyncio.Event()
         self._releasing = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._declined = Declined()
@@ -199,13 +204,13 @@ class RunExecutor:
         """Number of runs that can still be started now."""
         return self.slots.free if self._open else 0
 
-    def reserve(self, tenant: str | None = None) -> bool:
+    def reserve(self, tenant: str | None = None, *, external: bool = False) -> bool:
         """Reserve a slot for a run that is about to be claimed; return False if none is free."""
-        return self._open and self.slots.reserve(tenant)
+        return self._open and (self.external_slots if external else self.slots).reserve(tenant)
 
-    def unreserve(self, tenant: str | None = None) -> None:
+    def unreserve(self, tenant: str | None = None, *, external: bool = False) -> None:
         """Release a slot that :meth:`reserve` reserved."""
-        self.slots.unreserve(tenant)
+        (self.external_slots if external else self.slots).unreserve(tenant)
 
     async def room(self) -> None:
         """Wait until a slot may be free; use :meth:`reserve` to get it."""
@@ -234,6 +239,8 @@ class RunExecutor:
         if self._handing_over:
             active.token.trip(shutting_down())
         self._active[run.key] = active
+        is_external = KINDS[run.kind].is_external
+        (self._external if is_external else self._in_slots).add(run.key)
         self.slots.served(run.key.tenant)
         self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
@@ -314,6 +321,8 @@ class RunExecutor:
                 self._freed.set()  # queued runs of the tenant have no jobs left
             if self._active.get(run.key) is active:
                 del self._active[run.key]
+                self._in_slots.discard(run.key)
+                self._external.discard(run.key)
                 self.changes += 1
             active.ended.set()
             self.slots.freed()

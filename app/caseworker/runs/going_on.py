@@ -50,6 +50,8 @@ class NodeLine:
     taken_over: bool
     """Whether the ended run had imported the node from another run."""
     error_class: str | None = None
+    is_external: bool = False
+    """Whether the node is the step of an external run, which a later run always resumes."""
     incomplete: bool = False
     """Whether the node is an LLM call with an incomplete reply."""
 
@@ -88,7 +90,9 @@ def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
     lines = _by_what_they_are_inside(lines)
     nodes = {line.node_id: line for line in lines}
     last = None if until is None else _last(nodes, until)
-    around = frozenset() if last is None else frozenset(_above(nodes, last))
+    around = {line.node_id for line in lines if line.is_external}
+    if last is not None:
+        around.update(_above(nodes, last))
     ended = _ended_by(lines, last)
     known = _whole(lines, {line.node_id for line in ended} - around - _last_words(nodes))
     known |= _survived(ended, nodes, known, last)

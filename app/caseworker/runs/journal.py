@@ -161,6 +161,10 @@ class RunJournal:
         """Return the journal entry of a call or step from an earlier execution, or None."""
         return self._recorded.get(call_key)
 
+    def recorded_below(self, prefix: str) -> Mapping[str, Recorded]:
+        """Return the records of earlier executions whose keys begin with ``prefix``, by key."""
+        return {key: one for key, one in self._recorded.items() if key.startswith(prefix)}
+
     def spent_below(self, path: StepPath) -> Charge:
         """Return the total charge of earlier executions for the calls and steps inside a step."""
         if self._spent is None:

@@ -17,6 +17,7 @@ from caseworker.runs.run import RunKind, RunRequest, RunStatus
 
 CASE_STEP: Final = "case"
 AGENT_STEP: Final = "agent"
+EXTERNAL_STEP: Final = "external"
 
 _FINISH_REASONS = {RunStatus.COMPLETED: "success", RunStatus.HALTED: "budget"}
 
@@ -37,6 +38,10 @@ class KindRules:
     """Finish reason of a run by its final status; a run with another status has none."""
     result_has_reason: bool = False
     """Whether the result contains a finish reason, which a failed run then uses as its own."""
+
+    is_external: bool = False
+    """Whether the work is done outside of the service. Such a run starts at once or is refused, and
+    holds no run slot."""
 
     def graph_of(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the graph to execute for a definition; an agent becomes a graph with one step."""
@@ -88,6 +93,7 @@ KINDS: Final[Mapping[str, KindRules]] = MappingProxyType(
             ),
             KindRules(kind=RunKind.GRAPH, finish_reasons=_FINISH_REASONS),
             KindRules(kind=RunKind.AGENT, step=AGENT_STEP),
+            KindRules(kind=RunKind.EXTERNAL, step=EXTERNAL_STEP, is_external=True),
         )
     }
 )

@@ -48,11 +48,13 @@ NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
 
 
 class RunKind(StrEnum):
-    """The kind of work that a run executes: a case, a graph or an agent."""
+    """The kind of work that a run executes."""
 
     CASE = "case"
     GRAPH = "graph"
     AGENT = "agent"
+    EXTERNAL = "external"
+    """An agent that runs outside of the service and calls models through its gateway."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

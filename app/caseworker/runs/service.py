@@ -28,8 +28,9 @@ from caseworker.nodes.agent.references import (
 )
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
-from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.errors import ExternalRunsFullError, RunNotFoundError
 from caseworker.runs.executor import RunExecutor
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.outcome import usage_so_far
 from caseworker.runs.ports import (
@@ -281,16 +282,21 @@ class RunService:
             self._executor.cancel(key, request)
 
     async def _accept(self, new: NewRun) -> Accepted:
-        executor = self._executor
+        executor, external = self._executor, KINDS[new.request.kind].is_external
         delayed = new.request.start_at is not None and new.request.start_at > datetime.now(UTC)
-        if executor is None or delayed or not executor.reserve(new.key.tenant):
-            return await self._store.accept(new, worker_id=None)
+        if executor is None or delayed or not executor.reserve(new.key.tenant, external=external):
+            if not external:
+                return await self._store.accept(new, worker_id=None)
+            before = await self.accepted_before(new.key, new.idempotency_key, new.request_hash)
+            if before is None:
+                raise ExternalRunsFullError
+            return before
         # Before the statement is sent: the permission must not look fresher than it is.
         permitted_at = time.monotonic()
         try:
             accepted = await self._store.accept(new, worker_id=executor.worker_id)
         finally:
-            executor.unreserve(new.key.tenant)
+            executor.unreserve(new.key.tenant, external=external)
         if accepted.created and accepted.run.status is RunStatus.RUNNING:
             executor.start(accepted.run, permitted_at=permitted_at, prepared=new.prepared)
         return accepted

@@ -66,6 +66,9 @@ class AdmissionSettings(LimitSettings):
         10_000, "Maximum number of queued runs; further runs are rejected with 429."
     )
     max_delay_days: Annotated[Positive, Field(le=3650)] = key(90, "Maximum delay of start_at.")
+    max_external_runs: Positive = key(
+        1000, "Maximum number of external runs per process; further ones are rejected with 429."
+    )
     max_schedules: Positive = key(
         1000, "Maximum number of schedules per tenant; further ones are rejected with 429."
     )

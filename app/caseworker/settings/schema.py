@@ -56,11 +56,20 @@ def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(origin.lower() for origin in given)
 
 
+def _http_url(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ValueError("must be an http or https URL")
+    return url
+
+
 class ServerSettings(Section):
     """The HTTP server."""
 
     host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 listens on all interfaces.")
     port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 selects a free port.")
+    public_url: Annotated[Text, AfterValidator(_http_url)] | None = key(
+        None, "URL at which clients reach the service, for the gateway of external runs."
+    )
     workers: Positive = key(1, "Number of `caseworker serve` processes that share the port.")
     max_body_kb: Positive = key(
         256, "Maximum size of a request body, in KiB; larger ones are rejected with 413."
@@ -295,12 +304,6 @@ class JwtSettings(Section):
         if places.count(None) != 1:
             raise ValueError("jwks_url: set jwks_url or jwks_file to verify signatures")
         return self
-
-
-def _http_url(url: str) -> str:
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise ValueError("must be an http or https URL")
-    return url
 
 
 def _long_key(secret: SecretStr) -> SecretStr:

@@ -9,6 +9,7 @@ from caseworker_client.errors import (
     WaitTimeoutError,
 )
 from caseworker_client.models import (
+    Access,
     AgentError,
     AgentList,
     AgentResult,
@@ -25,6 +26,7 @@ from caseworker_client.models import (
     Decision,
     Definition,
     Event,
+    ExternalResult,
     GraphList,
     GraphResult,
     GraphRun,
@@ -59,6 +61,7 @@ from caseworker_client.sync_client import CaseworkerClient
 from caseworker_client.text import StreamedText, TextKey
 
 __all__ = [
+    "Access",
     "AgentError",
     "AgentList",
     "AgentResult",
@@ -81,6 +84,7 @@ __all__ = [
     "Delivery",
     "DeliveryList",
     "Event",
+    "ExternalResult",
     "FieldError",
     "GraphList",
     "GraphResult",

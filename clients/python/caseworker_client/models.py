@@ -87,7 +87,7 @@ class RunSummary(Answer):
 
     run_id: str
     kind: str = "case"
-    """``case``, ``graph`` or ``agent``."""
+    """``case``, ``graph``, ``agent`` or ``external``."""
     status: str
     """``queued``, ``running`` or ``waiting``; finally ``completed``, ``failed``, ``halted``
     (stopped by a limit) or ``cancelled``."""
@@ -183,14 +183,42 @@ class GraphResult(Answer):
     steps: dict[str, StepResult] = Field(default_factory=dict[str, StepResult])
 
 
+class ExternalResult(Answer):
+    """The result of an agent that runs outside of the service."""
+
+    output: Any = None
+    """The output with which the agent finished the run."""
+    replayed_calls: int
+    """Number of calls that were answered with recorded replies."""
+    unused_calls: int
+    """Number of recorded replies that the last attempt did not request."""
+
+
+class Access(Answer):
+    """The gateway of an external run."""
+
+    key: str
+    """Key for the gateway; it is shown only once."""
+    openai_base_url: str
+    """Base URL for clients of the OpenAI API."""
+    anthropic_base_url: str
+    """Base URL for clients of the Anthropic API."""
+    expires_at: datetime | None = None
+    """The run's deadline; None if it has none."""
+
+
 class Run(RunSummary):
     """A run with its result."""
 
     inputs: dict[str, Any] | None = None
     """Inputs of a graph or agent in addition to ``input``, by handle."""
 
-    result: CaseResult | AgentResult | GraphResult | None = None
+    result: CaseResult | AgentResult | GraphResult | ExternalResult | None = None
     """The result for its kind; partial if the run ended early."""
+    attempt: int | None = None
+    """The attempt of an external run that this request opened; None for other requests."""
+    access: Access | None = None
+    """The access of that attempt; None for other requests."""
 
 
 class CaseRun(Run):

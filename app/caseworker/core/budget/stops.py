@@ -29,6 +29,8 @@ class StopKind(StrEnum):
     """An agent repeated the same calls with the same results."""
     ERROR = "error"
     WORKER_LOST = "worker_lost"
+    ABANDONED = "abandoned"
+    """The client of an external run sent no call and no heartbeat for too long."""
 
 
 _LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})

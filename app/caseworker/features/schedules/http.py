@@ -54,6 +54,7 @@ from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.runs.http.runs import answer_of, shown
 from caseworker.runs.http.views import RunView
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService, new_run_id
 
@@ -68,7 +69,10 @@ ScheduleNamePath = Annotated[ScheduleName, Path(description="Name of the schedul
 def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
     if isinstance(sent, dict) and "from" in sent:
         raise refusal("A scheduled run cannot resume another run.")
-    return body_of_kind(sent)
+    body = body_of_kind(sent)
+    if KINDS[body.kind].is_external:
+        raise refusal("A scheduled run cannot be of kind external: its client must exist.")
+    return body
 
 
 class ScheduleBody(BodyModel):

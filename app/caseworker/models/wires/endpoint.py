@@ -106,6 +106,30 @@ class EndpointProvider:
             raise outcome
         return outcome
 
+    async def relay(
+        self,
+        content: bytes,
+        headers: Mapping[str, str],
+        note_sent: Callable[[], None] = lambda: None,
+        *,
+        below: str = "",
+    ) -> WireReply:
+        """Send a body that a client wrote for this API, and return the reply unread.
+
+        ``headers`` are those of the client that the provider may receive; they replace the
+        defaults. They must not contain credentials. ``note_sent`` is called just before the body is
+        sent. ``below`` is appended to the path of the API.
+
+        Raises:
+            WireError: no reply arrived.
+        """
+        sent = {**_HEADERS, **self._dialect.headers, **headers}
+        return await self._wire.post(self._dialect.url + below, sent, content, note_sent)
+
+    def reading(self, model: str) -> tuple[Accumulator, "ReplyBody"]:
+        """Return the two parsers for a relayed reply: of its answer, and of its documents."""
+        return self._dialect.accumulator(model, ModelRequest(messages=())), ReplyBody()
+
     async def aclose(self) -> None:
         """Close all connections."""
         await self._wire.aclose()
@@ -220,7 +244,7 @@ class ReplyBody:
         """
         async with aclosing(_kept(reply, failures)) as parts:
             async for part in parts:
-                for each in self._read(part):
+                for each in self.feed(part):
                     yield each
                 if self.done:
                     # A connection can be reused only if its reply was read to the end.
@@ -229,14 +253,27 @@ class ReplyBody:
                             async for _ in parts:
                                 pass
                     return
+        for each in self.end():
+            yield each
+
+    def end(self) -> Iterator[tuple[str, Any]]:
+        """Yield the last documents, once the body has ended.
+
+        Raises:
+            ValueError: a document is not valid JSON.
+        """
         if self._events is not None:
             for event in self._events.end():
-                for each in self._parsed(event):
-                    yield each
+                yield from self._parsed(event)
         elif self._begun:
             yield "", json.loads(self._begun)
 
-    def _read(self, part: bytes) -> Iterator[tuple[str, Any]]:
+    def feed(self, part: bytes) -> Iterator[tuple[str, Any]]:
+        """Yield the event name and the JSON value of each document that a part completes.
+
+        Raises:
+            ValueError: a document is not valid JSON.
+        """
         if self._events is None:
             self._begun += part
             first = self._begun.lstrip(_BLANK)[:1] if self.is_stream is None else b""

@@ -210,7 +210,8 @@ class RequestEnvelope:
                 message.setdefault("headers", ())
                 common = MutableHeaders(scope=message)
                 streamed = common.get("content-type", "").startswith("text/event-stream")
-                common["x-request-id"] = request_id
+                # A relayed reply has the ID of the provider.
+                common.setdefault("x-request-id", request_id)
                 common["x-content-type-options"] = "nosniff"
                 common.setdefault("cache-control", "no-store")
             await send(message)

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -118,6 +118,16 @@ class Authenticator(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunKeys:
+    """Identifies the callers that use the key of one run; the feature ``external`` provides it."""
+
+    prefix: str
+    """Beginning of all keys of runs."""
+    caller_of: Callable[[str], Awaitable[Caller]]
+    """Function that returns the caller with a key, or raises InvalidCredentialError."""
+
+
 class Shares:
     """A pool of slots of one kind. A single tenant may hold at most nine tenths of them."""
 
@@ -172,6 +182,15 @@ class HttpContext:
     bodies: BodiesUnderWay
 
 
+def for_run_keys(endpoint: Endpoint) -> Endpoint:
+    """Let callers with the key of a run use a route with the path parameter ``run_id``.
+
+    Place this decorator below the one that registers the route.
+    """
+    endpoint.accepts_run_key = True  # type: ignore[attr-defined]
+    return endpoint
+
+
 def requires(scope: KeyScope) -> Callable[[Endpoint], Endpoint]:
     """Return a decorator that sets the scope that callers of a route function need.
 
@@ -193,6 +212,7 @@ class ApiRoute(APIRoute):
         super().__init__(*arguments, **options)
         usual = KeyScope.READ if (self.methods or set()) <= _READING else KeyScope.RUN
         self.required_scope: KeyScope = getattr(self.endpoint, "required_scope", usual)
+        self.accepts_run_key: bool = getattr(self.endpoint, "accepts_run_key", False)
         self.openapi_extra = {**(self.openapi_extra or {}), SCOPE: self.required_scope.value}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -200,7 +220,10 @@ class ApiRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_checked(request: Request) -> Response:
-            return await handle(await ApiRequest.of(request, self.required_scope))
+            run_keys = self.accepts_run_key
+            return await handle(
+                await ApiRequest.of(request, self.required_scope, run_keys=run_keys)
+            )
 
         return handle_checked
 
@@ -254,8 +277,10 @@ class ApiRequest(Request):
         self._content: bytes | None = None
 
     @classmethod
-    async def of(cls, request: Request, scope: KeyScope) -> Self:
+    async def of(cls, request: Request, scope: KeyScope, *, run_keys: bool = False) -> Self:
         """Authenticate the caller, check its scope and acquire a request slot for its tenant.
+
+        ``run_keys`` accepts the key of the run that the path names.
 
         Raises:
             AccessRefusedError: the credential is missing or invalid, or lacks the scope.
@@ -266,13 +291,16 @@ class ApiRequest(Request):
         shared: HttpContext = request.app.state.shared
         authentication = shared.authentication
         try:
-            found = cls(request, await identify(request, authentication, shared.limits))
+            found = cls(request, await identify(request, shared))
         except (CredentialRequiredError, InvalidCredentialError):
             await wait_connected(request, authentication.refusal_delay())
             raise
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
+        named = request.path_params.get("run_id") if run_keys else None
+        if found.caller.run_id not in (None, named):
+            raise ScopeMissingError(scope)
         await shared.connections.enter(tenant, request.scope)
         return found
 
@@ -293,7 +321,7 @@ class ApiRequest(Request):
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
         """
-        self.caller = await identify(self, self._shared.authentication, self.limits)
+        self.caller = await identify(self, self._shared)
         self.require(scope)
 
     def service(self, of: type[T]) -> T:
@@ -379,7 +407,7 @@ def _too_large(limit: int) -> ProblemError:
     return ProblemError(BODY_TOO_LARGE, f"The body must not exceed {limit} bytes.")
 
 
-async def identify(request: Request, authentication: Authenticator, limits: HttpLimits) -> Caller:
+async def identify(request: Request, shared: HttpContext) -> Caller:
     """Return the caller that sent a request.
 
     A request with a credential is authenticated by it or rejected; it never counts as anonymous.
@@ -389,12 +417,14 @@ async def identify(request: Request, authentication: Authenticator, limits: Http
         CredentialRequiredError: it has no credential, and anonymous access is disabled.
         ProblemError: it has no credential, and anonymous access is not allowed for it.
     """
-    shown = shown_credential(request)
+    shown, run_keys = shown_credential(request), shared.services.get(RunKeys)
+    if shown is not None and run_keys is not None and shown.startswith(run_keys.prefix):
+        return cast("Caller", await run_keys.caller_of(shown))
     if shown is not None:
-        return await authentication.caller_of(shown)
-    if not await authentication.is_open():
+        return await shared.authentication.caller_of(shown)
+    if not await shared.authentication.is_open():
         raise CredentialRequiredError
-    return anonymous_caller(request, limits.anonymous, limits)
+    return anonymous_caller(request, shared.limits.anonymous, shared.limits)
 
 
 def shown_credential(request: Request) -> str | None:

@@ -38,10 +38,10 @@ KEYS: tuple[Rule, ...] = (
         shape=r"[-_][a-z0-9_-]{10}",
     ),
     rule(
-        rf"(?:sk-(?:proj|ant|svcacct|or)-|gh[opusr]_|github_pat_|cwk_)[{_W}-]{{16,}}+",
+        rf"(?:sk-(?:proj|ant|svcacct|or)-|gh[opusr]_|github_pat_|cw[kr]_)[{_W}-]{{16,}}+",
         SECRET,
         *("sk-proj-", "sk-ant-", "sk-svcacct-", "sk-or-", "github_pat_"),
-        *("cwk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+        *("cwk_", "cwr_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     ),
     rule(
         r"(?<![A-Z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}+"  # AWS

@@ -39,6 +39,7 @@ from caseworker.runs.graphs import Definition, RunnableGraph
 from caseworker.runs.http.body import (
     AgentRunBody,
     CaseBody,
+    ExternalBody,
     GivenBudget,
     OwnBody,
     RunFields,
@@ -46,7 +47,7 @@ from caseworker.runs.http.body import (
 )
 from caseworker.runs.http.definition_body import DefinitionByName
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
-from caseworker.runs.kinds import AGENT_STEP
+from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from caseworker.runs.service import new_run_id
@@ -350,6 +351,37 @@ def agent_of(graph: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _parsed(graph: Mapping[str, Any]) -> AgentDefinition:
     return AgentDefinition.model_validate(agent_of(graph))
+
+
+class ExternalAdmission(Admission):
+    """Validates request bodies of kind ``external`` and converts them to runs."""
+
+    kind = RunKind.EXTERNAL
+
+    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+        """Return the input, and the settings of the gateway."""
+        settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
+        return {**settings, "input": request.inputs.get(DEFAULT_HANDLE)}
+
+    def _violations(self, body: ExternalBody) -> Iterator[Violation]:
+        named = body.models or {}
+        aliases = named.items() if isinstance(named, dict) else enumerate(named)
+        for place, name in aliases:
+            if name not in self._models:
+                known = ", ".join(sorted(self._models)) or "none"
+                message = f"Unknown model. Configured models: {known}."
+                yield Violation(f"models.{place}", message)
+
+    async def _own_fields(self, body: ExternalBody, tenant: str) -> tuple[_Fields, _Fields]:
+        settings = {
+            "name": body.name,
+            "models": body.models,
+            "idle_seconds": body.idle_seconds,
+            "replay": body.replay,
+        }
+        graph = KINDS[self.kind].graph_of(settings)
+        inputs = {} if body.input is None else {DEFAULT_HANDLE: body.input}
+        return {"graph": graph, "inputs": inputs}, {}
 
 
 class Admissions:

@@ -36,8 +36,10 @@ from caseworker.platform.http.problems import invalid
 from caseworker.platform.validation import refusal
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
+from caseworker.runs.run import RunKind
 
 MAX_EXPECTED_TOOLS = 50
+MAX_MODELS = 100
 MAX_KEY_CHARS = 255
 
 _KEY = r"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"
@@ -102,8 +104,8 @@ BudgetBody = Annotated[
 
 
 def _kind(value: Any) -> Any:
-    if value not in ("case", "graph", "agent"):
-        raise refusal("This must be one of: 'case', 'graph' or 'agent'.")
+    if value not in list(RunKind):
+        raise refusal("This must be one of: 'case', 'graph', 'agent' or 'external'.")
     return value
 
 
@@ -120,6 +122,7 @@ def _of(kinds: str) -> BeforeValidator:
 OfCases = SkipJsonSchema[Annotated[None, _of("case")]]
 OfGraphs = SkipJsonSchema[Annotated[None, _of("graph")]]
 OfAgents = SkipJsonSchema[Annotated[None, _of("agent")]]
+OfQueued = SkipJsonSchema[Annotated[None, _of("case, graph or agent, which can be queued")]]
 OfOthers = SkipJsonSchema[Annotated[None, _of("graph or agent")]]
 
 
@@ -269,6 +272,50 @@ class AgentRunBody(RunFields):
     graph: OfGraphs = None
 
 
+AgentName = Annotated[str, Field(min_length=1, max_length=200), STORABLE]
+IdleSeconds = Annotated[float, Field(ge=10, le=86_400)]
+ModelNames = Annotated[list[Annotated[str, STORABLE]], Field(min_length=1, max_length=MAX_MODELS)]
+ModelAliases = Annotated[
+    dict[Annotated[str, STORABLE], Annotated[str, STORABLE]],
+    Field(min_length=1, max_length=MAX_MODELS),
+]
+
+
+class ExternalBody(RunFields):
+    """An agent that runs outside of the service and calls models through its gateway.
+
+    The run starts at once or is rejected. The response holds the base URLs and the key that the
+    agent uses.
+    """
+
+    kind: Literal["external"]
+    """Kind of the run."""
+    name: AgentName | None = None
+    """Name of the agent, for lists and traces."""
+    input: Any = None
+    """Any JSON value; it is stored with the run and not interpreted."""
+    models: ModelNames | ModelAliases | None = None
+    """Models that the agent may call: a list of configured names, or a map from the names that the
+    agent sends to configured names. The name ``*`` matches all names that are not listed.
+    Defaults to all configured models."""
+    idle_seconds: IdleSeconds = 600
+    """Seconds without a call or heartbeat after which the run fails."""
+    replay: bool = True
+    """Whether a later attempt gets the recorded replies of earlier attempts instead of new ones."""
+    start_at: OfQueued = None
+    priority: OfQueued = None
+    concurrency_key: OfQueued = None
+    concurrency_limit: OfQueued = None
+    expected_tools: OfCases = None
+    gold_answer: OfCases = None
+    mode: OfCases = None
+    graph: OfGraphs = None
+    agent: OfAgents = None
+    model: OfAgents = None
+    messages: OfAgents = None
+    inputs: OfOthers = None
+
+
 class FromRun(BodyModel):
     """The run to resume from, and how much of it to import."""
 
@@ -290,7 +337,7 @@ class GoingOnBody(RunFields):
 
     from_: Annotated[FromRun, Field(alias="from")]
     """The source run, and how much of it to import."""
-    kind: Annotated[Literal["case", "graph", "agent"], BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
+    kind: Annotated[RunKind, Field(strict=False), BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
     """Kind of the source run."""
     input: Any = None
     """Question, or input of the graph or agent, to use instead of the source run's."""
@@ -310,6 +357,14 @@ class GoingOnBody(RunFields):
     """Correct answer of a case, used only by the verifier. No model sees it."""
     mode: Mode | None = None
     """Mode that determines how much the small model does before a case calls the big one."""
+    name: AgentName | None = None
+    """Name of an agent outside of the service."""
+    models: ModelNames | ModelAliases | None = None
+    """Models that an agent outside of the service may call."""
+    idle_seconds: IdleSeconds | None = None
+    """Seconds without a call or heartbeat after which an external run fails."""
+    replay: bool | None = None
+    """Whether an external run gets recorded replies."""
 
     @property
     def sent(self) -> Mapping[str, Any]:
@@ -324,7 +379,7 @@ class GoingOnBody(RunFields):
         return body
 
 
-OwnBody = CaseBody | GraphRunBody | AgentRunBody
+OwnBody = CaseBody | GraphRunBody | AgentRunBody | ExternalBody
 
 _BODIES: Mapping[Any, type[OwnBody]] = by_kind(get_args(OwnBody))
 
@@ -347,7 +402,7 @@ def _of_its_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingO
 
 
 RunBody = Annotated[
-    CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, WrapValidator(_of_its_kind)
+    CaseBody | GraphRunBody | AgentRunBody | ExternalBody | GoingOnBody, WrapValidator(_of_its_kind)
 ]
 """A run to create. ``kind`` selects the schema (default: case). With ``from``, the run resumes from
 an ended run."""

@@ -1,6 +1,6 @@
 """Field types for requests and responses about runs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -18,6 +18,15 @@ class WebhookCheck:
 
     require_secret: Callable[[str], Awaitable[None]]
     """Function that raises a ProblemError if the tenant has no secret to sign webhooks with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalAccess:
+    """Opens attempts of external runs; the feature ``external`` provides the instance."""
+
+    opened: Callable[..., Awaitable[Mapping[str, Any]]]
+    """Function that opens an attempt of a run, given the run, the base URL of the service and
+    whether an unused attempt is renewed. It returns the fields ``attempt`` and ``access``."""
 
 
 _RUN_ID = r"^(?:[.]{0,2}[A-Za-z0-9_:-]|[.]{3})[A-Za-z0-9._:-]*$"

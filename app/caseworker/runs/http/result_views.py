@@ -227,3 +227,14 @@ class GraphResult(View):
     outputs: dict[str, dict[str, Any]]
     """Output values, by step ID and then by output handle."""
     steps: dict[str, StepResult]
+
+
+class ExternalResult(View):
+    """The result of an agent that ran outside of the service."""
+
+    output: Any
+    """Output that the client sent when it finished the run."""
+    replayed_calls: int
+    """Number of calls that were answered with recorded replies."""
+    unused_calls: int
+    """Number of recorded replies of earlier attempts that the last attempt did not request."""

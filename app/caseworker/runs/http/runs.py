@@ -11,7 +11,13 @@ from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
-from caseworker.platform.http.request import ApiRequest, PostingRoute, api_router, requires
+from caseworker.platform.http.request import (
+    ApiRequest,
+    PostingRoute,
+    api_router,
+    for_run_keys,
+    requires,
+)
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import Admissions, request_hash
 from caseworker.runs.http.body import (
@@ -23,7 +29,7 @@ from caseworker.runs.http.body import (
     idempotency_key,
     wait_seconds,
 )
-from caseworker.runs.http.fields import RunIdPath, WebhookCheck
+from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
 from caseworker.runs.http.going_on import completed, going_on, source_of
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import RUN_HEADERS, RUNS
@@ -41,6 +47,7 @@ from caseworker.runs.http.query import CancelQuery, CancelRunsBody, RunQuery, me
 from caseworker.runs.http.views import (
     CancelledRunsView,
     CancelReceipt,
+    ExternalRun,
     Links,
     RunPage,
     RunView,
@@ -104,6 +111,11 @@ async def post_run(
     accepted = await _accepted(body, request)
     run = await awaited(request.service(RunService), accepted.run, wait)
     view = await shown(run, request)
+    if isinstance(view, ExternalRun) and not run.finished:
+        access = request.service(ExternalAccess)
+        renews = not accepted.created and "idempotency-key" in request.headers
+        fields = await access.opened(run, str(request.base_url), renew=renews)
+        view = view.model_copy(update=fields)
     return answer_of(view, view.links, accepted, ended=run.finished, wait=wait)
 
 
@@ -138,6 +150,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 
 
 @router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
+@for_run_keys
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: status, input, result, usage and stop reason."""
     run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))

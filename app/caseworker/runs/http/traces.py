@@ -12,7 +12,7 @@ from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.request import ApiRequest, api_router
+from caseworker.platform.http.request import ApiRequest, api_router, for_run_keys
 from caseworker.runs.http.call_views import CallDetails
 from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.problems import CALL_NOT_FOUND, RUN_NOT_FOUND
@@ -38,6 +38,7 @@ NodeIdPath = Annotated[str, Path(description="ID of a CallNode, such as n000003.
         },
     },
 )
+@for_run_keys
 async def get_trace(
     run_id: RunIdPath, query: Annotated[TraceQuery, Query()], request: ApiRequest
 ) -> Response:

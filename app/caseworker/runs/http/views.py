@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
@@ -12,7 +12,14 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.payloads import Payloads
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import DocumentedAs, View, by_kind
-from caseworker.runs.http.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
+from caseworker.runs.http.result_views import (
+    AgentResult,
+    CaseResult,
+    ExternalResult,
+    GraphResult,
+    RunStop,
+    Usage,
+)
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus, Page
 from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus
 
@@ -158,18 +165,45 @@ class AgentRun(RunDetails):
     """Result of the agent; partial if the run ended early, null before there is one."""
 
 
+class Access(View):
+    """The gateway of an external run, and the key that identifies the run there."""
+
+    key: str
+    """Key for the gateway; it is shown only once."""
+    openai_base_url: str
+    """Base URL for clients of the OpenAI API."""
+    anthropic_base_url: str
+    """Base URL for clients of the Anthropic API."""
+    expires_at: datetime | None
+    """Deadline of the run; null if it has none. The key works until the run ends."""
+
+
+class ExternalRun(RunDetails):
+    """A run of an agent outside of the service, with its result."""
+
+    kind: Literal[RunKind.EXTERNAL]
+    result: Annotated[dict[str, Any], DocumentedAs(ExternalResult)] | None
+    """Output that the client sent at the end; null before that, and after an early end."""
+    attempt: int | None = None
+    """Number of the attempt that this request opened; null for other requests."""
+    access: Access | None = None
+    """Access of this attempt; null for other requests and after the end of the run."""
+
+
 RunView = TypeAliasType(
     "RunView",
     Annotated[
-        CaseRun | GraphRun | AgentRun,
+        CaseRun | GraphRun | AgentRun | ExternalRun,
         Field(discriminator="kind", description="A run with its status and result."),
     ],
 )
 
-_VIEWS: Mapping[str, type[CaseRun | GraphRun | AgentRun]] = by_kind((CaseRun, GraphRun, AgentRun))
+AnyRun = CaseRun | GraphRun | AgentRun | ExternalRun
+
+_VIEWS: Mapping[str, type[AnyRun]] = by_kind(get_args(AnyRun))
 
 
-async def view_of(run: Run, root: str, payloads: Payloads) -> CaseRun | GraphRun | AgentRun:
+async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
     """Return the view of a run for its kind.
 
     ``root`` is the path prefix for its URLs; ``payloads`` shows its inputs as configured.

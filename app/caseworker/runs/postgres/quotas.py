@@ -123,6 +123,14 @@ class RunAdmission:
         return key_is_free and (most is None or wanted < most)
 
     @property
+    def cannot_start(self) -> QuotaExceededError:
+        """The error for a run that must not wait for other runs of its tenant, but would."""
+        used, most = self.counts["running"], self.quota.max_running or 0
+        return QuotaExceededError(
+            "running", used=used, limit=most, retry_after_seconds=RETRY_SECONDS
+        )
+
+    @property
     def restricted(self) -> NewRun:
         """The run, with the quota's restrictions on models and prices added to its request."""
         quota, request = self.quota, self.new.request

@@ -28,6 +28,7 @@ from caseworker.runs.errors import (
     TooManyPendingCancelsError,
 )
 from caseworker.runs.journal import late_result
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.outcome import cancelled_while_queued, stopped_while_queued
 from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
 from caseworker.runs.postgres.accepting import (
@@ -310,6 +311,8 @@ async def accept_in(
         return Accepted(await read_run(connection, new.key), created=True)
     run = replace(accepted_run(new, worker_id, row["created_at"]), fence=row["fence"])
     queued = worker_id is None and not overdue
+    if queued and admission is not None and KINDS[run.kind].is_external:
+        raise admission.cannot_start
     most, rate = limits.max_queued, None
     if queued and most is not None and not await _has_place(connection, new, most):
         if admission is not None:

@@ -27,6 +27,7 @@ LINES = """
 SELECT seq, node->>'node_id' AS node_id, node->>'parent_id' AS parent_id, node->>'kind' AS kind,
     node->>'name' AS name, status, call_key, outcome,
     (node->>'start_ts_ms')::bigint AS start_ts_ms, (node->>'end_ts_ms')::bigint AS end_ts_ms,
+    node->'metadata'->>'step_type' IS NOT DISTINCT FROM 'external' AS is_external,
     (node->'metadata') ? 'taken_over' AS taken_over, node->>'error_class' AS error_class,
     CASE WHEN node->>'kind' = 'llm' THEN value->>'incomplete' END IS NOT NULL AS incomplete
 FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s ORDER BY seq

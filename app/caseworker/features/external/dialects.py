@@ -1,0 +1,219 @@
+"""The APIs that the gateway offers: their errors, and the requests that it refuses.
+
+A refusal must stop a client after one request. Of all statuses only 429 with ``x-should-retry:
+false`` does that for every client library. A stream that ends without an error event is taken for a
+complete answer by some of them, so an interrupted stream ends with the event of its API.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from caseworker.models.client_bodies import parts_of
+
+REFUSED: Final = 429
+"""Status of a refusal that the client must not retry."""
+NO_RETRY: Final = {"x-should-retry": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One API of a model provider, as the gateway offers it."""
+
+    provider: str
+    """Name of the providers whose models can be called with it."""
+    base: str
+    """Path below ``/gateway`` of the base URL for the API's clients."""
+    path: str
+    """Path of the API below ``/gateway``."""
+    models_path: str
+    """Path below ``/gateway`` of the list of models."""
+    count_path: str = ""
+    """Path below ``/gateway`` that counts the tokens of a body; empty if the API has none."""
+    limit_fields: tuple[str, ...]
+    """Body fields that limit the number of output tokens, the one to add first."""
+    needs_usage_option: bool = False
+    """Whether a stream has token counts only if the body requests them."""
+    error: Callable[[int, str, str, str | None], Mapping[str, Any]]
+    """Builds an error document from status, code, message and the name of the field at fault."""
+    models: Callable[[Sequence[str]], Mapping[str, Any]]
+    """Builds a list of models from their names."""
+    event: str = ""
+    """Name of the event that reports an error in a stream; empty for events without a name."""
+
+    def error_event(self, code: str, message: str) -> bytes:
+        """Return the event that ends an interrupted stream."""
+        name = f"event: {self.event}\n" if self.event else ""
+        document = json.dumps(self.error(REFUSED, code, message, None))
+        return f"{name}data: {document}\n\n".encode()
+
+
+class RefusedBodyError(Exception):
+    """The body of a request is not offered; ``code`` and ``field`` say why."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A field that the gateway does not pass on, with the values that it does pass on."""
+
+    field: str
+    reason: str
+    allowed: tuple[Any, ...] = ()
+    """Values that are passed on, in addition to null."""
+    is_priced: bool = False
+    """Whether it is refused only in runs with a limit on cost."""
+
+
+_DETACHED: Final = "its reply would not pass through the gateway"
+_STORED: Final = "it refers to objects stored at the provider, which tenants would share"
+_UNPRICED: Final = "the run limits its cost, and no price is configured for it"
+_TIERS: Final = ("auto", "default", "standard", "standard_only")
+
+REFUSALS: Final = (
+    Refusal("background", _DETACHED, (False,)),
+    Refusal("previous_response_id", _STORED),
+    Refusal("conversation", _STORED),
+    Refusal("container", _STORED),
+    Refusal("service_tier", _UNPRICED, _TIERS, is_priced=True),
+    Refusal("speed", _UNPRICED, ("standard",), is_priced=True),
+    Refusal("inference_geo", _UNPRICED, ("global",), is_priced=True),
+    Refusal("web_search_options", _UNPRICED, is_priced=True),
+    Refusal("mcp_servers", _UNPRICED, ([],), is_priced=True),
+)
+"""Refused fields of a body."""
+REFUSED_IN_PARTS: Final = (
+    Refusal("file_id", _STORED),
+    Refusal("file_ids", _STORED, ([],)),
+    Refusal("vector_store_ids", _STORED, ([],)),
+    Refusal("container", _STORED),
+    Refusal("container_id", _STORED),
+)
+"""Refused fields of the parts of messages, and of tools."""
+CLIENT_TOOLS: Final = re.compile(
+    r"function|custom|(?:bash|text_editor|computer|memory|tool_search_tool)_\w+"
+)
+"""Types of tools that the client executes, or that the provider executes at no extra price."""
+MAX_CHOICES: Final = 128
+
+
+def require_accepted(body: Any, dialect: Dialect, *, limits_cost: bool) -> Mapping[str, Any]:
+    """Check the body of a request for a model call, and return it.
+
+    Raises:
+        RefusedBodyError: it is malformed, or has a field that is not offered.
+    """
+    if not isinstance(body, dict):
+        raise RefusedBodyError("invalid_request", "The body must be a JSON object.")
+    for field, message in _faults(body, dialect):
+        raise RefusedBodyError("invalid_request", f"The field {field} {message}.", field)
+    for field, reason in _refused(body, limits_cost=limits_cost):
+        message = f"The field {field} is not offered: {reason}."
+        raise RefusedBodyError("unsupported_field", message, field)
+    return body
+
+
+def _faults(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """Yield the fields that the gateway reads and cannot interpret."""
+    if not isinstance(body.get("model"), str):
+        yield "model", "must be a string"
+    if not isinstance(body.get("messages"), list):
+        yield "messages", "must be an array"
+    if not isinstance(body.get("stream"), bool | None):
+        yield "stream", "must be a boolean"
+    if not isinstance(body.get("stream_options"), dict | None):
+        yield "stream_options", "must be an object"
+    for name in dialect.limit_fields:
+        if not _is_count(body.get(name, 0), 0):
+            yield name, "must be a whole number"
+    if not _is_count(body.get("n", 1), 1, MAX_CHOICES):
+        yield "n", f"must be a whole number from 1 to {MAX_CHOICES}"
+
+
+def _is_count(value: Any, least: int, most: int | None = None) -> bool:
+    """Return whether a value is null or a whole number in a range."""
+    if value is None:
+        return True
+    return type(value) is int and value >= least and (most is None or value <= most)
+
+
+def _refused(body: Mapping[str, Any], *, limits_cost: bool) -> Iterator[tuple[str, str]]:
+    """Yield the fields that are not offered, with the reason."""
+    given = body.get("tools")
+    tools = [tool for tool in given if isinstance(tool, dict)] if isinstance(given, list) else []
+    for where, refusals in (
+        *((part, REFUSED_IN_PARTS) for part in parts_of(body["messages"])),
+        *((tool, REFUSED_IN_PARTS) for tool in tools),
+        (body, REFUSALS),
+    ):
+        for each in refusals:
+            value = where.get(each.field)
+            is_offered = value is None or value in each.allowed
+            if not is_offered and (limits_cost or not each.is_priced):
+                yield each.field, each.reason
+    for tool in tools if limits_cost else ():
+        if not CLIENT_TOOLS.fullmatch(str(tool.get("type") or "function")):
+            yield "tools", f"the provider executes one of them; {_UNPRICED}"
+
+
+def _openai_error(status: int, code: str, message: str, field: str | None) -> Mapping[str, Any]:
+    kind = "invalid_request_error" if status < REFUSED else "run_stopped"
+    return {"error": {"message": message, "type": kind, "param": field, "code": code}}
+
+
+def _openai_models(names: Sequence[str]) -> Mapping[str, Any]:
+    about = {"object": "model", "created": 0, "owned_by": "caseworker"}
+    return {"object": "list", "data": [{"id": name, **about} for name in names]}
+
+
+_ANTHROPIC_ERRORS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    REFUSED: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def _anthropic_error(status: int, code: str, message: str, _: str | None) -> Mapping[str, Any]:
+    usual = "invalid_request_error" if status < REFUSED else "api_error"
+    kind = _ANTHROPIC_ERRORS.get(status, usual)
+    return {"type": "error", "error": {"type": kind, "message": message, "code": code}}
+
+
+def _anthropic_models(names: Sequence[str]) -> Mapping[str, Any]:
+    about = {"type": "model", "created_at": "1970-01-01T00:00:00Z"}
+    data = [{"id": name, "display_name": name, **about} for name in names]
+    ends = {"first_id": names[0], "last_id": names[-1]} if names else {}
+    return {"data": data, "has_more": False, "first_id": None, "last_id": None, **ends}
+
+
+CHAT_COMPLETIONS: Final = Dialect(
+    provider="openai",
+    base="/openai/v1",
+    path="/openai/v1/chat/completions",
+    models_path="/openai/v1/models",
+    limit_fields=("max_completion_tokens", "max_tokens"),
+    needs_usage_option=True,
+    error=_openai_error,
+    models=_openai_models,
+)
+MESSAGES: Final = Dialect(
+    provider="anthropic",
+    base="/anthropic",
+    path="/anthropic/v1/messages",
+    models_path="/anthropic/v1/models",
+    count_path="/anthropic/v1/messages/count_tokens",
+    limit_fields=("max_tokens",),
+    error=_anthropic_error,
+    models=_anthropic_models,
+    event="error",
+)
+DIALECTS: Final = (CHAT_COMPLETIONS, MESSAGES)

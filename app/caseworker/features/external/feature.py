@@ -1,0 +1,56 @@
+"""The feature ``external``: runs of agents that run outside of the service."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+from caseworker.features.external import gateway, http
+from caseworker.features.external.dialects import DIALECTS
+from caseworker.features.external.postgres import PostgresAttempts, sha256_of
+from caseworker.features.external.session import Sessions
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied
+from caseworker.platform.http.request import RunKeys
+from caseworker.runs.http.fields import ExternalAccess
+from caseworker.runs.http.views import Access
+from caseworker.runs.run import Run
+
+KEY_PREFIX: Final = "cwr_"
+START_SECONDS: Final = 5.0
+"""Seconds to wait for the start of a run, so that the first call finds it."""
+
+
+def open_external(parts: Parts) -> Opened:
+    """Build the store of attempts, and the function that opens them."""
+    sessions = parts.service(Sessions)
+    attempts, public_url = PostgresAttempts(parts.engines.work), parts.settings.server.public_url
+
+    async def opened(run: Run, base_url: str, *, renew: bool) -> Mapping[str, Any]:
+        key = KEY_PREFIX + secrets.token_hex(32)
+        attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
+        await sessions.get_within(run.key, START_SECONDS)
+        root = f"{(public_url or base_url).rstrip('/')}/gateway"
+        urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}
+        access = Access(key=key, **urls, expires_at=run.request.deadline)
+        return {"attempt": attempt, "access": access}
+
+    async def caller_of(key: str) -> Caller:
+        state = await attempts.find(sha256_of(key))
+        if state is None:
+            raise InvalidCredentialError
+        scopes = with_implied([KeyScope.RUN])
+        run_id = state.key.run_id
+        return Caller(state.key.tenant, f"run {run_id}", scopes, run_id=run_id)
+
+    keys = RunKeys(KEY_PREFIX, caller_of)
+    return Opened(services=[attempts, ExternalAccess(opened), keys])
+
+
+EXTERNAL: Final = Feature(
+    name="external",
+    routes=[*http.router.routes, *gateway.ROUTES],
+    errors=http.ERRORS,
+    problems=http.PROBLEMS,
+    tables=["external_attempts"],
+    open=open_external,
+)

@@ -1,0 +1,336 @@
+"""Routes of the gateway: the model calls of external runs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, cast
+
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from caseworker.core.budget.stops import HandOver, Stop
+from caseworker.engine.call import CallFailedError
+from caseworker.features.external.dialects import (
+    DIALECTS,
+    NO_RETRY,
+    REFUSED,
+    Dialect,
+    RefusedBodyError,
+    require_accepted,
+)
+from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
+from caseworker.features.external.session import (
+    Flight,
+    Session,
+    Sessions,
+    UnknownModelError,
+    WrongDialectError,
+)
+from caseworker.models.relay import Head, NoReplyError, Relay, passed_through
+from caseworker.models.table import ChatModel
+from caseworker.platform.caller import Caller, KeyScope
+from caseworker.platform.http.problems import ProblemError
+from caseworker.platform.http.request import (
+    IDENTIFIED,
+    ApiRequest,
+    HttpContext,
+    wait_connected,
+)
+from caseworker.runs.run import TERMINAL
+
+PASSED_ON: Final = frozenset(
+    {"accept", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"}
+)
+"""Headers of a client that the provider receives; the content type is always JSON."""
+MAX_LANE_CHARS: Final = 100
+LINGER_SECONDS: Final = 30.0
+"""Seconds for which a call continues after its client has disconnected, so that its reply is
+recorded."""
+
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_COUNT_TOKENS: Final = "/count_tokens"
+_UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key."
+_UNKNOWN_MODEL = "The run may not call a model of this name."
+_UNKNOWN_PATH = "The gateway does not offer this path. It offers: {}."
+_AWAY = "Another process owns the run, or no process does yet. Repeat the request."
+
+_Answer = Callable[[Request, Dialect], Awaitable[Response]]
+
+
+class _RefusedError(Exception):
+    """The request gets an error document; only after status 503 a client may repeat it."""
+
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.field = field
+
+    def response(self, dialect: Dialect) -> Response:
+        headers = {"retry-after": "1"} if self.status == 503 else NO_RETRY
+        document = dialect.error(self.status, self.code, str(self), self.field)
+        return JSONResponse(document, self.status, headers)
+
+
+def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitable[Response]]:
+    """Return a route function whose errors have the form of a dialect."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await answer(request, dialect)
+        except RefusedBodyError as refused:
+            error = _RefusedError(400, refused.code, str(refused), refused.field)
+        except ProblemError as problem:
+            status = 400 if problem.kind.status == 422 else problem.kind.status
+            reasons = [each.message for each in problem.violations] or [str(problem.detail)]
+            error = _RefusedError(status, problem.kind.slug, reasons[0])
+        except _RefusedError as refused:
+            error = refused
+        return error.response(dialect)
+
+    return answered
+
+
+async def _called(request: Request, dialect: Dialect) -> Response:
+    """Make a model call with the body of the request."""
+    state, session = await _session_of(request)
+    body = await _body_of(request, dialect, session)
+    alias, model = _model_of(session, body, dialect)
+    async with session.opening:
+        if state.attempt > session.attempt:
+            first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
+            session.opened(state.attempt, first_use=first_use)
+    flight = session.answer(
+        dialect,
+        alias,
+        model,
+        body,
+        _passed_on(request),
+        call_key=_call_key(request),
+        is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
+        lane=request.headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
+        replays=request.headers.get("x-caseworker-replay", "").lower() != "off",
+    )
+    return await _answered(request, dialect, session, flight)
+
+
+async def _counted(request: Request, dialect: Dialect) -> Response:
+    """Let the provider count the tokens of a body, which is free."""
+    _, session = await _session_of(request)
+    body = await _body_of(request, dialect, session)
+    _, model = _model_of(session, body, dialect)
+    session.touch()
+    try:
+        head = await passed_through(model, body, _passed_on(request), below=_COUNT_TOKENS)
+    except NoReplyError as failed:
+        raise _RefusedError(502, "provider_failed", str(failed)) from None
+    return _passed_back(dialect, head)
+
+
+async def _models(request: Request, dialect: Dialect) -> Response:
+    """List the names of models that the run may call with this API."""
+    _, session = await _session_of(request)
+    return JSONResponse(dialect.models(session.model_names(dialect)))
+
+
+async def _unknown(_: Request, dialect: Dialect) -> Response:
+    """Refuse a path that the gateway does not offer."""
+    offered = ", ".join(filter(None, (dialect.path, dialect.count_path, dialect.models_path)))
+    raise _RefusedError(404, "unknown_path", _UNKNOWN_PATH.format(offered))
+
+
+async def _reached(_: Request) -> Response:
+    """Answer a client that checks whether the base URL is reachable."""
+    return Response()
+
+
+async def _session_of(request: Request) -> tuple[AttemptState, Session]:
+    """Authenticate a request; return the attempt of its key, and the run, which still runs.
+
+    Raises:
+        ProblemError: the tenant has too many concurrent requests.
+        _RefusedError: the key is unknown, or its attempt may make no more calls.
+    """
+    shared: HttpContext = request.app.state.shared
+    credential = credential_of(request)
+    state = credential and await _attempts(request).find(sha256_of(credential))
+    if not state:
+        await wait_connected(request, shared.authentication.refusal_delay())
+        raise _RefusedError(401, "invalid_api_key", _UNKNOWN_KEY)
+    tenant = request.scope["tenant"] = state.key.tenant
+    request.scope.get(IDENTIFIED, bool)()
+    await shared.connections.enter(tenant, request.scope)
+    if state.status in TERMINAL:
+        code = state.stop_kind or "finished"
+        raise _RefusedError(REFUSED, code, f"The run has ended: {state.status}.")
+    if state.attempt < state.newest:
+        raise _RefusedError(REFUSED, "superseded", "A later attempt of the run was opened.")
+    sessions: Sessions = shared.services[Sessions]
+    session = sessions.get(state.key)
+    if session is None:
+        raise _stopped(sessions.stop_of(state.key))
+    if session.stop is not None:
+        raise _stopped(session.stop)
+    return state, session
+
+
+async def _body_of(request: Request, dialect: Dialect, session: Session) -> Mapping[str, Any]:
+    """Read and check the body of a request for a model.
+
+    Raises:
+        ProblemError: it is not valid JSON, or too large.
+        RefusedBodyError: it is malformed, or has a field that is not offered.
+    """
+    key = session.key
+    caller = Caller(key.tenant, f"run {key.run_id}", frozenset({KeyScope.RUN}))
+    body = await ApiRequest(request, caller).json()
+    return require_accepted(body, dialect, limits_cost=session.scope.requires_prices())
+
+
+def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ChatModel]:
+    """Return the configured name and the model that a body names.
+
+    Raises:
+        _RefusedError: the run may not call it, or not with this API.
+    """
+    try:
+        return session.model_named(body["model"], dialect)
+    except UnknownModelError:
+        raise _RefusedError(404, "model_not_found", _UNKNOWN_MODEL, "model") from None
+    except WrongDialectError as other:
+        right = next((each for each in DIALECTS if each.provider == other.provider), dialect)
+        message = "The model cannot be called through the gateway."
+        if right is not dialect:
+            message = (
+                f"The model has another API. Use the run's {right.provider}_base_url, which ends"
+                f" with /gateway{right.base}."
+            )
+        raise _RefusedError(400, "wrong_api", message, "model") from None
+
+
+def _passed_on(request: Request) -> dict[str, str]:
+    """Return the headers of a request that the provider receives."""
+    named = {name: ", ".join(request.headers.getlist(name)) for name in PASSED_ON}
+    return {
+        name: value
+        for name, value in named.items()
+        if value and value.isascii() and value.isprintable()
+    }
+
+
+def _attempts(request: Request) -> PostgresAttempts:
+    shared: HttpContext = request.app.state.shared
+    return cast("PostgresAttempts", shared.services[PostgresAttempts])
+
+
+async def _answered(
+    request: Request, dialect: Dialect, session: Session, flight: Flight
+) -> Response:
+    """Return the reply once its head has arrived; the call continues if the client disconnects."""
+    gone = asyncio.create_task(_disconnected(request))
+    head = flight.relay.head
+    try:
+        await asyncio.wait((head, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not head.done():
+            flight.leave(LINGER_SECONDS)
+            raise ClientDisconnect
+        found = head.result()
+    except (Stop, CallFailedError, asyncio.CancelledError) as error:
+        session.delivered(flight)
+        return _failed(dialect, flight.relay, error)
+    finally:
+        gone.cancel()
+    if found.content is not None:
+        session.delivered(flight)
+        return Response(found.content, found.status, dict(found.headers))
+    headers = {**found.headers, "X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(dialect, session, flight), found.status, headers)
+
+
+async def _stream(dialect: Dialect, session: Session, flight: Flight) -> AsyncIterator[bytes]:
+    """Yield the parts of a streamed reply; end an interrupted one with an error event."""
+    is_whole = False
+    try:
+        async for part in flight.relay.parts():
+            yield part
+        is_whole = True
+    except Stop as stop:
+        yield dialect.error_event(stop.cause.kind, str(stop))
+    except CallFailedError as failed:
+        yield dialect.error_event("provider_failed", str(failed))
+    except asyncio.CancelledError:
+        if not flight.task.done():  # this client is gone
+            raise
+        yield dialect.error_event("superseded", "The call was interrupted.")
+    finally:
+        if is_whole:
+            session.delivered(flight)
+        else:
+            flight.leave(LINGER_SECONDS)
+
+
+def _stopped(stop: Stop | None) -> _RefusedError:
+    """Return the refusal for a stop; a run that another process will own may be called again.
+
+    None means that the client has finished the run.
+    """
+    if stop is None:
+        return _RefusedError(REFUSED, "finished", "The run has ended.")
+    if isinstance(stop, HandOver):
+        return _RefusedError(503, "owner_unavailable", _AWAY)
+    return _RefusedError(REFUSED, stop.cause.kind, str(stop))
+
+
+def _failed(dialect: Dialect, relay: Relay, error: BaseException) -> Response:
+    if isinstance(error, Stop):
+        return _stopped(error).response(dialect)
+    if isinstance(error, asyncio.CancelledError):
+        message = "The call was interrupted."
+        return _RefusedError(REFUSED, "superseded", message).response(dialect)
+    if relay.refused is not None:
+        return _passed_back(dialect, relay.refused)
+    return _RefusedError(502, "provider_failed", str(error)).response(dialect)
+
+
+def _passed_back(dialect: Dialect, head: Head) -> Response:
+    """Return a whole reply; hide one that is about the service's own key or URL."""
+    if head.status in (401, 403) or 300 <= head.status < 400:
+        message = f"The provider refused the request of the service (HTTP {head.status})."
+        return _RefusedError(502, "provider_failed", message).response(dialect)
+    return Response(head.content, head.status, dict(head.headers))
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _call_key(request: Request) -> str | None:
+    """Return the name that the client gives to a call, so that a repeated request joins it."""
+    sent = request.headers
+    return sent.get("x-caseworker-call-key") or sent.get("idempotency-key")
+
+
+def credential_of(request: Request) -> str | None:
+    """Return the key of a run that a request contains, as a bearer token or as ``x-api-key``."""
+    kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+    credential = bearer.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key")
+    return credential or None
+
+
+def _routes(dialect: Dialect) -> Iterator[Route]:
+    """Yield the routes of a dialect."""
+    for path, method, answer in (
+        (dialect.path, "POST", _called),
+        (dialect.count_path, "POST", _counted),
+        (dialect.models_path, "GET", _models),
+    ):
+        if path:
+            yield Route(f"/gateway{path}", _in_shape(answer, dialect), methods=[method])
+    yield Route(f"/gateway{dialect.base}", _reached, methods=["HEAD"])
+    name = dialect.provider
+    yield Route(f"/gateway/{name}{{path:path}}", _in_shape(_unknown, dialect), methods=_METHODS)
+
+
+ROUTES: Final = tuple(route for dialect in DIALECTS for route in _routes(dialect))

@@ -1,0 +1,152 @@
+"""Routes of external runs: their heartbeat and their end."""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from caseworker.engine.report import class_of
+from caseworker.features.external.gateway import credential_of
+from caseworker.features.external.postgres import PostgresAttempts, sha256_of
+from caseworker.features.external.session import (
+    Sessions,
+    reported,
+)
+from caseworker.platform.http.bodies import BodyModel, View
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
+from caseworker.platform.http.request import (
+    ApiRequest,
+    api_router,
+    for_run_keys,
+)
+from caseworker.platform.logs.errors import message_of_error
+from caseworker.runs.errors import ExternalRunsFullError
+from caseworker.runs.http.fields import RunIdPath
+from caseworker.runs.http.problems import RUN_NOT_FOUND
+from caseworker.runs.run import Run, RunKey, RunStatus
+from caseworker.runs.service import RunService
+
+END_SECONDS: Final = 10.0
+"""Seconds that the request to finish a run waits for its end."""
+
+NOT_OWNED: Final = ProblemType(
+    slug="external-run-elsewhere",
+    status=503,
+    title="Another process owns the run",
+    detail="Repeat the request; it must reach the process that owns the run.",
+    retry_after_seconds=1,
+)
+ENDED: Final = ProblemType(
+    slug="external-run-ended",
+    status=409,
+    title="The run has ended differently",
+    detail="GET /runs/{run_id} returns how the run ended. An equal second finish returns 200.",
+)
+SUPERSEDED: Final = ProblemType(
+    slug="attempt-superseded",
+    status=409,
+    title="A later attempt was opened",
+    detail="Another client opened a later attempt of the run. This client must stop.",
+)
+EXTERNAL_RUNS_FULL: Final = ProblemType(
+    slug="external-runs-full",
+    status=429,
+    title="Too many external runs",
+    detail="The process owns as many external runs as admission.max_external_runs allows. Retry "
+    "after another one has ended.",
+    retry_after_seconds=5,
+)
+
+router = api_router("external runs", prefix="/runs/{run_id}")
+
+
+class ErrorBody(BodyModel):
+    """The error that ended an agent."""
+
+    class_: str = Field("Error", alias="class", max_length=200)
+    """Class of the error, such as ``ValueError``."""
+    message: str = Field(max_length=10_000)
+
+
+class FinishBody(BodyModel):
+    """The end of an external run: its output or its error."""
+
+    output: Any = None
+    """Any JSON value; it becomes the output of the run."""
+    error: ErrorBody | None = None
+    """Error that failed the agent; the run then fails."""
+
+
+class HeartbeatView(View):
+    """The state of an external run."""
+
+    run_id: str
+    status: str
+    left: dict[str, Any]
+    """Remaining amount of each limit of the run, by its name; null means unlimited."""
+
+
+@router.post(
+    "/finish",
+    responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY, RUN_NOT_FOUND, NOT_OWNED, ENDED, SUPERSEDED),
+)
+@for_run_keys
+async def finish_run(run_id: RunIdPath, body: FinishBody, request: ApiRequest) -> HeartbeatView:
+    """Finish an external run with its output, or fail it with an error.
+
+    Calls in flight are cancelled.
+    """
+    key = await _own_run(request, run_id)
+    runs = request.service(RunService)
+    session = request.service(Sessions).get(key)
+    if session is not None:
+        error = None if body.error is None else reported(body.error.class_, body.error.message)
+        session.finish(body.output, error)
+    run = await (runs.get(key) if session is None else runs.wait(key, seconds=END_SECONDS))
+    if not run.finished:
+        raise ProblemError(NOT_OWNED)
+    if not _ended_like(run, body):
+        raise ProblemError(ENDED)
+    return HeartbeatView(run_id=run_id, status=run.status, left={})
+
+
+@router.post(
+    "/heartbeat", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, NOT_OWNED, SUPERSEDED)
+)
+@for_run_keys
+async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView:
+    """Keep an idle external run from failing; return the rest of its budget."""
+    key = await _own_run(request, run_id)
+    session = request.service(Sessions).get(key)
+    run = await request.service(RunService).get(key)
+    if session is None and not run.finished:
+        raise ProblemError(NOT_OWNED)
+    if session is not None:
+        session.touch()
+    return HeartbeatView(
+        run_id=run_id, status=run.status, left={} if session is None else session.left()
+    )
+
+
+async def _own_run(request: ApiRequest, run_id: str) -> RunKey:
+    """Return the key of the run; refuse the client of an attempt that was superseded."""
+    if request.caller.run_id is not None:
+        credential = credential_of(request) or ""
+        state = await request.service(PostgresAttempts).find(sha256_of(credential))
+        if state is None or state.attempt < state.newest:
+            raise ProblemError(SUPERSEDED)
+    return RunKey(request.caller.tenant, run_id)
+
+
+def _ended_like(run: Run, body: FinishBody) -> bool:
+    """Return whether a run has ended as a finish with this body ends it."""
+    if body.error is None:
+        done = run.status is RunStatus.COMPLETED
+        return done and (run.result or {}).get("output") == body.output
+    stop, error = run.stop or {}, reported(body.error.class_, body.error.message)
+    ended = run.status, stop.get("error_class"), stop.get("reason")
+    return ended == (RunStatus.FAILED, class_of(error), message_of_error(error))
+
+
+ERRORS: Errors = {ExternalRunsFullError: EXTERNAL_RUNS_FULL}
+PROBLEMS: Final = (NOT_OWNED, ENDED, SUPERSEDED)

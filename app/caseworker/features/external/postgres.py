@@ -1,0 +1,106 @@
+"""Stores the attempts of external runs, each with the hash of its key."""
+
+import hashlib
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Integer, LargeBinary, Table
+
+from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.runs.postgres.tables import INSTANT, metadata, run_key
+from caseworker.runs.run import RunKey, RunStatus
+
+external_attempts = Table(
+    "external_attempts",
+    metadata,
+    *run_key(),
+    Column("attempt", Integer, primary_key=True),
+    Column("sha256", LargeBinary, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("used_at", INSTANT),
+)
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 3))"
+
+_RENEW = """
+UPDATE external_attempts SET sha256 = %(sha256)s
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND used_at IS NULL AND %(renew)s
+    AND attempt = (
+        SELECT max(attempt) FROM external_attempts
+        WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+    )
+RETURNING attempt
+"""
+
+_OPEN = """
+INSERT INTO external_attempts (tenant_id, run_id, attempt, sha256)
+SELECT %(tenant)s, %(run_id)s, coalesce(max(attempt), 0) + 1, %(sha256)s FROM external_attempts
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+RETURNING attempt
+"""
+
+_USE = (
+    "UPDATE external_attempts SET used_at = clock_timestamp() WHERE sha256 = %s AND used_at IS NULL"
+)
+
+_FIND = """
+SELECT a.tenant_id, a.run_id, a.attempt, r.status, r.worker_id, r.stop ->> 'kind' AS stop_kind,
+    (SELECT max(attempt) FROM external_attempts n
+     WHERE n.tenant_id = a.tenant_id AND n.run_id = a.run_id) AS newest
+FROM external_attempts a JOIN runs r USING (tenant_id, run_id) WHERE a.sha256 = %s
+"""
+
+
+def sha256_of(key: str) -> bytes:
+    """Return the hash under which a key is stored."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptState:
+    """The attempt that a key belongs to, and the state of its run."""
+
+    key: RunKey
+    attempt: int
+    newest: int
+    """Number of the newest attempt; the keys of earlier ones are refused."""
+    status: RunStatus
+    worker_id: str | None
+    """ID of the worker that owns the run; None if none does."""
+    stop_kind: str | None
+    """Kind of the stop that ended the run early; None if it did not."""
+
+
+class PostgresAttempts:
+    """Stores attempts in Postgres; every method is one transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def open(self, key: RunKey, sha256: bytes, *, renew: bool) -> int:
+        """Open the next attempt of a run with a new key; return its number.
+
+        If ``renew`` and no call was made with the newest key, that attempt gets the new key.
+        """
+        asked = {"tenant": key.tenant, "run_id": key.run_id, "sha256": sha256, "renew": renew}
+        async with transaction(self._pool) as connection:
+            await connection.exec_driver_sql(_LOCK, (key.tenant, key.run_id))
+            renewed = (await connection.exec_driver_sql(_RENEW, asked)).scalar_one_or_none()
+            if renewed is not None:
+                return int(renewed)
+            return int((await connection.exec_driver_sql(_OPEN, asked)).scalar_one())
+
+    async def use(self, sha256: bytes) -> bool:
+        """Note that a call is made with a key; return whether it is the first one."""
+        async with transaction(self._pool) as connection:
+            return bool((await connection.exec_driver_sql(_USE, (sha256,))).rowcount)
+
+    async def find(self, sha256: bytes) -> AttemptState | None:
+        """Return the attempt of a key, or None."""
+        async with transaction(self._pool) as connection:
+            found = await connection.exec_driver_sql(_FIND, (sha256,))
+            row = found.mappings().one_or_none()
+        if row is None:
+            return None
+        about = {name: row[name] for name in ("attempt", "newest", "worker_id", "stop_kind")}
+        key = RunKey(row["tenant_id"], row["run_id"])
+        return AttemptState(key=key, status=RunStatus(row["status"]), **about)

@@ -1,0 +1,579 @@
+"""The process's side of external runs: their calls, their end and their idle time.
+
+An external run executes a graph with one step. The step only waits: for the client to finish the
+run, for a stop, or for the end of its idle time. While it waits, the gateway makes the client's
+calls in the name of the step, so that they share its budget, its journal and its trace.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cachetools import TTLCache
+
+from caseworker.core.budget.budget import json_number
+from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
+from caseworker.engine.call import Answered, CallFailedError
+from caseworker.engine.context import ExecutionResult, FlowContext
+from caseworker.engine.events import REPLAY_DIVERGED, Event
+from caseworker.engine.ports import CallOutcome
+from caseworker.engine.report import RecordedFailureError
+from caseworker.engine.supervision import forget_failure, until_done
+from caseworker.features.external.dialects import Dialect
+from caseworker.features.external.tools import reported_tool, results_in
+from caseworker.models.gateway import ChatModel, ModelGateway
+from caseworker.models.relay import WIRE, Relay, RelayedCall, restored
+from caseworker.models.table import AllowedModels, ModelTable
+from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
+from caseworker.nodes.reading import StepData
+from caseworker.runs.outcome import RESULT
+from caseworker.runs.run import RunKey
+
+ANY_NAME: Final = "*"
+HASH_CHARS: Final = 16
+CLOSED_SECONDS: Final = 60.0
+"""Seconds for which a process remembers why a session has ended."""
+MAX_CLOSED: Final = 10_000
+
+
+class ExternalData(StepData):
+    """The settings of an external run."""
+
+    name: str | None = None
+    """Name of the agent."""
+    models: list[str] | dict[str, str] | None = None
+    """Models that the agent may call; a map names them by the names that the agent sends."""
+    idle_seconds: float = 600
+    """Seconds without a call or heartbeat after which the run fails."""
+    replay: bool = True
+    """Whether recorded replies are repeated to later attempts."""
+
+
+class ExternalStep(StepData):
+    """The data of the only step of an external run."""
+
+    external: ExternalData
+
+
+class UnknownModelError(LookupError):
+    """The run may not call a model of this name, or it does not exist."""
+
+
+class WrongDialectError(Exception):
+    """The model can only be called through another API; ``provider`` is the name of its kind."""
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(provider)
+        self.provider = provider
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A call that was made for a request, now or in an earlier execution of the run."""
+
+    key: str
+    attempt: int
+    """Attempt in which it was made; 0 for a call that was imported from another run."""
+    lane: str = ""
+    """Name of the lane that made it; empty without one."""
+    is_complete: bool = False
+    """Whether its reply is recorded."""
+    is_open: bool = False
+    """Whether it was in flight when an earlier execution ended, and was not made again."""
+    answered: Answered | None = None
+    """Its reply; None if the reply must be read from the journal."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The end that a client reported: an output, or an error."""
+
+    output: Any = None
+    error: Exception | None = None
+
+
+class Flight:
+    """A request that is being answered, and the clients that wait for its reply."""
+
+    task: "asyncio.Task[None]"
+
+    def __init__(self, call_key: str | None) -> None:
+        self.relay = Relay()
+        self._call_key = call_key
+        self._clients = 1
+        self._lingering: asyncio.TimerHandle | None = None
+
+    def is_repeated_by(self, call_key: str | None, *, is_retry: bool) -> bool:
+        """Return whether a request with equal content is this request again."""
+        if self.task.done() and (self.task.cancelled() or not self.relay.begun):
+            return False
+        if call_key is not None or self._call_key is not None:
+            return call_key == self._call_key
+        return is_retry or self._clients == 0
+
+    def join(self) -> None:
+        """Add a client."""
+        self._clients += 1
+        if self._lingering is not None:
+            self._lingering.cancel()
+
+    def leave(self, linger_seconds: float) -> None:
+        """Remove a client whose connection was closed; without clients, the call ends later."""
+        self._clients -= 1
+        if self._clients == 0 and not self.task.done():
+            loop = asyncio.get_running_loop()
+            self._lingering = loop.call_later(linger_seconds, self.task.cancel)
+
+
+class Session:
+    """An external run that this process owns."""
+
+    def __init__(self, data: ExternalData, context: FlowContext) -> None:
+        self.key = RunKey(context.run.tenant, context.run_id)
+        self.scope = context.scope
+        self._data = data
+        self._context = context
+        self._ended: asyncio.Future[_Waiting] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._attempt, self._replays = 0, False
+        self.opening = asyncio.Lock()
+        """Held while the client opens an attempt."""
+        self._flights: defaultdict[str, list[Flight]] = defaultdict(list)
+        """Requests whose replies no client has received yet, by the hash of their content."""
+        self._made = self._recorded()
+        """Calls so far, in order, by the hash of their requests."""
+        self._repeated: Counter[tuple[str, str]] = Counter()
+        """Number of recorded replies that this attempt has used, by request hash and lane."""
+        self._diverged_lanes: set[str] = set()
+        self._requested: dict[str, tuple[Mapping[str, Any], str]] = {}
+        """Tool calls whose results are not reported yet, with the node that requested them."""
+        self._replayed = 0
+        self._diverged = False
+        self._stop: Stop | None = None
+        self._heard_at = asyncio.get_running_loop().time()
+
+    @property
+    def stop(self) -> Stop | None:
+        """The stop of the run, or the limit that it has reached; None if it may continue."""
+        return self._context.token.stop or self._stop
+
+    @property
+    def attempt(self) -> int:
+        """Number of the newest attempt whose client has made a call; 0 if none has."""
+        return self._attempt
+
+    def left(self) -> dict[str, Any]:
+        """Return the rest of each limit of the run, by its JSON name; None is unlimited."""
+        limits = {name: self.scope.remaining(name) for name in self.scope.tightest_limits()}
+        return {
+            name.value: None if left is None else json_number(left) for name, left in limits.items()
+        }
+
+    def touch(self) -> None:
+        """Note a sign of life of the client."""
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def opened(self, attempt: int, *, first_use: bool) -> None:
+        """Note that the client works in this attempt; a later one restarts the replay.
+
+        ``first_use`` is whether this is the attempt's first call. An attempt that continues after
+        this process took over the run has had its replies, so it gets none.
+        """
+        if attempt > self._attempt:
+            self._attempt, self._replays = attempt, self._data.replay and first_use
+            self._diverged = False
+            self._diverged_lanes.clear()
+            self._repeated.clear()
+            self._flights.clear()
+            for task in self._tasks:
+                task.cancel()
+
+    def model_named(self, name: str, dialect: Dialect) -> tuple[str, ChatModel]:
+        """Return the configured name and the model for a name that the client sent.
+
+        Raises:
+            UnknownModelError: the run may not call a model of this name.
+            WrongDialectError: the model has another API.
+        """
+        table, known = self._models()
+        alias = known.get(name) or known.get(ANY_NAME)
+        if alias is None:
+            raise UnknownModelError(name)
+        if not _speaks(table[alias], dialect):
+            raise WrongDialectError(table[alias].provider.name)
+        return alias, table[alias]
+
+    def model_names(self, dialect: Dialect) -> list[str]:
+        """Return the names of models that the client may call with an API."""
+        table, known = self._models()
+        return [
+            name
+            for name, alias in known.items()
+            if name != ANY_NAME and _speaks(table[alias], dialect)
+        ]
+
+    def _models(self) -> tuple[ModelTable, Mapping[str, str]]:
+        """Return the models of the tenant, and the configured name for each name to send."""
+        gateway, allowed = self._context.service(ModelGateway), self._data.models
+        table: ModelTable = gateway.table.restricted(self._context.services.get(AllowedModels))
+        if isinstance(allowed, dict):
+            return table, {name: alias for name, alias in allowed.items() if alias in table}
+        kept = [alias for alias in table if allowed is None or alias in allowed]
+        own = {table[alias].model: alias for alias in reversed(kept)}
+        return table, {**dict.fromkeys(kept, ""), **own, **{alias: alias for alias in kept}}
+
+    def answer(
+        self,
+        dialect: Dialect,
+        alias: str,
+        model: ChatModel,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        *,
+        call_key: str | None,
+        is_retry: bool,
+        lane: str = "",
+        replays: bool = True,
+    ) -> Flight:
+        """Begin to answer a request, or join it to the one that it repeats.
+
+        ``lane`` separates parallel branches of the client. ``replays`` is False if the request must
+        not get a recorded reply.
+
+        It joins a request with the same ``call_key``. Without a key, it joins an equal request if
+        the client marks it with ``is_retry``, or if the connection of that one was closed. Two open
+        requests with equal content are two calls.
+        """
+        self.touch()
+        digest = _digest(self.key.tenant, dialect.path, alias, body)
+        for flight in self._flights[digest]:
+            if flight.is_repeated_by(call_key, is_retry=is_retry):
+                flight.join()
+                return flight
+        flight = Flight(call_key)
+        entry = self._entry_for(digest, lane, replays=replays)
+        work = self._call(dialect, alias, model, entry, digest, body, headers, flight.relay)
+        flight.task = asyncio.create_task(
+            self._relayed(work, flight.relay), name=f"gateway {self.key.run_id}"
+        )
+        self._tasks.add(flight.task)
+        flight.task.add_done_callback(self._left)
+        self._flights[digest].append(flight)
+        return flight
+
+    def delivered(self, flight: Flight) -> None:
+        """Note that a client has received its whole reply, so that no request joins it."""
+        for flights in self._flights.values():
+            if flight in flights:
+                flights.remove(flight)
+
+    async def _call(
+        self,
+        dialect: Dialect,
+        alias: str,
+        model: ChatModel,
+        entry: _Entry,
+        digest: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        relay: Relay,
+    ) -> None:
+        """Make a client's call, or replay it; its reply goes to ``relay``.
+
+        Raises:
+            CallFailedError: every attempt failed, and no part of a reply was passed on.
+            Stop: a limit or a cancel request refused or interrupted the call.
+        """
+        if self._stop is not None:
+            raise self._stop
+        if entry.answered is None:
+            try:
+                await self._report_tools(body)
+                call = await self._call_to(
+                    dialect, alias, model, entry, digest, body, headers, relay
+                )
+                entry.answered = await self._context.calls.perform(
+                    call, parent=self._context.trace_parent, scope=self._context.scope
+                )
+            except Stop as stop:
+                if stop.is_limit:
+                    self._stop = stop
+                raise
+            entry.is_complete = True
+            # A reply that the client has received whole must not be lost with this process.
+            await self._context.calls.journal.barrier(external=True)
+        for asked in entry.answered.value.get("tool_calls", ()):
+            self._requested.setdefault(asked["id"], (asked, entry.answered.node_id))
+        if not relay.is_taken:  # it was recorded earlier
+            self._replayed += 1
+            head = restored(entry.answered.value[WIRE])
+            relay.begin(head)
+            relay.write(head.content or b"")
+
+    async def _report_tools(self, body: Mapping[str, Any]) -> None:
+        """Record and count the tool calls whose results a body contains for the first time.
+
+        Raises:
+            Stop: the limit of tool calls is exceeded.
+        """
+        for called, result in results_in(body):
+            asked, parent = self._requested.pop(called, (None, ""))
+            if asked is not None:
+                with suppress(CallFailedError):  # too large to be recorded
+                    await self._context.calls.perform(
+                        reported_tool(self._context, asked, result),
+                        parent=parent,
+                        scope=self._context.scope,
+                    )
+
+    async def _relayed(self, work: Coroutine[Any, Any, None], relay: Relay) -> None:
+        """Do the work of a call; the relay ends with it, and with its error."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            relay.end(self.stop or asyncio.CancelledError())
+            raise
+        except (Stop, CallFailedError) as refused:
+            relay.end(refused)
+        except Exception as broken:
+            relay.end(broken)
+            raise
+        else:
+            relay.end()
+
+    def finish(self, output: Any, error: Exception | None = None) -> None:
+        """End the run with an output or an error; calls in flight are cancelled."""
+        if not self._ended.done():
+            self._ended.set_result(_Waiting(output, error))
+
+    async def wait(self) -> Mapping[str, Any]:
+        """Wait until the client finishes the run; return its result.
+
+        Raises:
+            Stop: a limit was reached, or the client sent nothing for too long.
+            RecordedFailureError: the client reported an error.
+        """
+        clock = asyncio.get_running_loop().time
+        try:
+            while not self._ended.done():
+                left = self._heard_at + self._data.idle_seconds - clock()
+                if left <= 0 and not self._tasks:
+                    raise _abandoned(self._data.idle_seconds)
+                await asyncio.wait((self._ended,), timeout=max(left, 0.05))
+            ended = self._ended.result()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await until_done(tuple(self._tasks), self._context.run.grace_seconds)
+        if ended.error is not None:
+            raise ended.error
+        return {
+            "output": ended.output,
+            "replayed_calls": self._replayed,
+            "unused_calls": self._unused(),
+        }
+
+    def _left(self, task: "asyncio.Task[None]") -> None:
+        """Note the end of a call; halt the run if it was the last one below a reached limit."""
+        forget_failure(task)
+        self._tasks.discard(task)
+        self.touch()
+        if self._stop is not None and not self._tasks and not self._ended.done():
+            self._ended.set_exception(self._stop)
+
+    def _entry_for(self, digest: str, lane: str, *, replays: bool) -> _Entry:
+        """Return the recorded call that answers a request, or a new one.
+
+        A recorded reply is used once in each later attempt, in the order of the calls. Without one,
+        a call that was in flight when an earlier execution ended is made again.
+        """
+        made = self._made[digest]
+        if self._replays and replays and lane not in self._diverged_lanes:
+            earlier = [each for each in made if self._may_repeat(each) and each.lane == lane]
+            at = self._repeated[digest, lane]
+            if at < len(earlier):
+                self._repeated[digest, lane] += 1
+                return earlier[at]
+        entry = next((each for each in made if each.is_open), None)
+        if entry is None:
+            if replays:
+                self._note_divergence(lane)
+            entry = _Entry(f"{digest}-{len(made) + 1}", self._attempt)
+            made.append(entry)
+        entry.attempt, entry.lane, entry.is_open = self._attempt, lane, False
+        return entry
+
+    def _recorded(self) -> defaultdict[str, list[_Entry]]:
+        """Return the calls of earlier executions, in order, by the hash of their requests."""
+        prefix, found = (
+            self._context.path.call("llm", "").text,
+            defaultdict[str, list[_Entry]](list),
+        )
+        for key, one in self._context.calls.journal.recorded_below(prefix).items():
+            name = key.removeprefix(prefix)
+            done = one.outcome is CallOutcome.RESULT
+            wire = one.value[WIRE] if done else {}
+            of = 0 if one.taken_over else wire.get("attempt", 0)
+            is_open = one.outcome is CallOutcome.UNKNOWN
+            entry = _Entry(name, of, wire.get("lane", ""), is_complete=done, is_open=is_open)
+            found[name.rpartition("-")[0]].append(entry)
+        for entries in found.values():
+            entries.sort(key=lambda entry: int(entry.key.rpartition("-")[2]))
+        return found
+
+    def _may_repeat(self, entry: _Entry) -> bool:
+        """Return whether a call has a recorded reply of an earlier attempt."""
+        return entry.is_complete and entry.attempt < self._attempt
+
+    def _unused(self) -> int:
+        """Return the number of recorded replies that this attempt has not used."""
+        if not self._replays:
+            return 0
+        every = (each for made in self._made.values() for each in made)
+        return sum(map(self._may_repeat, every)) - self._repeated.total()
+
+    def _note_divergence(self, lane: str) -> None:
+        """Emit an event if this attempt makes a call that the record does not contain.
+
+        A named lane gets no more recorded replies then.
+        """
+        unused = self._unused()
+        if not unused or lane in self._diverged_lanes:
+            return
+        if lane:
+            self._diverged_lanes.add(lane)
+        if not self._diverged and self._context.run.events is not None:
+            self._diverged = True
+            at = self._repeated.total()
+            about: dict[str, Any] = {"attempt": self._attempt, "position": at, "unused": unused}
+            if lane:
+                about["lane"] = lane
+            self._context.run.events.emit(
+                Event(type=REPLAY_DIVERGED, step_id=self._context.node_id, data=about)
+            )
+
+    async def _call_to(
+        self,
+        dialect: Dialect,
+        alias: str,
+        model: ChatModel,
+        entry: _Entry,
+        digest: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        relay: Relay,
+    ) -> RelayedCall:
+        sent, hides_usage = {**body, "model": model.model}, False
+        if body.get("stream") and dialect.needs_usage_option:
+            options = body.get("stream_options") or {}
+            hides_usage = not options.get("include_usage")
+            sent["stream_options"] = {**options, "include_usage": True}
+        return await self._context.service(ModelGateway).relayed(
+            self._context,
+            model,
+            alias=alias,
+            key=entry.key,
+            made_in={"attempt": entry.attempt, "lane": entry.lane},
+            request_hash=digest,
+            body=sent,
+            headers=headers,
+            relay=relay,
+            limit_fields=dialect.limit_fields,
+            hides_usage=hides_usage,
+        )
+
+
+class Sessions:
+    """The external runs that this process owns, by key."""
+
+    def __init__(self) -> None:
+        self._open: dict[RunKey, Session] = {}
+        self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
+        self._opened = asyncio.Event()
+
+    def get(self, key: RunKey) -> Session | None:
+        """Return the session of a run; None if this process does not own it."""
+        return self._open.get(key)
+
+    def stop_of(self, key: RunKey) -> Stop | None:
+        """Return the stop of a run whose session is not open here; its end may not be stored yet.
+
+        None means that the client has finished it. A run that was not open here is handed over.
+        """
+        return self._closed.get(key, HandOver("This process does not own the run."))
+
+    async def get_within(self, key: RunKey, seconds: float) -> Session | None:
+        """Return the session of a run that this process has claimed, once it is open."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while key not in self._open:
+                    self._opened.clear()
+                    await self._opened.wait()
+        return self._open.get(key)
+
+    @contextmanager
+    def opened(self, session: Session) -> Iterator[None]:
+        """Offer a session to the gateway during the block."""
+        self._open[session.key] = session
+        self._opened.set()
+        try:
+            yield
+        finally:
+            if self._open.get(session.key) is session:
+                del self._open[session.key]
+                self._closed[session.key] = session.stop
+
+
+class ExternalNode:
+    """Waits for the end of an external run."""
+
+    async def execute(
+        self, data: ExternalStep, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        """Offer the run to the gateway until it ends.
+
+        Raises:
+            Stop: a limit was reached, or the client sent nothing for too long.
+            RecordedFailureError: the client reported an error.
+        """
+        session = Session(data.external, context)
+        with context.service(Sessions).opened(session):
+            return ExecutionResult({RESULT: await session.wait()})
+
+
+def external_type() -> NodeType:
+    """Return the step type of external runs."""
+    return NodeType(
+        name="external",
+        description="Waits for an agent outside of the service; only runs of kind external use it.",
+        node=ExternalNode(),
+        data=ExternalStep,
+        handles=ONE_OUTPUT,
+    )
+
+
+def reported(error_class: str, message: str) -> RecordedFailureError:
+    """Return the error with which a client finishes its run."""
+    return RecordedFailureError(message, error_class=error_class)
+
+
+def _abandoned(seconds: float) -> Stop:
+    reason = f"The client sent no call and no heartbeat for {seconds:g} seconds."
+    return Stop(StopCause(kind=StopKind.ABANDONED, reason=reason))
+
+
+def _speaks(model: ChatModel, dialect: Dialect) -> bool:
+    """Return whether a model can be called with an API."""
+    return model.provider.name == dialect.provider and hasattr(model.provider, "relay")
+
+
+def _digest(tenant: str, path: str, alias: str, body: Mapping[str, Any]) -> str:
+    """Return the keyed hash by which a repeated request is recognised."""
+    asked = json.dumps([path, alias, body], sort_keys=True, ensure_ascii=False)
+    secret = tenant.encode()[:64]
+    return hashlib.blake2b(asked.encode(), key=secret, digest_size=HASH_CHARS).hexdigest()

@@ -1,0 +1,343 @@
+"""A model call whose request a client wrote and whose reply the client receives unchanged.
+
+The call is reserved, retried, settled and journaled like any other call. Only the body differs: it
+is sent as the client wrote it, and the reply is passed on while it arrives. The call is not retried
+once a part of the reply was passed on.
+"""
+
+import asyncio
+import base64
+import json
+import re
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
+
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.ledger import Room
+from caseworker.engine.call import Reply, Spent
+from caseworker.models.forms import storable
+from caseworker.models.model_call import ModelCall, journaled, noted
+from caseworker.models.ports import ModelReply, SendState
+from caseworker.models.table import ChatModel
+from caseworker.models.wires.endpoint import EndpointProvider
+from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
+from caseworker.models.wires.transport import WireError, WireReply
+
+RETURNED: Final = frozenset({"content-type", "retry-after", "x-request-id", "request-id"})
+"""Headers of a provider's reply that the client receives."""
+WIRE: Final = "wire"
+"""Field of a call's journal value with the reply as the client received it."""
+
+_LEAST_THINKING_TOKENS: Final = 1024
+"""Smallest limit for thinking that the Anthropic API accepts."""
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The status and the headers of a reply."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes | None = None
+    """The whole body, for a reply that is not passed on in parts; otherwise None."""
+
+
+class NoReplyError(Exception):
+    """The provider did not reply."""
+
+
+class Relay:
+    """Passes one reply from a call to the clients that wait for it, each from its beginning."""
+
+    def __init__(self) -> None:
+        self.head: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
+        """Status and headers, once they have arrived."""
+        self.refused: Head | None = None
+        """The last reply of the provider that was not a success; None if there was none."""
+        self._held: Head | bytes | None = None
+        self._parts: list[bytes] = []
+        self._ended = False
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the status was passed on, so that the call cannot be repeated."""
+        return self.head.done()
+
+    def begin(self, head: Head) -> None:
+        """Pass on the status and the headers."""
+        if not self.head.done():
+            self.head.set_result(head)
+
+    def write(self, part: bytes) -> None:
+        """Pass on a part of the body."""
+        self._parts.append(part)
+        self._notify()
+
+    def hold(self, last: Head | bytes) -> None:
+        """Keep a whole reply, or the last part of a stream, until the reply is recorded."""
+        held = self._held
+        self._held = held + last if isinstance(held, bytes) and isinstance(last, bytes) else last
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a reply of the provider has been passed on or is held."""
+        return self.begun or self._held is not None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the body, with an error if it is incomplete; then nothing is held any more."""
+        match self._held if error is None else None:
+            case Head() as head:
+                self.begin(head)
+            case bytes() as last:
+                self._parts.append(last)
+        if error is not None and not self.head.done():
+            self.head.set_exception(error)
+            self.head.exception()  # mark as retrieved: the client may be gone
+        self._ended, self._error = True, error
+        self._notify()
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield the whole body as it arrives.
+
+        Raises:
+            BaseException: the error with which the body ended.
+        """
+        at = 0
+        while True:
+            changed = self._changed
+            while at < len(self._parts):
+                yield self._parts[at]
+                at += 1
+            if self._ended:
+                break
+            await changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+@dataclass(kw_only=True, eq=False)
+class RelayedCall(ModelCall):
+    """One request of a client to one model."""
+
+    body: Mapping[str, Any]
+    """The request as the client wrote it, but for the name of the model."""
+    headers: Mapping[str, str]
+    """Headers of the client that the provider receives."""
+    relay: Relay
+    limit_fields: tuple[str, ...]
+    """Names of the fields that limit the output, the one to add first."""
+    made_in: Mapping[str, Any]
+    """Attempt and lane of the client in which the call is made; stored with the reply."""
+    hides_usage: bool = False
+    """Whether to keep the stream's token counts from the client, which did not request them."""
+    _is_limited: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Estimate the maximum usage; several choices multiply the output."""
+        if self._thinking_tokens:
+            least = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
+            self.chosen = replace(self.chosen, min_output_tokens=least)
+        super().__post_init__()
+        self._choices = n if isinstance(n := self.body.get("n"), int) and n > 1 else 1
+        self._full = replace(self._full, tokens_out=self._full.tokens_out * self._choices)
+        self._tokens_out = self._full.tokens_out
+        self.cost = self._cost_of(self._full)
+
+    def estimate(self, room: Room) -> Spent:
+        """Lower the output limit so that the request fits the budget; return its maximum usage."""
+        self._is_limited = bool({Dimension.TOKENS, Dimension.COST_USD} & room.keys())
+        return super().estimate(room)
+
+    async def send(self, attempt: int) -> Reply:
+        """Send the request once and pass the reply on.
+
+        Raises:
+            AttemptError: there was no complete reply; it is retryable if no part was passed on.
+            Stop: cost is limited but the model's price is unknown.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        self._delivery = SendState(sent=False)
+        self._began = asyncio.get_running_loop().time()
+        provider = cast("EndpointProvider", self.chosen.provider)
+        failures = Failures(provider.name, False)
+        content = json.dumps(self._fitted(), ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            reply = await provider.relay(content, self.headers, self._note_sent)
+            try:
+                error = await self._refused(reply, failures)
+                if error is None:
+                    return await self._passed_on(provider, reply, failures)
+            finally:
+                reply.close()
+        except WireError as broken:
+            error = failures.error(broken.words, retryable=broken.retryable)
+        failed = self._failed(error, attempt)
+        failed.retryable = failed.retryable and not self.relay.begun
+        raise failed from None
+
+    def _note_sent(self) -> None:
+        self._delivery.sent = True
+
+    @property
+    def _thinking_tokens(self) -> int:
+        """The part of the output limit that the body reserves for thinking."""
+        thinking = self.body.get("thinking")
+        tokens = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+        return tokens if isinstance(tokens, int) else 0
+
+    def _fitted(self) -> Mapping[str, Any]:
+        """Return the body with the output limit that the budget can pay."""
+        most = self._tokens_out // self._choices
+        given = {name: n for name in self.limit_fields if isinstance(n := self.body.get(name), int)}
+        if not self._is_limited or (given and max(given.values()) <= most):
+            return self.body
+        lowered: dict[str, Any] = {name: min(n, most) for name, n in given.items()}
+        lowered = lowered or {self.limit_fields[0]: most}
+        if given and self._thinking_tokens >= most:  # it must be below the output limit
+            tokens = self._thinking_tokens * most // max(given.values())
+            tokens = max(_LEAST_THINKING_TOKENS, tokens)
+            lowered["thinking"] = {**self.body["thinking"], "budget_tokens": tokens}
+        return {**self.body, **lowered}
+
+    async def _refused(self, reply: WireReply, failures: Failures) -> Any:
+        """Return the error of a reply without success, and keep the reply for the client."""
+        if reply.status == 200:
+            return None
+        self.relay.refused = head = await _whole(reply)
+        content = head.content or b""
+        failures.raw += content[:RAW_REPLY_BYTES]
+        said = said_in(_document(content))
+        return failures.of_status(reply.status, said, reply.headers, adapts=False)
+
+    async def _passed_on(
+        self, provider: EndpointProvider, reply: WireReply, failures: Failures
+    ) -> Reply:
+        """Pass a successful reply on, and return its journal value and its usage."""
+        answer, reading = provider.reading(self.chosen.model)
+        is_stream = reply.headers.get("content-type", "").startswith("text/event-stream")
+        events, passed, failure = RawEvents(), bytearray(), None
+
+        def take(raw: bytes) -> None:
+            nonlocal failure
+            documents = [document for _, document in reading.feed(raw)]
+            for document in documents:
+                failure = failure or error_in(document)
+                if isinstance(document, dict):
+                    answer.add(document)
+            if not (self.hides_usage and any(map(_is_usage, documents))):
+                passed.extend(raw)
+                if is_stream:
+                    self.relay.begin(Head(reply.status, _returned(reply.headers)))
+                    (self.relay.hold if reading.done else self.relay.write)(raw)
+
+        async with aclosing(reply.parts()) as parts:
+            async for part in parts:
+                failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
+                for raw in events.feed(part) if is_stream else (part,):
+                    take(raw)
+        if rest := events.rest:
+            take(rest)
+        for _, document in reading.end():
+            failure = failure or error_in(document)
+            if isinstance(document, dict):
+                answer.add(document)
+        answer.prose.end()
+        if failure is not None or (is_stream and not answer.ended):
+            said = "the stream broke off" if failure is None else said_in(failure).shown
+            raise self._failed(failures.error(said, retryable=False), 1)
+        head = Head(reply.status, _returned(reply.headers), bytes(passed))
+        if not is_stream:
+            self.relay.hold(head)
+        found = answer.reply() or ModelReply(text="", model=self.chosen.model, usage=answer.usage)
+        usage, spent = self._answered(found)
+        value = {**journaled(found, usage, spent), WIRE: {**stored(head), **self.made_in}}
+        return Reply(value, spent, noted(value, self.chosen.model))
+
+
+async def passed_through(
+    model: ChatModel, body: Mapping[str, Any], headers: Mapping[str, str], *, below: str
+) -> Head:
+    """Send a client's body to a free function of a model's API, and return the whole reply.
+
+    ``below`` is the path of the function below that of the API.
+
+    Raises:
+        NoReplyError: no reply arrived.
+    """
+    provider = cast("EndpointProvider", model.provider)
+    content = json.dumps({**body, "model": model.model}, ensure_ascii=False).encode()
+    try:
+        async with asyncio.timeout(model.timeout_seconds):
+            reply = await provider.relay(content, headers, below=below)
+            try:
+                return await _whole(reply)
+            finally:
+                reply.close()
+    except (TimeoutError, WireError):
+        raise NoReplyError("The provider did not reply.") from None
+
+
+class RawEvents:
+    """Splits an event stream into its events, without changing a byte."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """Beginning of an event whose end has not arrived."""
+
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        """Yield the events that the next part of the stream completes, with their blank lines."""
+        self.rest += part
+        at = 0
+        for end in _EVENT_END.finditer(self.rest):
+            yield self.rest[at : end.end()]
+            at = end.end()
+        self.rest = self.rest[at:]
+
+
+def stored(head: Head) -> dict[str, str]:
+    """Return the form of a whole reply in the journal: its content type, and its packed body."""
+    packed = base64.b64encode(zlib.compress(head.content or b"")).decode("ascii")
+    return {"content_type": head.headers.get("content-type", ""), "packed": packed}
+
+
+def restored(wire: Mapping[str, Any]) -> Head:
+    """Return the reply that :func:`stored` packed."""
+    content = zlib.decompress(base64.b64decode(wire["packed"]))
+    return Head(200, {"content-type": storable(wire["content_type"])}, content)
+
+
+async def _whole(reply: WireReply) -> Head:
+    async with aclosing(reply.parts()) as parts:
+        content = b"".join([part async for part in parts])
+    return Head(reply.status, _returned(reply.headers), content)
+
+
+def _returned(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name in RETURNED}
+
+
+def _is_usage(document: Any) -> bool:
+    """Return whether a stream's document has only token counts."""
+    return (
+        isinstance(document, dict)
+        and document.get("choices") == []
+        and document.get("usage") is not None
+    )
+
+
+def _document(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return content.decode(errors="replace").strip()
