@@ -238,7 +238,7 @@ async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient, kind: A
 
     assert refused.status_code == 422
     assert refused.json()["errors"] == [
-        {"field": "kind", "message": "This must be one of: 'case', 'graph' or 'agent'."}
+        {"field": "kind", "message": "This must be one of: 'case', 'graph', 'agent' or 'external'."}
     ]
 
 

@@ -28,6 +28,7 @@ ASKING = {
 }
 DRAWING = {"id": "s", "type": "tool", "data": {"tool": "draw", "args": {"texts": ["secret"]}}}
 BODIES: dict[str, Any] = {
+    "/runs/{run_id}/finish": {"output": 1},
     "/runs/{run_id}/approvals/{approval_id}": {"decision": "approve"},
     "/threads/{thread_id}/messages": {"content": "hello"},
     "/threads/{thread_id}/messages/{message_id}/edit": {"content": "hello"},

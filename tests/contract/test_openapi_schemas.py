@@ -58,6 +58,7 @@ def test_a_run_is_told_apart_by_its_kind_and_has_typed_parts() -> None:
         "mapping": {
             "agent": "#/components/schemas/AgentRun",
             "case": "#/components/schemas/CaseRun",
+            "external": "#/components/schemas/ExternalRun",
             "graph": "#/components/schemas/GraphRun",
         },
     }
@@ -65,6 +66,7 @@ def test_a_run_is_told_apart_by_its_kind_and_has_typed_parts() -> None:
         ("CaseRun", "CaseResult"),
         ("GraphRun", "GraphResult"),
         ("AgentRun", "AgentResult"),
+        ("ExternalRun", "ExternalResult"),
     ):
         for name, schema in (("result", result), ("usage", "Usage"), ("stop", "RunStop")):
             assert properties(run)[name]["anyOf"] == [

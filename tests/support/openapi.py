@@ -13,6 +13,8 @@ ROUTES = frozenset(
         "GET /runs/{run_id}",
         "DELETE /runs/{run_id}",
         "POST /runs/{run_id}/cancel",
+        "POST /runs/{run_id}/finish",
+        "POST /runs/{run_id}/heartbeat",
         "GET /runs/{run_id}/trace",
         "GET /runs/{run_id}/calls/{node_id}",
         "GET /runs/{run_id}/events",

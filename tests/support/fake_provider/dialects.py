@@ -58,6 +58,16 @@ def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
     )
 
 
+def read(path: str, body: dict[str, Any]) -> tuple[Prompt, Step | None]:
+    """Parse a request; return it with its refusal, which a malformed one always gets."""
+    try:
+        return read_prompt(path, body), refusal(path, body)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        model = str(body.get("model"))
+        prompt = Prompt(path=path, model=model, texts=(), stream=False, forced_tool=None)
+        return prompt, Step(status=400, text="malformed")
+
+
 def refusal(path: str, body: dict[str, Any]) -> Step | None:
     """Return the refusal of a request that the real API would refuse."""
     said = refused_by_openai(body) if path == CHAT else refused_by_anthropic(body)
@@ -163,9 +173,14 @@ def _object(arguments: str) -> Any:
 
 
 def _tokens(prompt: Prompt, step: Step, text: str) -> tuple[int, int]:
-    tokens_in = len(prompt.text) // 4 + 1 if step.tokens_in is None else step.tokens_in
+    tokens_in = counted(prompt) if step.tokens_in is None else step.tokens_in
     tokens_out = len(text) // 4 + 1 if step.tokens_out is None else step.tokens_out
     return tokens_in, tokens_out
+
+
+def counted(prompt: Prompt) -> int:
+    """Return the number of tokens of a prompt."""
+    return len(prompt.text) // 4 + 1
 
 
 def charged(prompt: Prompt, step: Step) -> dict[str, int] | None:

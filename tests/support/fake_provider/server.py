@@ -31,6 +31,7 @@ class Server:
             ("POST", "/control/reset"): self._reset,
             ("GET", "/control/arrivals"): self._arrivals,
             ("GET", "/v1/models"): self._models,
+            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
         }
 
     async def listen(self, host: str, port: int) -> tuple[asyncio.Server, int]:
@@ -51,8 +52,8 @@ class Server:
 
     async def _complete(self, request: Request, connection: Connection) -> None:
         body = request.json()
-        prompt = dialects.read_prompt(request.path, body)
-        refused, marker = dialects.refusal(request.path, body), None
+        prompt, refused = dialects.read(request.path, body)
+        marker = None
         if refused is None:
             step, marker = self._playbook.next_step(prompt.text, prompt.model)
         else:
@@ -163,6 +164,10 @@ class Server:
             return {"reached": reached, "count": self._log.count(containing, ended=ended)}
         found = self._log.find(containing, bodies=query.get("bodies") == "true")
         return {"reached": reached, "arrivals": found}
+
+    async def _count_tokens(self, request: Request) -> dict[str, Any]:
+        prompt, _ = dialects.read(dialects.MESSAGES, request.json())
+        return {"input_tokens": dialects.counted(prompt)}
 
     async def _models(self, _request: Request) -> dict[str, Any]:
         return {"object": "list", "data": []}

@@ -53,6 +53,9 @@ class MemoryJournal:
     def recorded(self, call_key: str) -> Recorded | None:
         return self.earlier.get(call_key)
 
+    def recorded_below(self, prefix: str) -> Mapping[str, Recorded]:
+        return {}
+
     def note(self, node_id: str, entry: Entry) -> None:
         if entry.value is not None and entry.value is self.refuses:
             raise ValueError("Only JSON can be stored.")

@@ -121,6 +121,9 @@ class Journal:
     def recorded(self, call_key: str) -> Recorded | None:
         return self._earlier.get(call_key)
 
+    def recorded_below(self, prefix: str) -> Mapping[str, Recorded]:
+        return {}
+
     def remember(self, key: str, outcome: CallOutcome, value: Any) -> None:
         """Store a record of an earlier execution."""
         self._earlier[key] = Recorded(

@@ -1,0 +1,184 @@
+"""Later attempts of agents outside of the service get the recorded replies of earlier ones."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.acceptance.test_external_runs import OPENAI, Agent, start
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess, model_settings
+
+QUICK_RECOVERY = {"WORKER_HEARTBEAT_SECONDS": "0.5", "WORKER_STALE_AFTER_SECONDS": "3"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[ServiceProcess]:
+    settings = {**model_settings(running_provider.openai_url), **QUICK_RECOVERY}
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
+        yield opened
+
+
+async def next_attempt(http: httpx.AsyncClient, agent: Agent, **fields: Any) -> Agent:
+    """Open the next attempt of a run."""
+    body = {"kind": "external", "run_id": agent.run_id, **fields}
+    return Agent(http=http, run=(await http.post("/runs", json=body)).raise_for_status().json())
+
+
+async def texts(agent: Agent, *asked: str, **headers: str) -> list[str]:
+    """Send requests one after the other and return the texts of the answers."""
+    replies = [await agent.ask(text, headers=headers) for text in asked]
+    return [each.raise_for_status().json()["choices"][0]["message"]["content"] for each in replies]
+
+
+async def events_of(agent: Agent, kind: str) -> list[Mapping[str, Any]]:
+    events = (await agent.get("/events")).json()["events"]
+    return [each["data"] for each in events if each["type"] == kind]
+
+
+async def test_a_later_attempt_gets_each_recorded_reply_once_and_in_order(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Equal requests get the replies in their order; one request more is a new call."""
+    await provider.script("ONCE", [Step(text=text) for text in ("a", "b", "c", "d")])
+    first = await start(http, run_id="replay-once")
+    before = await texts(first, "ONCE", "ONCE", "ONCE")
+    second = await next_attempt(http, first)
+    after = await texts(second, "ONCE", "ONCE", "ONCE", "ONCE")
+    finished = await second.finish({"output": after})
+    run = (await second.get()).json()
+
+    assert before == ["a", "b", "c"]
+    assert after == ["a", "b", "c", "d"]
+    assert await provider.count("ONCE") == 4
+    assert run["usage"]["llm_calls"] == 4
+    assert finished.status_code == 200
+    assert run["result"] == {"output": after, "replayed_calls": 3, "unused_calls": 0}
+    assert await events_of(second, "replay.diverged") == []
+
+
+async def test_a_request_that_is_not_recorded_is_one_event_while_replies_are_unused(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Matching by content continues after it."""
+    first = await start(http, run_id="replay-diverges")
+    await texts(first, "DIVERGES 1", "DIVERGES 2")
+    second = await next_attempt(http, first)
+    await texts(second, "DIVERGES 1", "DIVERGES other", "DIVERGES more", "DIVERGES 2")
+    await second.finish({"output": None})
+
+    assert await provider.count("DIVERGES") == 4
+    assert await events_of(second, "replay.diverged") == [
+        {"attempt": 2, "position": 1, "unused": 1}
+    ]
+
+
+async def test_a_lane_stops_replaying_when_it_diverges(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Replies belong to the lane that got them; other lanes still replay."""
+    x, y = {"x-caseworker-lane": "x"}, {"x-caseworker-lane": "y"}
+    first = await start(http, run_id="replay-lanes")
+    for lane in (x, y):
+        await texts(first, "LANES", "LANES next", **lane)
+    second = await next_attempt(http, first)
+    await texts(second, "LANES other", "LANES", **x)
+    made_in_x = await provider.count("LANES")
+    await texts(second, "LANES", "LANES next", **y)
+    await second.finish({"output": None})
+
+    assert made_in_x == 4 + 2
+    assert await provider.count("LANES") == 4 + 2
+    assert await events_of(second, "replay.diverged") == [
+        {"attempt": 2, "position": 0, "unused": 4, "lane": "x"}
+    ]
+
+
+@pytest.mark.parametrize("how", ["header", "run"])
+async def test_replay_can_be_turned_off(
+    http: httpx.AsyncClient, provider: FakeProvider, how: str
+) -> None:
+    """For one request, or for the run."""
+    fields: dict[str, Any] = {"replay": False} if how == "run" else {}
+    headers = {"x-caseworker-replay": "off"} if how == "header" else {}
+    first = await start(http, run_id=f"replay-off-{how}", **fields)
+    await texts(first, f"OFF {how}")
+    await texts(await next_attempt(http, first, **fields), f"OFF {how}", **headers)
+
+    assert await provider.count(f"OFF {how}") == 2
+
+
+async def test_a_request_with_the_same_key_joins_the_call_in_flight(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Both get the reply of one call; an equal request without the key is another call."""
+    await provider.script("JOINS", [Step(text="one", hang=True), Step(text="two")])
+    agent = await start(http)
+    key = {"idempotency-key": "k1"}
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(texts(agent, "JOINS", **key)) for _ in range(2)]
+        await provider.wait_for_arrivals(1, "JOINS")
+        apart = await texts(agent, "JOINS")
+        await provider.release()
+
+    assert [each.result() for each in asked] == [["one"], ["one"]]
+    assert apart == ["two"]
+    assert await provider.count("JOINS") == 2
+
+
+async def test_a_retry_after_a_lost_connection_gets_the_reply_of_the_first_call(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The call continues when its client disconnects."""
+    await provider.script("LOST", [Step(text="first", hang=True)])
+    agent = await start(http)
+    asked = asyncio.create_task(agent.ask("LOST"))
+    await provider.wait_for_arrivals(1, "LOST")
+    asked.cancel()
+    await asyncio.wait([asked])
+    again = asyncio.create_task(texts(agent, "LOST", **{"x-stainless-retry-count": "1"}))
+    await texts(agent, "another")
+    await provider.release()
+
+    assert await again == ["first"]
+    assert await provider.count("LOST") == 1
+
+
+async def test_a_killed_owner_loses_no_reply_and_repeats_no_call(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The attempt that continues makes new calls; the next attempt gets the recorded replies."""
+    await provider.script("KILLED", [Step(text=text) for text in ("a", "b", "c", "d")])
+    settings = {**model_settings(provider.openai_url), **QUICK_RECOVERY}
+    async with ServiceProcess(database_url, settings=settings) as killed:
+        async with httpx.AsyncClient(base_url=killed.url, trust_env=False, timeout=150) as http:
+            agent = await start(http, run_id="killed")
+            assert await texts(agent, "KILLED", "KILLED") == ["a", "b"]
+        killed.child.kill()
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+    ):
+        access = {**agent.run["access"], "openai_base_url": f"{service.url}/gateway/openai/v1"}
+        agent = Agent(http=http, run={**agent.run, "access": access})
+        async with agent.library() as (client, _):
+            patient = client.with_options(max_retries=50)
+            went_on = await patient.chat.completions.create(**OPENAI.body("KILLED"))
+        second = await next_attempt(http, agent)
+        replayed = await texts(second, "KILLED", "KILLED", "KILLED", "KILLED")
+
+    assert went_on.choices[0].message.content == "c"
+    assert replayed == ["a", "b", "c", "d"]
+    assert await provider.count("KILLED") == 4

@@ -1,0 +1,83 @@
+"""The idle time of an external run, on virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from caseworker.core.budget.stops import StopKind
+from caseworker.engine.report import GraphOutcome
+from caseworker.features.external.session import Session, Sessions, reported
+from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
+from caseworker.runs.run import RunKey, RunKind
+from tests.support.seeded_loop import run
+from tests.unit.nodes.world import World
+
+IDLE = 60.0
+KEY = RunKey("", "run-1")
+
+
+def executed(client: Callable[[Session], Awaitable[None]]) -> tuple[GraphOutcome, float]:
+    """Execute an external run with a client; return its outcome and its duration in seconds."""
+
+    async def main() -> tuple[GraphOutcome, float]:
+        sessions = Sessions()
+        graph = KINDS[RunKind.EXTERNAL].graph_of({"idle_seconds": IDLE})
+        async with asyncio.TaskGroup() as group:
+            execution = group.create_task(World(services={Sessions: sessions}).run(graph))
+            session = await sessions.get_within(KEY, 1)
+            assert session is not None
+            began = asyncio.get_running_loop().time()
+            await client(session)
+            outcome = await execution
+        assert sessions.get(KEY) is None
+        return outcome, asyncio.get_running_loop().time() - began
+
+    return run(main, 0).result
+
+
+@pytest.mark.req("cw/15.finish")
+def test_a_run_without_a_sign_of_life_is_abandoned_after_its_idle_time() -> None:
+    """The stop is a failure of the run, not a limit."""
+
+    async def silent(session: Session) -> None:
+        pass
+
+    outcome, seconds = executed(silent)
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.kind is StopKind.ABANDONED
+    assert not outcome.stop.is_limit
+    assert IDLE <= seconds < IDLE + 1
+
+
+@pytest.mark.req("cw/15.finish")
+def test_each_sign_of_life_starts_the_idle_time_again() -> None:
+    """Heartbeats within the idle time keep the run, however long it takes."""
+
+    async def beating(session: Session) -> None:
+        for _ in range(10):
+            await asyncio.sleep(IDLE * 0.9)
+            session.touch()
+
+    outcome, seconds = executed(beating)
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.kind is StopKind.ABANDONED
+    assert IDLE * 10 <= seconds < IDLE * 10 + 1
+
+
+def test_the_first_finish_decides() -> None:
+    """A later one changes nothing."""
+
+    async def finishing(session: Session) -> None:
+        session.finish({"answer": 42})
+        session.finish(None, reported("ValueError", "late"))
+
+    outcome, seconds = executed(finishing)
+    result: Any = outcome.steps[EXTERNAL_STEP].outputs
+
+    assert outcome.stop is None
+    assert result["result"]["output"] == {"answer": 42}
+    assert seconds < 1

@@ -1,0 +1,109 @@
+"""Calls with a body that a client wrote: how the output limit fits the budget, and the charges."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.stops import Stop
+from caseworker.models.gateway import Tier
+from caseworker.models.relay import Relay
+from tests.support.fake_provider.script import Step
+from tests.unit.models.asking import Asking, priced, told, unpriced
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+def _sent(
+    body: dict[str, Any], *steps: Step, flavour: str = "anthropic", budget: Budget | None = None
+) -> tuple[dict[str, Any] | None, Asking]:
+    """Make one call; return the body that the provider received, or None if it was refused."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("m", *steps)
+        limits = ("max_tokens",) if flavour == "anthropic" else ("max_output", "max_tokens")
+        call = await asking.models.relayed(
+            asking.context,
+            asking.models.table[Tier.SMALL],
+            alias="small",
+            key="k",
+            request_hash="h",
+            body={"model": "m", "messages": HELLO, **body},
+            headers={},
+            relay=Relay(),
+            limit_fields=limits,
+            made_in={},
+        )
+        try:
+            await asking.context.calls.perform(
+                call, parent=asking.context.trace_parent, scope=asking.context.scope
+            )
+        except Stop:
+            return
+
+    model = unpriced("m") if budget is None else priced("m", max_output_tokens=500)
+    asking = told(story, model, flavour=flavour, budget=budget or Budget())
+    arrivals = asking.provider.arrivals
+    return arrivals[0].body if arrivals else None, asking
+
+
+def test_a_body_without_a_limit_on_its_run_is_sent_unchanged() -> None:
+    """The configured output limit is not a limit for clients that write their own bodies."""
+    asked = {"max_tokens": 32_000, "thinking": {"type": "enabled", "budget_tokens": 31_999}}
+
+    body, _ = _sent(asked)
+
+    assert body == {"model": "m", "messages": HELLO, **asked}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ({}, {"max_output": 500}),
+        ({"max_output": None}, {"max_output": 500}),
+        ({"max_tokens": 50}, {"max_tokens": 50}),
+        ({"max_tokens": 5_000}, {"max_tokens": 960}),
+        ({"max_output": 10, "max_tokens": 5_000}, {"max_output": 10, "max_tokens": 10}),
+        ({"n": 2, "max_tokens": 5_000}, {"n": 2, "max_tokens": 480}),
+    ],
+)
+def test_the_output_limit_is_lowered_to_the_budget(
+    asked: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    """Every limit field that the client sent is lowered; without one, the first is added."""
+    body, _ = _sent(asked, flavour="openai", budget=Budget(max_cost_usd=Decimal(1_000)))
+
+    assert body is not None
+    limits = {name: body[name] for name in ("max_output", "max_tokens", "n") if name in body}
+    assert limits == pytest.approx(sent, abs=9)
+
+
+def test_a_lowered_limit_stays_above_the_limit_for_thinking() -> None:
+    """The API requires it; the limit for thinking keeps its share of the output."""
+    thinking = {"type": "enabled", "budget_tokens": 24_000}
+    asked = {"max_tokens": 32_000, "thinking": thinking}
+
+    body, _ = _sent(asked, budget=Budget(max_cost_usd=Decimal(4_000)))
+    refused, _ = _sent(asked, budget=Budget(max_cost_usd=Decimal(900)))
+
+    assert body is not None
+    assert 3_900 < body["max_tokens"] < 4_000
+    assert body["thinking"] == {**thinking, "budget_tokens": body["max_tokens"] * 3 // 4}
+    assert refused is None
+
+
+def test_cached_and_written_prompt_tokens_are_charged_as_input() -> None:
+    """The charge of a relayed reply is that of the wire: all three counts are input tokens."""
+    step = Step(
+        raw_body='{"type": "message", "content": [{"type": "text", "text": "hi"}], "stop_reason":'
+        ' "end_turn", "usage": {"input_tokens": 5, "cache_creation_input_tokens": 20,'
+        ' "cache_read_input_tokens": 300, "output_tokens": 7}}'
+    )
+
+    _, asking = _sent({"max_tokens": 10}, step, budget=Budget(max_cost_usd=Decimal(10_000)))
+
+    [call] = asking.calls()
+    assert (call["tokens_in"], call["tokens_out"]) == (325, 7)
+    assert call["metadata"]["tokens_cached"] == 300
+    assert asking.run.scope.to_dict()["cost_usd"] == 332
