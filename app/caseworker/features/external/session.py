@@ -363,8 +363,13 @@ class Session:
             while not self._ended.done():
                 left = self._heard_at + self._data.idle_seconds - clock()
                 if left <= 0 and not self._tasks:
-                    raise _abandoned(self._data.idle_seconds)
-                await asyncio.wait((self._ended,), timeout=max(left, 0.05))
+                    self._stop = _abandoned(self._data.idle_seconds)
+                    raise self._stop
+                await asyncio.wait(
+                    (self._ended, *self._tasks),
+                    timeout=left if left > 0 else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
             ended = self._ended.result()
         finally:
             for task in self._tasks:
