@@ -974,6 +974,21 @@ async def test_fields_of_other_kinds_are_refused(
     assert posted.json()["errors"][0]["field"].startswith(next(iter(field)))
 
 
+async def test_a_run_of_another_kind_is_not_finished_by_a_client(http: httpx.AsyncClient) -> None:
+    """The service itself ends it, and it needs no heartbeat."""
+    step = {
+        "id": "sum",
+        "type": "tool",
+        "data": {"tool": "calculator", "args": {"expression": "1"}},
+    }
+    body = {"kind": "graph", "run_id": "graph-run", "graph": {"steps": [step], "edges": []}}
+    (await http.post("/runs", json=body)).raise_for_status()
+    finished = await http.post("/runs/graph-run/finish", json={"output": 1})
+    kept = await http.post("/runs/graph-run/heartbeat")
+
+    assert (finished.status_code, kept.status_code) == (422, 422)
+
+
 async def test_schedules_and_threads_refuse_the_kind(http: httpx.AsyncClient) -> None:
     """They start runs later, when no agent is there to use them."""
     schedule = {"cron": "0 9 * * *", "run": {"kind": "external"}}

@@ -13,7 +13,7 @@ from caseworker.features.external.session import (
 )
 from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
+from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import (
     ApiRequest,
     api_router,
@@ -23,6 +23,7 @@ from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.errors import ExternalRunsFullError
 from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.problems import RUN_NOT_FOUND
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import Run, RunKey, RunStatus
 from caseworker.runs.service import RunService
 
@@ -96,13 +97,12 @@ async def finish_run(run_id: RunIdPath, body: FinishBody, request: ApiRequest) -
 
     Calls in flight are cancelled.
     """
-    key = await _own_run(request, run_id)
-    runs = request.service(RunService)
-    session = request.service(Sessions).get(key)
+    run = await _own_run(request, run_id)
+    session = request.service(Sessions).get(run.key)
     if session is not None:
         error = None if body.error is None else reported(body.error.class_, body.error.message)
         session.finish(body.output, error)
-    run = await (runs.get(key) if session is None else runs.wait(key, seconds=END_SECONDS))
+        run = await request.service(RunService).wait(run.key, seconds=END_SECONDS)
     if not run.finished:
         raise ProblemError(NOT_OWNED)
     if not _ended_like(run, body):
@@ -116,9 +116,8 @@ async def finish_run(run_id: RunIdPath, body: FinishBody, request: ApiRequest) -
 @for_run_keys
 async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView:
     """Keep an idle external run from failing; return the rest of its budget."""
-    key = await _own_run(request, run_id)
-    session = request.service(Sessions).get(key)
-    run = await request.service(RunService).get(key)
+    run = await _own_run(request, run_id)
+    session = request.service(Sessions).get(run.key)
     if session is None and not run.finished:
         raise ProblemError(NOT_OWNED)
     if session is not None:
@@ -128,14 +127,17 @@ async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView:
     )
 
 
-async def _own_run(request: ApiRequest, run_id: str) -> RunKey:
-    """Return the key of the run; refuse the client of an attempt that was superseded."""
+async def _own_run(request: ApiRequest, run_id: str) -> Run:
+    """Return the external run; refuse the client of an attempt that was superseded."""
     if request.caller.run_id is not None:
         credential = credential_of(request) or ""
         state = await request.service(PostgresAttempts).find(sha256_of(credential))
         if state is None or state.attempt < state.newest:
             raise ProblemError(SUPERSEDED)
-    return RunKey(request.caller.tenant, run_id)
+    run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))
+    if not KINDS[run.kind].is_external:
+        raise invalid("run_id", "The run is not of kind external, so the service itself ends it.")
+    return run
 
 
 def _ended_like(run: Run, body: FinishBody) -> bool:
