@@ -28,7 +28,7 @@ from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
-from caseworker.models.client_bodies import body_bytes, shown_messages
+from caseworker.models.client_bodies import ClientBody
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
 from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
 from caseworker.models.message_log import MessageLog
@@ -272,19 +272,20 @@ class ModelGateway:
         *,
         alias: str,
         key: str,
-        body: Mapping[str, Any],
+        body: ClientBody,
+        sent: Mapping[str, Any],
         **about: Any,
     ) -> RelayedCall:
         """Return the call of a model with a body that a client wrote; ``perform`` makes it.
 
-        ``alias`` is the configured name of the model. ``about`` are further fields of the call.
+        ``alias`` is the configured name of the model. ``sent`` is the body for the provider, and
+        ``about`` are further fields of the call.
         """
-        limits = [body[name] for name in about["limit_fields"] if body.get(name) is not None]
+        limits = [sent[name] for name in about["limit_fields"] if sent.get(name) is not None]
         most = min(limits, default=chosen.max_output_tokens)
         table, asked = self.table, ModelRequest(messages=(), max_output_tokens=most)
-        messages = shown_messages(body)
-        others = {name: it for name, it in body.items() if name not in _NOT_PARAMETERS}
-        redact = partial(self._payloads.prompt, messages, others)
+        others = {name: it for name, it in sent.items() if name not in _NOT_PARAMETERS}
+        redact = partial(self._payloads.prompt, body.messages, others)
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",
@@ -295,15 +296,15 @@ class ModelGateway:
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata={"provider": chosen.provider.name, "alias": alias},
-            shown=await self._redaction.call(redact, self._payloads.chars_to_redact(messages)),
+            shown=await self._redaction.call(redact, self._payloads.chars_to_redact(body.messages)),
             chosen=chosen,
             request=asked,
-            messages_bytes=body_bytes(body),
+            messages_bytes=body.size_bytes,
             run=context.run,
             list_price=self._list_price,
             payloads=self._payloads,
             turns=self._turns,
-            body=body,
+            body=sent,
             **about,
         )
         if call.cost is None:

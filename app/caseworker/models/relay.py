@@ -28,6 +28,8 @@ from caseworker.models.wires.transport import WireError, WireReply
 
 RETURNED: Final = frozenset({"content-type", "retry-after", "x-request-id", "request-id"})
 """Headers of a provider's reply that the client receives."""
+LONG_REPLY_BYTES: Final = 256 * 1024
+"""Size of replies that are packed in a thread."""
 WIRE: Final = "wire"
 """Field of a call's journal value with the reply as the client received it."""
 
@@ -259,9 +261,11 @@ class RelayedCall(ModelCall):
         head = Head(reply.status, _returned(reply.headers), bytes(passed))
         if not is_stream:
             self.relay.hold(head)
+        is_long = len(passed) > LONG_REPLY_BYTES
+        wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
         found = answer.reply() or ModelReply(text="", model=self.chosen.model, usage=answer.usage)
         usage, spent = self._answered(found)
-        value = {**journaled(found, usage, spent), WIRE: {**stored(head), **self.made_in}}
+        value = {**journaled(found, usage, spent), WIRE: {**wire, **self.made_in}}
         return Reply(value, spent, noted(value, self.chosen.model))
 
 
@@ -297,9 +301,9 @@ class RawEvents:
 
     def feed(self, part: bytes) -> Iterator[bytes]:
         """Yield the events that the next part of the stream completes, with their blank lines."""
+        scanned, at = max(0, len(self.rest) - 3), 0
         self.rest += part
-        at = 0
-        for end in _EVENT_END.finditer(self.rest):
+        for end in _EVENT_END.finditer(self.rest, scanned):
             yield self.rest[at : end.end()]
             at = end.end()
         self.rest = self.rest[at:]

@@ -7,6 +7,7 @@ import pytest
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import Stop
+from caseworker.models.client_bodies import read_body
 from caseworker.models.gateway import Tier
 from caseworker.models.relay import Relay
 from tests.support.fake_provider.script import Step
@@ -23,13 +24,15 @@ def _sent(
     async def story(asking: Asking) -> None:
         asking.provider.script("m", *steps)
         limits = ("max_tokens",) if flavour == "anthropic" else ("max_output", "max_tokens")
+        sent = {"model": "m", "messages": HELLO, **body}
         call = await asking.models.relayed(
             asking.context,
             asking.models.table[Tier.SMALL],
             alias="small",
             key="k",
             request_hash="h",
-            body={"model": "m", "messages": HELLO, **body},
+            body=read_body(sent),
+            sent=sent,
             headers={},
             relay=Relay(),
             limit_fields=limits,

@@ -20,6 +20,8 @@ MAX_CHARS = 20_000
 """Default maximum length of one request or reply, in characters."""
 
 _REMEMBERED_TEXTS = 128
+_MESSAGE_CHARS = 10
+"""Work for a message without text, in characters that could be redacted instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,10 @@ class Payloads:
         return text[:chars] if self.mode == "full" else redact_beginning(text, chars)
 
     def chars_to_redact(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        """Return the number of characters that :meth:`prompt` redacts and has not cached."""
+        """Return the number of characters that :meth:`prompt` redacts and has not cached.
+
+        Every message counts a few more.
+        """
         if self.mode != "redacted":
             return 0
         left, chars, last = self.max_chars, 0, len(messages) - 1
@@ -73,7 +78,7 @@ class Payloads:
             text = message.get("content", "")
             known = _redacted.get((text, max(left, 0))) if _is_cached(message, at, last) else None
             left -= len(text if known is None else known)
-            chars += len(text) if known is None else 0
+            chars += _MESSAGE_CHARS + (len(text) if known is None else 0)
             if len(message) > 2:
                 chars += len(str(message)) - len(text)
         return chars

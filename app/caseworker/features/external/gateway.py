@@ -21,12 +21,14 @@ from caseworker.features.external.dialects import (
 )
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
 from caseworker.features.external.session import (
+    Asked,
     Flight,
     Session,
     Sessions,
     UnknownModelError,
     WrongDialectError,
 )
+from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.relay import Head, NoReplyError, Relay, passed_through
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import Caller, KeyScope
@@ -44,6 +46,8 @@ PASSED_ON: Final = frozenset(
 )
 """Headers of a client that the provider receives; the content type is always JSON."""
 MAX_LANE_CHARS: Final = 100
+BYTES_PER_CHAR: Final = 32
+"""Bytes of a body that take as long to read as one character takes to redact."""
 LINGER_SECONDS: Final = 30.0
 """Seconds for which a call continues after its client has disconnected, so that its reply is
 recorded."""
@@ -96,17 +100,14 @@ async def _called(request: Request, dialect: Dialect) -> Response:
     """Make a model call with the body of the request."""
     state, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
-    alias, model = _model_of(session, body, dialect)
+    alias, model = _model_of(session, body.document, dialect)
     async with session.opening:
         if state.attempt > session.attempt:
             first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
             session.opened(state.attempt, first_use=first_use)
+    asked = Asked(dialect=dialect, alias=alias, model=model, body=body, headers=_passed_on(request))
     flight = session.answer(
-        dialect,
-        alias,
-        model,
-        body,
-        _passed_on(request),
+        asked,
         call_key=_call_key(request),
         is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
         lane=request.headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
@@ -119,10 +120,10 @@ async def _counted(request: Request, dialect: Dialect) -> Response:
     """Let the provider count the tokens of a body, which is free."""
     _, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
-    _, model = _model_of(session, body, dialect)
+    _, model = _model_of(session, body.document, dialect)
     session.touch()
     try:
-        head = await passed_through(model, body, _passed_on(request), below=_COUNT_TOKENS)
+        head = await passed_through(model, body.document, _passed_on(request), below=_COUNT_TOKENS)
     except NoReplyError as failed:
         raise _RefusedError(502, "provider_failed", str(failed)) from None
     return _passed_back(dialect, head)
@@ -175,8 +176,8 @@ async def _session_of(request: Request) -> tuple[AttemptState, Session]:
     return state, session
 
 
-async def _body_of(request: Request, dialect: Dialect, session: Session) -> Mapping[str, Any]:
-    """Read and check the body of a request for a model.
+async def _body_of(request: Request, dialect: Dialect, session: Session) -> ClientBody:
+    """Read and check the body of a request for a model; a long one in a thread.
 
     Raises:
         ProblemError: it is not valid JSON, or too large.
@@ -184,8 +185,15 @@ async def _body_of(request: Request, dialect: Dialect, session: Session) -> Mapp
     """
     key = session.key
     caller = Caller(key.tenant, f"run {key.run_id}", frozenset({KeyScope.RUN}))
-    body = await ApiRequest(request, caller).json()
-    return require_accepted(body, dialect, limits_cost=session.scope.requires_prices())
+    sent = ApiRequest(request, caller)
+    document, limits_cost = await sent.json(), session.scope.requires_prices()
+
+    def read() -> ClientBody:
+        return read_body(require_accepted(document, dialect, limits_cost=limits_cost))
+
+    shared: HttpContext = request.app.state.shared
+    thread = shared.services[Sessions].reading
+    return cast("ClientBody", await thread.call(read, len(await sent.body()) // BYTES_PER_CHAR))
 
 
 def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ChatModel]:

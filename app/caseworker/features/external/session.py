@@ -19,13 +19,15 @@ from cachetools import TTLCache
 from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
 from caseworker.engine.call import Answered, CallFailedError
+from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.report import RecordedFailureError
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
-from caseworker.features.external.tools import reported_tool, results_in
+from caseworker.features.external.tools import reported_tool
+from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.relay import WIRE, Relay, RelayedCall, restored
 from caseworker.models.table import AllowedModels, ModelTable
@@ -97,12 +99,35 @@ class _Waiting:
     error: Exception | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request for a model call."""
+
+    dialect: Dialect
+    alias: str
+    """Configured name of the model."""
+    model: ChatModel
+    body: ClientBody
+    headers: Mapping[str, str]
+    """Headers of the client that the provider receives."""
+
+    def digest(self, tenant: str) -> str:
+        """Return the keyed hash by which a repeated request is recognised."""
+        named = json.dumps([self.dialect.path, self.alias]).encode()
+        secret = tenant.encode()[:64]
+        hasher = hashlib.blake2b(named, key=secret, digest_size=HASH_CHARS)
+        hasher.update(self.body.canonical)
+        return hasher.hexdigest()
+
+
 class Flight:
     """A request that is being answered, and the clients that wait for its reply."""
 
     task: "asyncio.Task[None]"
 
-    def __init__(self, call_key: str | None) -> None:
+    def __init__(self, digest: str, call_key: str | None) -> None:
+        self.digest = digest
+        """Hash of the request."""
         self.relay = Relay()
         self._call_key = call_key
         self._clients = 1
@@ -229,11 +254,7 @@ class Session:
 
     def answer(
         self,
-        dialect: Dialect,
-        alias: str,
-        model: ChatModel,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
+        asked: Asked,
         *,
         call_key: str | None,
         is_retry: bool,
@@ -250,14 +271,14 @@ class Session:
         requests with equal content are two calls.
         """
         self.touch()
-        digest = _digest(self.key.tenant, dialect.path, alias, body)
+        digest = asked.digest(self.key.tenant)
         for flight in self._flights[digest]:
             if flight.is_repeated_by(call_key, is_retry=is_retry):
                 flight.join()
                 return flight
-        flight = Flight(call_key)
+        flight = Flight(digest, call_key)
         entry = self._entry_for(digest, lane, replays=replays)
-        work = self._call(dialect, alias, model, entry, digest, body, headers, flight.relay)
+        work = self._call(asked, entry, flight)
         flight.task = asyncio.create_task(
             self._relayed(work, flight.relay), name=f"gateway {self.key.run_id}"
         )
@@ -268,35 +289,26 @@ class Session:
 
     def delivered(self, flight: Flight) -> None:
         """Note that a client has received its whole reply, so that no request joins it."""
-        for flights in self._flights.values():
-            if flight in flights:
-                flights.remove(flight)
+        flights = self._flights[flight.digest]
+        if flight in flights:
+            flights.remove(flight)
+        if not flights:
+            del self._flights[flight.digest]
 
-    async def _call(
-        self,
-        dialect: Dialect,
-        alias: str,
-        model: ChatModel,
-        entry: _Entry,
-        digest: str,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
-        relay: Relay,
-    ) -> None:
-        """Make a client's call, or replay it; its reply goes to ``relay``.
+    async def _call(self, asked: Asked, entry: _Entry, flight: Flight) -> None:
+        """Make a client's call, or replay it; its reply goes to the relay of ``flight``.
 
         Raises:
             CallFailedError: every attempt failed, and no part of a reply was passed on.
             Stop: a limit or a cancel request refused or interrupted the call.
         """
+        relay = flight.relay
         if self._stop is not None:
             raise self._stop
         if entry.answered is None:
             try:
-                await self._report_tools(body)
-                call = await self._call_to(
-                    dialect, alias, model, entry, digest, body, headers, relay
-                )
+                await self._report_tools(asked.body)
+                call = await self._call_to(asked, entry, flight)
                 entry.answered = await self._context.calls.perform(
                     call, parent=self._context.trace_parent, scope=self._context.scope
                 )
@@ -307,21 +319,21 @@ class Session:
             entry.is_complete = True
             # A reply that the client has received whole must not be lost with this process.
             await self._context.calls.journal.barrier(external=True)
-        for asked in entry.answered.value.get("tool_calls", ()):
-            self._requested.setdefault(asked["id"], (asked, entry.answered.node_id))
+        for tool in entry.answered.value.get("tool_calls", ()):
+            self._requested.setdefault(tool["id"], (tool, entry.answered.node_id))
         if not relay.is_taken:  # it was recorded earlier
             self._replayed += 1
             head = restored(entry.answered.value[WIRE])
             relay.begin(head)
             relay.write(head.content or b"")
 
-    async def _report_tools(self, body: Mapping[str, Any]) -> None:
+    async def _report_tools(self, body: ClientBody) -> None:
         """Record and count the tool calls whose results a body contains for the first time.
 
         Raises:
             Stop: the limit of tool calls is exceeded.
         """
-        for called, result in results_in(body):
+        for called, result in body.results:
             asked, parent = self._requested.pop(called, (None, ""))
             if asked is not None:
                 with suppress(CallFailedError):  # too large to be recorded
@@ -462,33 +474,24 @@ class Session:
                 Event(type=REPLAY_DIVERGED, step_id=self._context.node_id, data=about)
             )
 
-    async def _call_to(
-        self,
-        dialect: Dialect,
-        alias: str,
-        model: ChatModel,
-        entry: _Entry,
-        digest: str,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
-        relay: Relay,
-    ) -> RelayedCall:
-        sent, hides_usage = {**body, "model": model.model}, False
-        if body.get("stream") and dialect.needs_usage_option:
-            options = body.get("stream_options") or {}
+    async def _call_to(self, asked: Asked, entry: _Entry, flight: Flight) -> RelayedCall:
+        sent, hides_usage = {**asked.body.document, "model": asked.model.model}, False
+        if sent.get("stream") and asked.dialect.needs_usage_option:
+            options = sent.get("stream_options") or {}
             hides_usage = not options.get("include_usage")
             sent["stream_options"] = {**options, "include_usage": True}
         return await self._context.service(ModelGateway).relayed(
             self._context,
-            model,
-            alias=alias,
+            asked.model,
+            alias=asked.alias,
             key=entry.key,
             made_in={"attempt": entry.attempt, "lane": entry.lane},
-            request_hash=digest,
-            body=sent,
-            headers=headers,
-            relay=relay,
-            limit_fields=dialect.limit_fields,
+            request_hash=flight.digest,
+            body=asked.body,
+            sent=sent,
+            headers=asked.headers,
+            relay=flight.relay,
+            limit_fields=asked.dialect.limit_fields,
             hides_usage=hides_usage,
         )
 
@@ -500,6 +503,8 @@ class Sessions:
         self._open: dict[RunKey, Session] = {}
         self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
         self._opened = asyncio.Event()
+        self.reading = RedactionThread()
+        """Reads long bodies, one at a time, next to the event loop."""
 
     def get(self, key: RunKey) -> Session | None:
         """Return the session of a run; None if this process does not own it."""
@@ -575,10 +580,3 @@ def _abandoned(seconds: float) -> Stop:
 def _speaks(model: ChatModel, dialect: Dialect) -> bool:
     """Return whether a model can be called with an API."""
     return model.provider.name == dialect.provider and hasattr(model.provider, "relay")
-
-
-def _digest(tenant: str, path: str, alias: str, body: Mapping[str, Any]) -> str:
-    """Return the keyed hash by which a repeated request is recognised."""
-    asked = json.dumps([path, alias, body], sort_keys=True, ensure_ascii=False)
-    secret = tenant.encode()[:64]
-    return hashlib.blake2b(asked.encode(), key=secret, digest_size=HASH_CHARS).hexdigest()

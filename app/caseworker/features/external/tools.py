@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,10 +10,8 @@ from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.engine.call import Call, Reply
 from caseworker.engine.context import FlowContext
-from caseworker.models.client_bodies import parts_of
 from caseworker.models.gateway import ModelGateway
 
-_ID_FIELDS: Final = ("tool_call_id", "tool_use_id")
 _ONCE: Final = RetryPolicy(
     max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
 )
@@ -45,14 +43,6 @@ def reported_tool(context: FlowContext, asked: Mapping[str, Any], result: Any) -
         metadata={"reported": True, "args": context.service(ModelGateway).shown(_read(arguments))},
         result=result,
     )
-
-
-def results_in(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the ID and the content of each tool result in the messages of a body."""
-    for part in parts_of(body["messages"]):
-        for name in _ID_FIELDS:
-            if isinstance(called := part.get(name), str):
-                yield called, part.get("content")
 
 
 def _read(arguments: str) -> Any:

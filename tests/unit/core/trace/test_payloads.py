@@ -69,13 +69,19 @@ def test_only_texts_that_were_not_redacted_before_count_as_work() -> None:
     payloads = Payloads()
     system = {"role": "system", "content": "Compute carefully, please. " * 100}
     asked = [{"role": "user", "content": f"question {number}"} for number in range(2)]
-    assert payloads.chars_to_redact([system, asked[0]]) > len(system["content"])
+    whole, added = len(system["content"]), [system, *asked]
+    assert payloads.chars_to_redact(added[:2]) > whole
 
-    payloads.prompt([system, asked[0]], {})
+    payloads.prompt(added[:2], {})
 
-    assert payloads.chars_to_redact([system, asked[0]]) == len(asked[0]["content"])
-    added = [system, *asked]
-    assert payloads.chars_to_redact(added) == sum(len(each["content"]) for each in asked)
+    assert payloads.chars_to_redact(added[:2]) < whole
+    before = payloads.chars_to_redact(added)
     payloads.prompt(added, {})
-    assert payloads.chars_to_redact(added) == len(asked[1]["content"])
+    assert before - payloads.chars_to_redact(added) == len(asked[0]["content"])
     assert Payloads(mode="none").chars_to_redact(added) == 0
+
+
+def test_many_messages_without_text_are_work_too() -> None:
+    """They are redacted next to the event loop, like a long text."""
+    empty = {"role": "user", "content": ""}
+    assert Payloads().chars_to_redact([empty] * 1000) > 2000
