@@ -97,10 +97,13 @@ async def test_a_lane_stops_replaying_when_it_diverges(
     await texts(second, "LANES other", "LANES", **x)
     made_in_x = await provider.count("LANES")
     await texts(second, "LANES", "LANES next", **y)
+    made_in_y = await provider.count("LANES") - made_in_x
+    await texts(second, "LANES", **y)
     await second.finish({"output": None})
 
     assert made_in_x == 4 + 2
-    assert await provider.count("LANES") == 4 + 2
+    assert made_in_y == 0
+    assert await provider.count("LANES") == made_in_x + 1
     assert await events_of(second, "replay.diverged") == [
         {"attempt": 2, "position": 0, "unused": 4, "lane": "x"}
     ]
