@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from caseworker.main.server import connection_limits
+from caseworker.main.listeners import connection_limits
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.settings.schema import Settings
 

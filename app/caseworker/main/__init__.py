@@ -1,8 +1,12 @@
 """ASGI application factory, as in ``uvicorn --factory caseworker.main:create_app``."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from fastapi import FastAPI
 
 from caseworker.main.configuration import StartupError, logged_settings
+from caseworker.main.listeners import forwarding_address, forwarding_served
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 
@@ -19,4 +23,13 @@ def create_app() -> FastAPI:
         raise StartupError(
             "database.url is required: only the caseworker command runs an embedded database."
         )
-    return build_app(Process(settings, url.get_secret_value(), executes=settings.worker.enabled))
+    executes = settings.worker.enabled
+    address = forwarding_address(settings, None) if executes else None
+    process = Process(settings, url.get_secret_value(), executes=executes, address=address)
+
+    @asynccontextmanager
+    async def opened(app: FastAPI) -> AsyncIterator[None]:
+        async with process.opened(), forwarding_served(process, app, None):
+            yield
+
+    return build_app(process, lifespan=opened)

@@ -35,6 +35,7 @@ from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
@@ -78,16 +79,24 @@ class Process:
     """A service process with all its parts: stores, models, tools, executor and loops."""
 
     def __init__(
-        self, settings: Settings, url: str, *, executes: bool, recorder: Recorder | None = None
+        self,
+        settings: Settings,
+        url: str,
+        *,
+        executes: bool,
+        recorder: Recorder | None = None,
+        address: Address | None = None,
     ) -> None:
         """Build the process; connections are opened by :meth:`opened`.
 
-        ``recorder`` stores model replies; the caller closes it.
+        ``address`` is where it receives forwarded requests, if it does. ``recorder`` stores model
+        replies; the caller closes it.
 
         Raises:
             StartupError: a configured provider, tool or function cannot be created.
         """
         self.settings = settings
+        self.address = address
         self._url = url
         self._patience = pool_sizes(settings).patience
         self._engines = open_engines(url, pool_sizes(settings))
@@ -127,6 +136,7 @@ class Process:
             self.models,
             self.catalog,
             api_limits(settings),
+            *(() if address is None else (address,)),
         )
         self.parts = Parts(
             settings=settings,
@@ -272,9 +282,9 @@ class Process:
         )
 
     async def _take_work(self, executor: RunExecutor) -> None:
-        worker, patience = self.settings.worker, self._patience
+        worker, patience, address = self.settings.worker, self._patience, self.address
         self._heartbeat = Heartbeat(
-            workers=PostgresWorkers(self._engines),
+            workers=PostgresWorkers(self._engines, None if address is None else address.to_json()),
             store=self._store,
             executor=executor,
             interval_seconds=worker.heartbeat_seconds,

@@ -25,13 +25,18 @@ from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
 from caseworker.main.configuration import url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
 from caseworker.main.lifetime import end_undisturbed, run_to_end
+from caseworker.main.listeners import (
+    connection_limits,
+    forwarding_address,
+    forwarding_served,
+    health_served,
+)
 from caseworker.main.process import Process, collect_garbage_seldom
 from caseworker.main.supervisor import WorkerSlot
-from caseworker.main.worker import health_served
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
-from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
+from caseworker.platform.http.protocol import bounded_by
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http import runs
 from caseworker.runs.http.limits import ApiLimits
@@ -70,6 +75,7 @@ def build_app(
         "version": number,
         "lifespan": lambda _: process.opened(),
         "telemetry": process.telemetry.of_requests,
+        "forwarding_secret": process.address and process.address.secret,
     }
     return build_api(
         [
@@ -109,7 +115,9 @@ def serve(
         StartupError: an agent definition in the configured folder is invalid.
     """
     files = read_agents(settings.agents.folder)
-    process = Process(settings, url, executes=executes, recorder=recorder)
+    number = None if place is None else place.number
+    address = forwarding_address(settings, number) if executes else None
+    process = Process(settings, url, executes=executes, recorder=recorder, address=address)
     app = build_app(process, metrics=place is None)
     config = uvicorn.Config(
         app,
@@ -190,6 +198,9 @@ class _Server(uvicorn.Server):
         async with _opened(self._process, self._agents), AsyncExitStack() as stack:
             if (place := self._place) is not None:
                 await stack.enter_async_context(health_served(self._process, place.number))
+            number = None if place is None else place.number
+            app = self.config.app
+            await stack.enter_async_context(forwarding_served(self._process, app, number))
             await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -216,18 +227,6 @@ class _Server(uvicorn.Server):
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return url_of(host, port)
-
-
-def connection_limits(settings: Settings) -> ConnectionLimits:
-    """Return the size, time and count limits for client connections."""
-    server = settings.server
-    return ConnectionLimits(
-        max_connections=server.max_connections,
-        max_head_bytes=server.max_head_kb * 1024,
-        max_headers=server.max_headers,
-        head_seconds=server.head_timeout_seconds,
-        bytes_per_second=server.min_kb_per_second * 1024,
-    )
 
 
 def _allow_connections(count: int) -> None:

@@ -57,7 +57,11 @@ class IdempotencyMismatchError(Exception):
 
 
 class ExternalRunsFullError(Exception):
-    """This process owns as many external runs as it may, or executes no runs."""
+    """This process owns as many external runs as it may."""
+
+
+class ExecutesNothingError(Exception):
+    """This process executes no runs, so another one must accept the external run."""
 
 
 class TooManyPendingCancelsError(Exception):

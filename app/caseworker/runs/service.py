@@ -28,7 +28,7 @@ from caseworker.nodes.agent.references import (
 )
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
-from caseworker.runs.errors import ExternalRunsFullError, RunNotFoundError
+from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.observing import RunObservers
@@ -288,9 +288,9 @@ class RunService:
             if not external:
                 return await self._store.accept(new, worker_id=None)
             before = await self.accepted_before(new.key, new.idempotency_key, new.request_hash)
-            if before is None:
-                raise ExternalRunsFullError
-            return before
+            if before is not None:
+                return before
+            raise ExecutesNothingError if executor is None else ExternalRunsFullError
         # Before the statement is sent: the permission must not look fresher than it is.
         permitted_at = time.monotonic()
         try:
@@ -300,6 +300,19 @@ class RunService:
         if accepted.created and accepted.run.status is RunStatus.RUNNING:
             executor.start(accepted.run, permitted_at=permitted_at, prepared=new.prepared)
         return accepted
+
+    async def take(self, key: RunKey) -> None:
+        """Claim and start a queued external run, if it is due and this process may own it."""
+        executor = self._executor
+        if executor is None or not executor.reserve(key.tenant, external=True):
+            return
+        permitted_at = time.monotonic()
+        try:
+            run = await self._store.claim(key, executor.worker_id)
+        finally:
+            executor.unreserve(key.tenant, external=True)
+        if run is not None:
+            executor.start(run, permitted_at=permitted_at)
 
     async def _until_ended_here(self, key: RunKey, until: float) -> Run | None:
         """Wait for a run executed here; return None if the store must be queried."""

@@ -6,18 +6,19 @@ from typing import Any, Final
 
 from caseworker.features.external import gateway, http
 from caseworker.features.external.dialects import DIALECTS
+from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
 from caseworker.features.external.session import Sessions
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied
+from caseworker.platform.http.forwarding import Address, Forwarder
 from caseworker.platform.http.request import RunKeys
 from caseworker.runs.http.fields import ExternalAccess
 from caseworker.runs.http.views import Access
 from caseworker.runs.run import Run
+from caseworker.runs.service import RunService
 
 KEY_PREFIX: Final = "cwr_"
-START_SECONDS: Final = 5.0
-"""Seconds to wait for the start of a run, so that the first call finds it."""
 
 
 def open_external(parts: Parts) -> Opened:
@@ -28,7 +29,6 @@ def open_external(parts: Parts) -> Opened:
     async def opened(run: Run, base_url: str, *, renew: bool) -> Mapping[str, Any]:
         key = KEY_PREFIX + secrets.token_hex(32)
         attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
-        await sessions.get_within(run.key, START_SECONDS)
         root = f"{(public_url or base_url).rstrip('/')}/gateway"
         urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}
         access = Access(key=key, **urls, expires_at=run.request.deadline)
@@ -42,8 +42,17 @@ def open_external(parts: Parts) -> Opened:
         run_id = state.key.run_id
         return Caller(state.key.tenant, f"run {run_id}", scopes, run_id=run_id)
 
+    forwarder = Forwarder()
+    owners = Owners(
+        sessions=sessions,
+        attempts=attempts,
+        runs=parts.service(RunService),
+        forwarder=forwarder,
+        own=parts.services.get(Address),
+    )
     keys = RunKeys(KEY_PREFIX, caller_of)
-    return Opened(services=[attempts, ExternalAccess(opened), keys])
+    services = [attempts, ExternalAccess(opened, owners.create), keys, owners]
+    return Opened(services=services, close=forwarder.aclose)
 
 
 EXTERNAL: Final = Feature(

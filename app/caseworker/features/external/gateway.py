@@ -19,6 +19,7 @@ from caseworker.features.external.dialects import (
     RefusedBodyError,
     require_accepted,
 )
+from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
 from caseworker.features.external.session import (
     Asked,
@@ -31,7 +32,8 @@ from caseworker.features.external.session import (
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.relay import Head, NoReplyError, Relay, passed_through
 from caseworker.models.table import ChatModel
-from caseworker.platform.caller import Caller, KeyScope
+from caseworker.platform.caller import ANYBODY
+from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import (
     IDENTIFIED,
@@ -57,9 +59,16 @@ _COUNT_TOKENS: Final = "/count_tokens"
 _UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key."
 _UNKNOWN_MODEL = "The run may not call a model of this name."
 _UNKNOWN_PATH = "The gateway does not offer this path. It offers: {}."
-_AWAY = "Another process owns the run, or no process does yet. Repeat the request."
 
-_Answer = Callable[[Request, Dialect], Awaitable[Response]]
+_Answer = Callable[[ApiRequest, Dialect], Awaitable[Response]]
+
+
+class _AnsweredError(Exception):
+    """Another process, which owns the run, has answered the request."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
 
 
 class _RefusedError(Exception):
@@ -82,7 +91,9 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
 
     async def answered(request: Request) -> Response:
         try:
-            return await answer(request, dialect)
+            return await answer(ApiRequest(request, ANYBODY), dialect)
+        except _AnsweredError as answered:
+            return answered.response
         except RefusedBodyError as refused:
             error = _RefusedError(400, refused.code, str(refused), refused.field)
         except ProblemError as problem:
@@ -96,7 +107,7 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
     return answered
 
 
-async def _called(request: Request, dialect: Dialect) -> Response:
+async def _called(request: ApiRequest, dialect: Dialect) -> Response:
     """Make a model call with the body of the request."""
     state, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
@@ -116,7 +127,7 @@ async def _called(request: Request, dialect: Dialect) -> Response:
     return await _answered(request, dialect, session, flight)
 
 
-async def _counted(request: Request, dialect: Dialect) -> Response:
+async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
     """Let the provider count the tokens of a body, which is free."""
     _, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
@@ -129,7 +140,7 @@ async def _counted(request: Request, dialect: Dialect) -> Response:
     return _passed_back(dialect, head)
 
 
-async def _models(request: Request, dialect: Dialect) -> Response:
+async def _models(request: ApiRequest, dialect: Dialect) -> Response:
     """List the names of models that the run may call with this API."""
     _, session = await _session_of(request)
     return JSONResponse(dialect.models(session.model_names(dialect)))
@@ -146,11 +157,12 @@ async def _reached(_: Request) -> Response:
     return Response()
 
 
-async def _session_of(request: Request) -> tuple[AttemptState, Session]:
+async def _session_of(request: ApiRequest) -> tuple[AttemptState, Session]:
     """Authenticate a request; return the attempt of its key, and the run, which still runs.
 
     Raises:
-        ProblemError: the tenant has too many concurrent requests.
+        ProblemError: the tenant has too many concurrent requests, or no process owns the run.
+        _AnsweredError: another process owns the run, and has answered the request.
         _RefusedError: the key is unknown, or its attempt may make no more calls.
     """
     shared: HttpContext = request.app.state.shared
@@ -162,12 +174,18 @@ async def _session_of(request: Request) -> tuple[AttemptState, Session]:
     tenant = request.scope["tenant"] = state.key.tenant
     request.scope.get(IDENTIFIED, bool)()
     await shared.connections.enter(tenant, request.scope)
+    sessions: Sessions = shared.services[Sessions]
+    if state.status not in TERMINAL and sessions.is_away(state.key):
+        owners: Owners = shared.services[Owners]
+        response = await owners.answer(request, await request.body(), state.key)
+        if response is not None:
+            raise _AnsweredError(response)
+        state = await _attempts(request).find(sha256_of(credential or "")) or state
     if state.status in TERMINAL:
         code = state.stop_kind or "finished"
         raise _RefusedError(REFUSED, code, f"The run has ended: {state.status}.")
     if state.attempt < state.newest:
         raise _RefusedError(REFUSED, "superseded", "A later attempt of the run was opened.")
-    sessions: Sessions = shared.services[Sessions]
     session = sessions.get(state.key)
     if session is None:
         raise _stopped(sessions.stop_of(state.key))
@@ -176,24 +194,21 @@ async def _session_of(request: Request) -> tuple[AttemptState, Session]:
     return state, session
 
 
-async def _body_of(request: Request, dialect: Dialect, session: Session) -> ClientBody:
+async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> ClientBody:
     """Read and check the body of a request for a model; a long one in a thread.
 
     Raises:
         ProblemError: it is not valid JSON, or too large.
         RefusedBodyError: it is malformed, or has a field that is not offered.
     """
-    key = session.key
-    caller = Caller(key.tenant, f"run {key.run_id}", frozenset({KeyScope.RUN}))
-    sent = ApiRequest(request, caller)
-    document, limits_cost = await sent.json(), session.scope.requires_prices()
+    document, limits_cost = await request.json(), session.scope.requires_prices()
 
     def read() -> ClientBody:
         return read_body(require_accepted(document, dialect, limits_cost=limits_cost))
 
     shared: HttpContext = request.app.state.shared
     thread = shared.services[Sessions].reading
-    return cast("ClientBody", await thread.call(read, len(await sent.body()) // BYTES_PER_CHAR))
+    return cast("ClientBody", await thread.call(read, len(await request.body()) // BYTES_PER_CHAR))
 
 
 def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ChatModel]:
@@ -236,19 +251,14 @@ async def _answered(
     request: Request, dialect: Dialect, session: Session, flight: Flight
 ) -> Response:
     """Return the reply once its head has arrived; the call continues if the client disconnects."""
-    gone = asyncio.create_task(_disconnected(request))
-    head = flight.relay.head
     try:
-        await asyncio.wait((head, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not head.done():
-            flight.leave(LINGER_SECONDS)
-            raise ClientDisconnect
-        found = head.result()
+        found = await while_connected(request, flight.relay.head)
+    except ClientDisconnect:
+        flight.leave(LINGER_SECONDS)
+        raise
     except (Stop, CallFailedError, asyncio.CancelledError) as error:
         session.delivered(flight)
         return _failed(dialect, flight.relay, error)
-    finally:
-        gone.cancel()
     if found.content is not None:
         session.delivered(flight)
         return Response(found.content, found.status, dict(found.headers))
@@ -286,7 +296,7 @@ def _stopped(stop: Stop | None) -> _RefusedError:
     if stop is None:
         return _RefusedError(REFUSED, "finished", "The run has ended.")
     if isinstance(stop, HandOver):
-        return _RefusedError(503, "owner_unavailable", _AWAY)
+        return _RefusedError(503, NOT_OWNED.slug, str(NOT_OWNED.detail))
     return _RefusedError(REFUSED, stop.cause.kind, str(stop))
 
 
@@ -307,11 +317,6 @@ def _passed_back(dialect: Dialect, head: Head) -> Response:
         message = f"The provider refused the request of the service (HTTP {head.status})."
         return _RefusedError(502, "provider_failed", message).response(dialect)
     return Response(head.content, head.status, dict(head.headers))
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _call_key(request: Request) -> str | None:

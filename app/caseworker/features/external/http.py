@@ -2,10 +2,12 @@
 
 from typing import Any, Final
 
+from fastapi import Response
 from pydantic import Field
 
 from caseworker.engine.report import class_of
 from caseworker.features.external.gateway import credential_of
+from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
 from caseworker.features.external.session import (
     Sessions,
@@ -30,13 +32,6 @@ from caseworker.runs.service import RunService
 END_SECONDS: Final = 10.0
 """Seconds that the request to finish a run waits for its end."""
 
-NOT_OWNED: Final = ProblemType(
-    slug="external-run-elsewhere",
-    status=503,
-    title="Another process owns the run",
-    detail="Repeat the request; it must reach the process that owns the run.",
-    retry_after_seconds=1,
-)
 ENDED: Final = ProblemType(
     slug="external-run-ended",
     status=409,
@@ -89,15 +84,20 @@ class HeartbeatView(View):
 
 @router.post(
     "/finish",
+    response_model=HeartbeatView,
     responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY, RUN_NOT_FOUND, NOT_OWNED, ENDED, SUPERSEDED),
 )
 @for_run_keys
-async def finish_run(run_id: RunIdPath, body: FinishBody, request: ApiRequest) -> HeartbeatView:
+async def finish_run(
+    run_id: RunIdPath, body: FinishBody, request: ApiRequest
+) -> HeartbeatView | Response:
     """Finish an external run with its output, or fail it with an error.
 
     Calls in flight are cancelled.
     """
     run = await _own_run(request, run_id)
+    if (response := await _answered_elsewhere(request, run)) is not None:
+        return response
     session = request.service(Sessions).get(run.key)
     if session is not None:
         error = None if body.error is None else reported(body.error.class_, body.error.message)
@@ -111,15 +111,17 @@ async def finish_run(run_id: RunIdPath, body: FinishBody, request: ApiRequest) -
 
 
 @router.post(
-    "/heartbeat", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, NOT_OWNED, SUPERSEDED)
+    "/heartbeat",
+    response_model=HeartbeatView,
+    responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, NOT_OWNED, SUPERSEDED),
 )
 @for_run_keys
-async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView:
+async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView | Response:
     """Keep an idle external run from failing; return the rest of its budget."""
     run = await _own_run(request, run_id)
+    if (response := await _answered_elsewhere(request, run)) is not None:
+        return response
     session = request.service(Sessions).get(run.key)
-    if session is None and not run.finished:
-        raise ProblemError(NOT_OWNED)
     if session is not None:
         session.touch()
     return HeartbeatView(
@@ -138,6 +140,17 @@ async def _own_run(request: ApiRequest, run_id: str) -> Run:
     if not KINDS[run.kind].is_external:
         raise invalid("run_id", "The run is not of kind external, so the service itself ends it.")
     return run
+
+
+async def _answered_elsewhere(request: ApiRequest, run: Run) -> Response | None:
+    """Return the response of the process that owns a run; None if this process does.
+
+    Raises:
+        ProblemError: no process owns the run, or its owner cannot be reached.
+    """
+    if run.finished or not request.service(Sessions).is_away(run.key):
+        return None
+    return await request.service(Owners).answer(request, await request.body(), run.key)
 
 
 def _ended_like(run: Run, body: FinishBody) -> bool:

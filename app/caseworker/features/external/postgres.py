@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, Integer, LargeBinary, Table
 
+from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.tables import INSTANT, metadata, run_key
 from caseworker.runs.run import RunKey, RunStatus
@@ -43,10 +44,20 @@ _USE = (
 )
 
 _FIND = """
-SELECT a.tenant_id, a.run_id, a.attempt, r.status, r.worker_id, r.stop ->> 'kind' AS stop_kind,
+SELECT a.tenant_id, a.run_id, a.attempt, r.status, r.stop ->> 'kind' AS stop_kind,
     (SELECT max(attempt) FROM external_attempts n
      WHERE n.tenant_id = a.tenant_id AND n.run_id = a.run_id) AS newest
 FROM external_attempts a JOIN runs r USING (tenant_id, run_id) WHERE a.sha256 = %s
+"""
+
+_OWNER = """
+SELECT r.status, w.address FROM runs r LEFT JOIN workers w USING (worker_id)
+WHERE r.tenant_id = %s AND r.run_id = %s
+"""
+
+_WORKER = """
+SELECT address FROM workers WHERE address IS NOT NULL AND drain_requested_at IS NULL
+ORDER BY beat_at DESC LIMIT 1
 """
 
 
@@ -64,8 +75,6 @@ class AttemptState:
     newest: int
     """Number of the newest attempt; the keys of earlier ones are refused."""
     status: RunStatus
-    worker_id: str | None
-    """ID of the worker that owns the run; None if none does."""
     stop_kind: str | None
     """Kind of the stop that ended the run early; None if it did not."""
 
@@ -101,6 +110,19 @@ class PostgresAttempts:
             row = found.mappings().one_or_none()
         if row is None:
             return None
-        about = {name: row[name] for name in ("attempt", "newest", "worker_id", "stop_kind")}
+        about = {name: row[name] for name in ("attempt", "newest", "stop_kind")}
         key = RunKey(row["tenant_id"], row["run_id"])
         return AttemptState(key=key, status=RunStatus(row["status"]), **about)
+
+    async def owner_of(self, key: RunKey) -> tuple[RunStatus, Address | None]:
+        """Return the status of a run, and the address of the process that owns it, if one does."""
+        async with transaction(self._pool) as connection:
+            found = await connection.exec_driver_sql(_OWNER, (key.tenant, key.run_id))
+            row = found.one()
+        return RunStatus(row.status), row.address and Address(**row.address)
+
+    async def any_owner(self) -> Address | None:
+        """Return the address of a process that executes runs, or None."""
+        async with transaction(self._pool) as connection:
+            address = (await connection.exec_driver_sql(_WORKER)).scalar_one_or_none()
+        return address and Address(**address)

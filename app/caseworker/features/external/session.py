@@ -510,6 +510,10 @@ class Sessions:
         """Return the session of a run; None if this process does not own it."""
         return self._open.get(key)
 
+    def is_away(self, key: RunKey) -> bool:
+        """Return whether another process may own a run, or none does yet."""
+        return key not in self._open and isinstance(self.stop_of(key), HandOver)
+
     def stop_of(self, key: RunKey) -> Stop | None:
         """Return the stop of a run whose session is not open here; its end may not be stored yet.
 

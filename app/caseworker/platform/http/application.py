@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caseworker.platform.http import docs, health
+from caseworker.platform.http.forwarding import ForwardedRequests
 from caseworker.platform.http.health import READINESS_SECONDS, MetricsAccess, Readiness
 from caseworker.platform.http.openapi import describe
 from caseworker.platform.http.problems import (
@@ -98,6 +99,7 @@ def build_api(
     version: str,
     lifespan: Lifespan | None = None,
     telemetry: TelemetryConfig | None = None,
+    forwarding_secret: str | None = None,
 ) -> FastAPI:
     """Build the API application.
 
@@ -105,6 +107,7 @@ def build_api(
     that they raise to problems. ``problems`` are all problem types. ``schemas`` are additional
     schemas for the OpenAPI document, for types without a pydantic model. ``lifespan`` starts and
     stops the services. ``requests`` counts requests; ``metrics`` is served at /metrics.
+    ``forwarding_secret`` signs the requests that other processes forward to this one.
     ``telemetry`` may name providers of spans and metrics. The framework's own log records are
     always disabled, because they would contain data sent by callers.
     """
@@ -127,7 +130,8 @@ def build_api(
                 hosts=limits.allowed_hosts,
                 requests=requests,
                 logs_requests=limits.logs_requests,
-            )
+            ),
+            Middleware(ForwardedRequests, secret=forwarding_secret),
         ],
         telemetry={**(telemetry or {}), "logs": False},
     )

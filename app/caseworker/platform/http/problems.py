@@ -138,6 +138,12 @@ UNSUPPORTED_MEDIA_TYPE = ProblemType(
     title="Unsupported media type",
     detail="Send the body as application/json in UTF-8 without Content-Encoding.",
 )
+FORGED = ProblemType(
+    slug="forwarding-refused",
+    status=401,
+    title="The request was not forwarded by a process of this installation",
+    detail="Clients must not send the header X-Caseworker-Forwarded.",
+)
 HOST_REFUSED = ProblemType(
     slug="host-refused",
     status=421,

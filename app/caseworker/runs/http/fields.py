@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Path, Response
 from pydantic import AfterValidator, Field, StringConstraints
 
 from caseworker.core.budget.budget import MAX_LIMIT
@@ -27,6 +27,9 @@ class ExternalAccess:
     opened: Callable[..., Awaitable[Mapping[str, Any]]]
     """Function that opens an attempt of a run, given the run, the base URL of the service and
     whether an unused attempt is renewed. It returns the fields ``attempt`` and ``access``."""
+    elsewhere: Callable[..., Awaitable[Response]]
+    """Function that has another process answer a request, given the request and its body, if this
+    process executes no runs."""
 
 
 _RUN_ID = r"^(?:[.]{0,2}[A-Za-z0-9_:-]|[.]{3})[A-Za-z0-9._:-]*$"

@@ -18,7 +18,7 @@ from caseworker.platform.http.request import (
     for_run_keys,
     requires,
 )
-from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.errors import ExecutesNothingError, GraphRefusedError
 from caseworker.runs.http.admission import Admissions, request_hash
 from caseworker.runs.http.body import (
     POST_HEADERS,
@@ -108,11 +108,14 @@ async def post_run(
     `from`, the run resumes from an ended run and imports its completed steps and calls.
     """
     wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
-    accepted = await _accepted(body, request)
+    access = request.service(ExternalAccess)
+    try:
+        accepted = await _accepted(body, request)
+    except ExecutesNothingError:
+        return await access.elsewhere(request, await request.body())
     run = await awaited(request.service(RunService), accepted.run, wait)
     view = await shown(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
-        access = request.service(ExternalAccess)
         renews = not accepted.created and "idempotency-key" in request.headers
         fields = await access.opened(run, str(request.base_url), renew=renews)
         view = view.model_copy(update=fields)

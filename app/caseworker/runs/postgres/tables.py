@@ -113,6 +113,7 @@ workers = Table(
     Column("pid", Integer),
     Column("started_at", INSTANT, nullable=False),
     Column("drain_requested_at", INSTANT),
+    Column("address", JSONB),
 )
 
 definitions = Table(

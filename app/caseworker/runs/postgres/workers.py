@@ -15,6 +15,7 @@ when it resumes: the fencing token of the next claim rejects its writes.
 
 import asyncio
 import itertools
+import json
 import os
 import socket
 import time
@@ -48,7 +49,8 @@ OLDEST = 1000
 """Maximum number of queued runs, oldest first, that are checked for a missing job."""
 
 BEAT = """
-INSERT INTO workers (worker_id, host, pid, drain_requested_at) VALUES (%s, %s, %s, %s)
+INSERT INTO workers (worker_id, host, pid, address, drain_requested_at)
+VALUES (%s, %s, %s, %s::jsonb, %s)
 ON CONFLICT (worker_id) DO UPDATE SET beat_at = clock_timestamp()
 RETURNING drain_requested_at
 """
@@ -142,9 +144,11 @@ DELETE FROM procrastinate_jobs WHERE id IN (
 class PostgresWorkers:
     """Stores heartbeats in Postgres over a dedicated connection."""
 
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: Engines, address: Mapping[str, Any] | None = None) -> None:
+        """Publish ``address``, where this process receives forwarded requests, if it does."""
         self._pool = engines.pulse
-        self._place = socket.gethostname(), os.getpid()
+        published = None if address is None else json.dumps(address)
+        self._place = socket.gethostname(), os.getpid(), published
         self._drain_requested_at: datetime | None = None
         """Restored if another process considered this one dead and deleted its row."""
 

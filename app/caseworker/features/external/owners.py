@@ -1,0 +1,91 @@
+"""Finds the process that owns an external run, and has it answer the run's requests.
+
+A run without a process, because its owner has died, is taken by the first process that receives a
+request for it.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import Request, Response
+
+from caseworker.features.external.postgres import PostgresAttempts
+from caseworker.features.external.session import Sessions
+from caseworker.platform.http.forwarding import (
+    FORWARDED,
+    Address,
+    BrokenOffError,
+    Forwarder,
+    UnreachableError,
+)
+from caseworker.platform.http.problems import ProblemError, ProblemType
+from caseworker.runs.run import TERMINAL, RunKey, RunStatus
+from caseworker.runs.service import RunService
+
+RECOVERY_SECONDS: Final = 5.0
+"""Seconds that a request waits until a process owns its run and answers."""
+LOOK_SECONDS: Final = 0.1
+"""Seconds between two looks at who owns a run."""
+
+NOT_OWNED: Final = ProblemType(
+    slug="external-run-elsewhere",
+    status=503,
+    title="The process that owns the run cannot be reached",
+    detail="Repeat the request. If the process has ended, another one will own the run.",
+    retry_after_seconds=1,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """Has requests answered by the processes that own their runs."""
+
+    sessions: Sessions
+    attempts: PostgresAttempts
+    runs: RunService
+    forwarder: Forwarder
+    own: Address | None
+    """Address of this process; None if it owns no runs."""
+
+    async def answer(self, request: Request, content: bytes, key: RunKey) -> Response | None:
+        """Have the owner of a run answer a request with the body ``content``.
+
+        Returns None if this process owns the run, or the run has ended.
+
+        Raises:
+            ProblemError: no process owns the run, or its owner cannot be reached.
+            ClientDisconnect: the client is gone.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + RECOVERY_SECONDS
+        while True:
+            status, owner = await self.attempts.owner_of(key)
+            if status in TERMINAL or self.sessions.get(key) is not None:
+                return None
+            if request.scope.get(FORWARDED) or clock() > until:
+                raise ProblemError(NOT_OWNED)
+            if status is RunStatus.QUEUED:
+                await self.runs.take(key)
+            elif owner is not None and owner != self.own:
+                try:
+                    return await self.forwarder.forward(request, content, owner)
+                except UnreachableError:
+                    pass  # it may have died a moment ago
+                except BrokenOffError:
+                    raise ProblemError(NOT_OWNED) from None
+            await self.sessions.get_within(key, LOOK_SECONDS)
+
+    async def create(self, request: Request, content: bytes) -> Response:
+        """Have a process that executes runs answer a request that creates a run.
+
+        Raises:
+            ProblemError: no such process can be reached.
+        """
+        address = await self.attempts.any_owner()
+        if address is None or request.scope.get(FORWARDED):
+            raise ProblemError(NOT_OWNED)
+        try:
+            return await self.forwarder.forward(request, content, address)
+        except (UnreachableError, BrokenOffError):
+            raise ProblemError(NOT_OWNED) from None

@@ -1,0 +1,142 @@
+"""Sockets of a process besides the service's port: its health port, and for forwarded requests."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from os import unlink
+from typing import Any, Final
+
+import httpx
+import structlog
+import uvicorn
+
+from caseworker.main.configuration import StartupError
+from caseworker.main.process import Process, allowed_hosts
+from caseworker.platform.http.application import build_health_api
+from caseworker.platform.http.forwarding import Address, own_address
+from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
+from caseworker.settings.schema import Settings
+
+log = structlog.get_logger(__name__)
+
+KEEP_ALIVE_SECONDS: Final = 60
+"""Seconds for which an unused connection for forwarded requests is kept, longer than its client
+keeps it."""
+
+
+@asynccontextmanager
+async def health_served(process: Process, number: int = 0) -> AsyncIterator[None]:
+    """Serve /healthz, /readyz and /metrics during the block, if a health port is configured.
+
+    With several processes, process ``number`` (from 0) uses the configured port plus its number.
+
+    Raises:
+        StartupError: the port is not free.
+    """
+    port = process.settings.worker.health_port
+    if port is None:
+        yield
+        return
+    port += number if port else 0
+    host = process.settings.server.host
+    listening = _bound("worker.health_port", host, port)
+    api = build_health_api(
+        process.check,
+        metrics=process.telemetry.metrics,
+        allowed_hosts=allowed_hosts(process.settings),
+    )
+    log.info("worker.health", path=f"http://{host}:{listening.getsockname()[1]}/readyz")
+    async with _served(api, [listening]):
+        yield
+
+
+def forwarding_address(settings: Settings, number: int | None) -> Address:
+    """Return the address at which a process will receive forwarded requests.
+
+    ``number`` is its number (from 0) if it has a port of its own for them: several processes share
+    the port of the service, and a worker has none. Its own port is that of
+    ``server.advertise_url`` plus its number.
+
+    Raises:
+        StartupError: the folder for its Unix socket cannot be used.
+    """
+    url = settings.server.advertise_url
+    if url is not None and number is not None:
+        url = str(httpx.URL(url).copy_with(port=_advertised_port(url) + number))
+    try:
+        return own_address(url)
+    except OSError as error:
+        raise StartupError(f"The folder for Unix sockets cannot be used: {error}") from None
+
+
+@asynccontextmanager
+async def forwarding_served(process: Process, app: Any, number: int | None) -> AsyncIterator[None]:
+    """Serve requests that other processes forward to this one during the block.
+
+    ``number`` is as for :func:`forwarding_address`.
+
+    Raises:
+        StartupError: the port is not free.
+    """
+    if (address := process.address) is None:
+        yield
+        return
+    settings, near = process.settings, socket.socket(socket.AF_UNIX)
+    near.bind(address.socket)
+    listening = [near]
+    if address.url is not None and number is not None:
+        port = _advertised_port(address.url)
+        listening.append(_bound("server.advertise_url", settings.server.host, port))
+    limits = bounded_by(connection_limits(settings))
+    try:
+        async with _served(app, listening, http=limits, timeout_keep_alive=KEEP_ALIVE_SECONDS):
+            yield
+    finally:
+        unlink(address.socket)
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """Return the size, time and count limits for client connections."""
+    server = settings.server
+    return ConnectionLimits(
+        max_connections=server.max_connections,
+        max_head_bytes=server.max_head_kb * 1024,
+        max_headers=server.max_headers,
+        head_seconds=server.head_timeout_seconds,
+        bytes_per_second=server.min_kb_per_second * 1024,
+    )
+
+
+@asynccontextmanager
+async def _served(
+    app: Any, listening: Sequence[socket.socket], **options: Any
+) -> AsyncIterator[None]:
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        **options,
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server._serve(list(listening)), name="listener")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def _advertised_port(url: str) -> int:
+    parsed = httpx.URL(url)
+    return parsed.port or (443 if parsed.scheme == "https" else 80)
+
+
+def _bound(setting: str, host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise StartupError(f"{setting}: cannot bind to {host}:{port}: {error}") from None
