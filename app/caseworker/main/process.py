@@ -110,7 +110,7 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
-        self._sessions = Sessions()
+        self._sessions = Sessions(self._store.calls)
         self.catalog = build_catalog(
             settings, self.models, self.tools, self._toolbox, installed_functions()
         )

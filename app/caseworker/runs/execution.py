@@ -40,6 +40,8 @@ class ActiveRun:
     finished: bool = False
     """Whether this process has stored the end of the run."""
     scope: Scope | None = None  # once it is executed
+    takes_children: bool = True
+    """Whether runs may start that share the budget of this one; not while it ends."""
     final: Run | None = None
     """Final state of the run as this process stored it. None if it must be read from the store."""
 
@@ -69,8 +71,12 @@ class Execution:
         clock: Callable[[], float],
         limits: ValueLimits = USUAL_LIMITS,
         span_of: SpanOf | None = None,
+        around: Scope | None = None,
     ) -> None:
-        """``span_of`` returns the span contexts to propagate to called services; None for none."""
+        """``around`` is the budget scope of the parent of a child run.
+
+        ``span_of`` returns the span contexts to propagate to called services; None for none.
+        """
         self.run = run
         self._span_of = span_of
         self.token = token
@@ -93,8 +99,9 @@ class Execution:
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
         # No reference back to self: without cycles, memory is freed as soon as the run ends.
         self.scope = Scope(
-            "run",
+            "run" if around is None else f"{around.name}/child",
             run.request.budget,
+            parent=around,
             usage=usage,
             warn=_warner(self.journal),
             requires_prices=run.request.requires_prices,

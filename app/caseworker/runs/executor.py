@@ -50,7 +50,7 @@ from caseworker.runs.giving_back import (
     when_there,
 )
 from caseworker.runs.journal import LostRunError
-from caseworker.runs.kinds import KINDS
+from caseworker.runs.kinds import KINDS, parent_of
 from caseworker.runs.observing import RunObservers, log_context
 from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from caseworker.runs.plan import RunGraphs
@@ -60,6 +60,10 @@ from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
+
+
+PARENT_SECONDS = 1.0
+"""Seconds before a child is claimed again that was claimed by another process than its parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +336,9 @@ class RunExecutor:
         earlier: Sequence[CallRecord] = ()
         if run.fence > 1 or run.request.source is not None:
             earlier = await when_there(partial(self._store.calls, run.key))
+        parent = parent_of(run.request)
+        above = None if parent is None else self._active.get(RunKey(run.key.tenant, parent))
+        around = above.scope if above is not None and above.takes_children else None
         begin = partial(
             Execution,
             run=run,
@@ -341,6 +348,7 @@ class RunExecutor:
             clock=self._clock,
             limits=self._limits.values,
             span_of=self._observers.span_of(run),
+            around=around,
         )
         try:
             execution = begin(earlier=earlier)
@@ -351,6 +359,9 @@ class RunExecutor:
             cause = StopCause(kind=StopKind.ERROR, reason="The journal of the run cannot be read.")
             await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
             return
+        if parent is not None and around is None:
+            await self._end_without_parent(active, execution, RunKey(run.key.tenant, parent))
+            return
         active.scope = execution.scope
         try:
             outcome = await self._outcome(active, execution)
@@ -358,6 +369,8 @@ class RunExecutor:
             await self._decline(active, execution, error)
             return
         outcome.let_go()
+        if KINDS[run.kind].is_external:
+            await self._end_children(active, outcome.stop)
         if isinstance(outcome.stop, Suspended):
             waits_for = outcome.stop.approval_ids
             await self._release(active, execution, str(outcome.stop), waits_for=waits_for)
@@ -365,6 +378,32 @@ class RunExecutor:
             await self._release(active, execution, "The process abandoned the run.")
         else:
             await self._finish(active, execution, outcome_of(run, outcome, at=_now()))
+
+    async def _end_children(self, parent: ActiveRun, stop: Stop | None) -> None:
+        """End the children of a run that ends, or release them with it to other processes."""
+        parent.takes_children, key = False, parent.run.key
+        children = [
+            each
+            for each in self._active.values()
+            if parent_of(each.run.request) == key.run_id and each.run.key.tenant == key.tenant
+        ]
+        for each in children:
+            each.token.trip(HandOver(str(stop)) if isinstance(stop, HandOver) else _parent_ended())
+        for each in children:
+            await each.ended.wait()
+
+    async def _end_without_parent(
+        self, active: ActiveRun, execution: Execution, parent: RunKey
+    ) -> None:
+        """End a child whose parent has ended, or release it until this process owns the parent."""
+        found = await when_there(partial(self._store.get, parent))
+        if found is None or found.finished:
+            await self._finish(
+                active, execution, stopped(active.run, _parent_ended(), None, at=_now())
+            )
+            return
+        reason = "Another process owns the parent of the run."
+        await self._release(active, execution, reason, pause_seconds=PARENT_SECONDS)
 
     async def _decline(
         self, active: ActiveRun, execution: Execution, error: GraphProblemsError
@@ -496,3 +535,7 @@ class RunExecutor:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _parent_ended() -> Stop:
+    return Stop(StopCause(kind=StopKind.CANCELLED, reason="The parent of the run has ended."))

@@ -65,6 +65,14 @@ class KindRules:
         return [replace(one, place=one.place.removeprefix(prefix)) for one in problems]
 
 
+def parent_of(request: RunRequest) -> str | None:
+    """Return the ID of the run whose budget an external run shares; None if it shares none."""
+    if request.kind is not RunKind.EXTERNAL or request.graph is None:
+        return None
+    parent: str | None = request.graph["steps"][0]["data"][EXTERNAL_STEP].get("parent")
+    return parent
+
+
 def _one_step(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"steps": [{"id": name, "type": name, "data": data}], "edges": []}
 

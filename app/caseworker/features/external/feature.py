@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from caseworker.features.external import gateway, http
+from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.dialects import DIALECTS
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
@@ -50,8 +51,15 @@ def open_external(parts: Parts) -> Opened:
         forwarder=forwarder,
         own=parts.services.get(Address),
     )
+    children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     keys = RunKeys(KEY_PREFIX, caller_of)
-    services = [attempts, ExternalAccess(opened, owners.create), keys, owners]
+    access = ExternalAccess(
+        opened=opened,
+        parented=children.parented,
+        adopted=children.adopted,
+        elsewhere=owners.create,
+    )
+    services = [attempts, access, keys, owners]
     return Opened(services=services, close=forwarder.aclose)
 
 
@@ -59,7 +67,7 @@ EXTERNAL: Final = Feature(
     name="external",
     routes=[*http.router.routes, *gateway.ROUTES],
     errors=http.ERRORS,
-    problems=http.PROBLEMS,
+    problems=[*http.PROBLEMS, PARENT_ENDED],
     tables=["external_attempts"],
     open=open_external,
 )

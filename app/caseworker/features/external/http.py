@@ -129,13 +129,22 @@ async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView | Re
     )
 
 
-async def _own_run(request: ApiRequest, run_id: str) -> Run:
-    """Return the external run; refuse the client of an attempt that was superseded."""
+async def require_newest(request: ApiRequest) -> None:
+    """Refuse the key of an attempt that was superseded.
+
+    Raises:
+        ProblemError: a later attempt was opened.
+    """
     if request.caller.run_id is not None:
         credential = credential_of(request) or ""
         state = await request.service(PostgresAttempts).find(sha256_of(credential))
         if state is None or state.attempt < state.newest:
             raise ProblemError(SUPERSEDED)
+
+
+async def _own_run(request: ApiRequest, run_id: str) -> Run:
+    """Return the external run; refuse the client of an attempt that was superseded."""
+    await require_newest(request)
     run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))
     if not KINDS[run.kind].is_external:
         raise invalid("run_id", "The run is not of kind external, so the service itself ends it.")

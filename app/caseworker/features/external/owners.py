@@ -28,6 +28,8 @@ RECOVERY_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.1
 """Seconds between two looks at who owns a run."""
 
+ENDED: Final = frozenset({*TERMINAL, None})
+"""Status of a run that has ended or was erased."""
 NOT_OWNED: Final = ProblemType(
     slug="external-run-elsewhere",
     status=503,
@@ -51,7 +53,8 @@ class Owners:
     async def answer(self, request: Request, content: bytes, key: RunKey) -> Response | None:
         """Have the owner of a run answer a request with the body ``content``.
 
-        Returns None if this process owns the run, or the run has ended.
+        Returns None if this process owns the run, or the run has ended. A queued child is taken by
+        the process that owns its nearest ancestor.
 
         Raises:
             ProblemError: no process owns the run, or its owner cannot be reached.
@@ -60,16 +63,24 @@ class Owners:
         clock = asyncio.get_running_loop().time
         until = clock() + RECOVERY_SECONDS
         while True:
-            status, owner = await self.attempts.owner_of(key)
-            if status in TERMINAL or self.sessions.get(key) is not None:
+            state, line = await self.attempts.owner_of(key), [key]
+            if state.status in TERMINAL or self.sessions.get(key) is not None:
                 return None
-            if request.scope.get(FORWARDED) or clock() > until:
+            if clock() > until:
                 raise ProblemError(NOT_OWNED)
-            if status is RunStatus.QUEUED:
-                await self.runs.take(key)
-            elif owner is not None and owner != self.own:
+            while state.status is RunStatus.QUEUED and state.parent is not None:
+                line.append(RunKey(key.tenant, state.parent))
+                state = await self.attempts.owner_of(line[-1])
+            is_here = self.sessions.get(line[-1]) is not None
+            if len(line) > 1 and (is_here or state.status in ENDED):
+                await self.runs.take(line[-2])
+            elif state.status is RunStatus.QUEUED:
+                await self.runs.take(line[-1])
+            elif state.address is not None and state.address != self.own:
+                if request.scope.get(FORWARDED):
+                    raise ProblemError(NOT_OWNED)
                 try:
-                    return await self.forwarder.forward(request, content, owner)
+                    return await self.forwarder.forward(request, content, state.address)
                 except UnreachableError:
                     pass  # it may have died a moment ago
                 except BrokenOffError:

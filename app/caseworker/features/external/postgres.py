@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Column, Integer, LargeBinary, Table
 
@@ -51,7 +52,8 @@ FROM external_attempts a JOIN runs r USING (tenant_id, run_id) WHERE a.sha256 = 
 """
 
 _OWNER = """
-SELECT r.status, w.address FROM runs r LEFT JOIN workers w USING (worker_id)
+SELECT r.status, w.address, r.request #>> '{graph,steps,0,data,external,parent}' AS parent
+FROM runs r LEFT JOIN workers w USING (worker_id)
 WHERE r.tenant_id = %s AND r.run_id = %s
 """
 
@@ -77,6 +79,17 @@ class AttemptState:
     status: RunStatus
     stop_kind: str | None
     """Kind of the stop that ended the run early; None if it did not."""
+
+
+class OwnerState(NamedTuple):
+    """The process that owns a run."""
+
+    status: RunStatus | None
+    """Status of the run; None if it was erased."""
+    address: Address | None
+    """Address of the process; None if no process owns the run."""
+    parent: str | None
+    """ID of the parent of the run."""
 
 
 class PostgresAttempts:
@@ -114,12 +127,15 @@ class PostgresAttempts:
         key = RunKey(row["tenant_id"], row["run_id"])
         return AttemptState(key=key, status=RunStatus(row["status"]), **about)
 
-    async def owner_of(self, key: RunKey) -> tuple[RunStatus, Address | None]:
-        """Return the status of a run, and the address of the process that owns it, if one does."""
+    async def owner_of(self, key: RunKey) -> OwnerState:
+        """Return who owns a run."""
         async with transaction(self._pool) as connection:
             found = await connection.exec_driver_sql(_OWNER, (key.tenant, key.run_id))
-            row = found.one()
-        return RunStatus(row.status), row.address and Address(**row.address)
+            row = found.one_or_none()
+        if row is None:
+            return OwnerState(None, None, None)
+        address = None if row.address is None else Address(**row.address)
+        return OwnerState(RunStatus(row.status), address, row.parent)
 
     async def any_owner(self) -> Address | None:
         """Return the address of a process that executes runs, or None."""

@@ -9,7 +9,15 @@ import asyncio
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +26,7 @@ from cachetools import TTLCache
 
 from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
+from caseworker.core.budget.usage import Charge, sum_of
 from caseworker.engine.call import Answered, CallFailedError
 from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import ExecutionResult, FlowContext
@@ -26,7 +35,7 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.report import RecordedFailureError
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
-from caseworker.features.external.tools import reported_tool
+from caseworker.features.external.tools import CHILD, child_run, reported_tool
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.relay import WIRE, Relay, RelayedCall, restored
@@ -34,10 +43,14 @@ from caseworker.models.table import AllowedModels, ModelTable
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
 from caseworker.nodes.reading import StepData
 from caseworker.runs.outcome import RESULT
-from caseworker.runs.run import RunKey
+from caseworker.runs.replay import spent_before
+from caseworker.runs.run import CallRecord, RunKey
 
 ANY_NAME: Final = "*"
 HASH_CHARS: Final = 16
+PARENT_SECONDS: Final = 5.0
+"""Seconds that a child waits for its parent to start, after both were recovered."""
+CallsOf = Callable[[RunKey], Awaitable[Sequence[CallRecord]]]
 CLOSED_SECONDS: Final = 60.0
 """Seconds for which a process remembers why a session has ended."""
 MAX_CLOSED: Final = 10_000
@@ -54,6 +67,8 @@ class ExternalData(StepData):
     """Seconds without a call or heartbeat after which the run fails."""
     replay: bool = True
     """Whether recorded replies are repeated to later attempts."""
+    parent: str | None = None
+    """ID of the run whose budget this one shares."""
 
 
 class ExternalStep(StepData):
@@ -158,7 +173,12 @@ class Flight:
 class Session:
     """An external run that this process owns."""
 
-    def __init__(self, data: ExternalData, context: FlowContext) -> None:
+    def __init__(
+        self, data: ExternalData, context: FlowContext, parent: "Session | None" = None
+    ) -> None:
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        """Number of the run's ancestors."""
+        self._parent = parent
         self.key = RunKey(context.run.tenant, context.run_id)
         self.scope = context.scope
         self._data = data
@@ -246,6 +266,8 @@ class Session:
         """Return the models of the tenant, and the configured name for each name to send."""
         gateway, allowed = self._context.service(ModelGateway), self._data.models
         table: ModelTable = gateway.table.restricted(self._context.services.get(AllowedModels))
+        if self._parent is not None:
+            table = table.restricted(AllowedModels(tuple(self._parent._models()[1].values())))
         if isinstance(allowed, dict):
             return table, {name: alias for name, alias in allowed.items() if alias in table}
         kept = [alias for alias in table if allowed is None or alias in allowed]
@@ -357,6 +379,13 @@ class Session:
             raise
         else:
             relay.end()
+
+    async def adopt(self, run_id: str) -> None:
+        """Record durably that a run becomes a child of this one."""
+        calls = self._context.calls
+        call = child_run(self._context, run_id)
+        await calls.perform(call, parent=self._context.trace_parent, scope=self._context.scope)
+        await calls.journal.barrier(external=True)
 
     def finish(self, output: Any, error: Exception | None = None) -> None:
         """End the run with an output or an error; calls in flight are cancelled."""
@@ -499,7 +528,9 @@ class Session:
 class Sessions:
     """The external runs that this process owns, by key."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: CallsOf) -> None:
+        """``calls`` returns the journal of a run."""
+        self._calls = calls
         self._open: dict[RunKey, Session] = {}
         self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
         self._opened = asyncio.Event()
@@ -520,6 +551,16 @@ class Sessions:
         None means that the client has finished it. A run that was not open here is handed over.
         """
         return self._closed.get(key, HandOver("This process does not own the run."))
+
+    async def spent_by(self, key: RunKey, children: Iterable[str]) -> Charge:
+        """Return the total charge of the children of a run, and of their children."""
+        charges = list[Charge]()
+        for run_id in children:
+            child = RunKey(key.tenant, run_id)
+            calls = await self._calls(child)
+            own = [named for each in calls if (named := each.node["metadata"].get(CHILD))]
+            charges += [spent_before(calls), await self.spent_by(child, own)]
+        return sum_of(charges)
 
     async def get_within(self, key: RunKey, seconds: float) -> Session | None:
         """Return the session of a run that this process has claimed, once it is open."""
@@ -555,8 +596,18 @@ class ExternalNode:
             Stop: a limit was reached, or the client sent nothing for too long.
             RecordedFailureError: the client reported an error.
         """
-        session = Session(data.external, context)
-        with context.service(Sessions).opened(session):
+        sessions, key = context.service(Sessions), RunKey(context.run.tenant, context.run_id)
+        parent = None
+        if data.external.parent is not None:
+            above = RunKey(key.tenant, data.external.parent)
+            parent = await sessions.get_within(above, PARENT_SECONDS)
+            if parent is None:
+                raise HandOver("The parent of the run has not started.")
+        children = context.calls.journal.recorded_below(context.path.call(CHILD, "").text)
+        known = (each.value["result"] for each in children.values() if each.value)
+        context.run.scope.restore(await sessions.spent_by(key, known))
+        session = Session(data.external, context, parent)
+        with sessions.opened(session):
             return ExecutionResult({RESULT: await session.wait()})
 
 

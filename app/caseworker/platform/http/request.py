@@ -183,7 +183,7 @@ class HttpContext:
 
 
 def for_run_keys(endpoint: Endpoint) -> Endpoint:
-    """Let callers with the key of a run use a route with the path parameter ``run_id``.
+    """Let callers with the key of a run use a route, if the path parameter ``run_id`` names it.
 
     Place this decorator below the one that registers the route.
     """
@@ -253,7 +253,8 @@ class PostingRoute(ApiRoute):
         self.app = self._answer
 
     async def _answer(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        request = await ApiRequest.of(Request(scope, receive, send), self.required_scope)
+        sent_by = Request(scope, receive, send)
+        request = await ApiRequest.of(sent_by, self.required_scope, run_keys=self.accepts_run_key)
         sent = await request.json() if await request.body() else None
         body, errors = cast("Any", self.body_field).validate(sent, loc=("body",))
         if errors:
@@ -280,7 +281,7 @@ class ApiRequest(Request):
     async def of(cls, request: Request, scope: KeyScope, *, run_keys: bool = False) -> Self:
         """Authenticate the caller, check its scope and acquire a request slot for its tenant.
 
-        ``run_keys`` accepts the key of the run that the path names.
+        ``run_keys`` accepts the key of the run that the path names, or of any run if it names none.
 
         Raises:
             AccessRefusedError: the credential is missing or invalid, or lacks the scope.
@@ -298,8 +299,8 @@ class ApiRequest(Request):
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
-        named = request.path_params.get("run_id") if run_keys else None
-        if found.caller.run_id not in (None, named):
+        own = found.caller.run_id
+        if own is not None and not (run_keys and request.path_params.get("run_id", own) == own):
             raise ScopeMissingError(scope)
         await shared.connections.enter(tenant, request.scope)
         return found

@@ -361,7 +361,8 @@ class ExternalAdmission(Admission):
     def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
-        return {**settings, "input": request.inputs.get(DEFAULT_HANDLE)}
+        own = {name: value for name, value in settings.items() if name != "parent"}
+        return {**own, "input": request.inputs.get(DEFAULT_HANDLE)}
 
     def _violations(self, body: ExternalBody) -> Iterator[Violation]:
         named = body.models or {}
@@ -378,6 +379,7 @@ class ExternalAdmission(Admission):
             "models": body.models,
             "idle_seconds": body.idle_seconds,
             "replay": body.replay,
+            "parent": None if body.parent is None else body.parent.run_id,
         }
         graph = KINDS[self.kind].graph_of(settings)
         inputs = {} if body.input is None else {DEFAULT_HANDLE: body.input}

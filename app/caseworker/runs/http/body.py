@@ -281,6 +281,13 @@ ModelAliases = Annotated[
 ]
 
 
+class ParentRun(BodyModel):
+    """The run whose budget a child run shares, and with which it ends."""
+
+    run_id: RunId
+    """ID of the parent, which must be an external run that has not ended."""
+
+
 class ExternalBody(RunFields):
     """An agent that runs outside of the service and calls models through its gateway.
 
@@ -302,6 +309,9 @@ class ExternalBody(RunFields):
     """Seconds without a call or heartbeat after which the run fails."""
     replay: bool = True
     """Whether a later attempt gets the recorded replies of earlier attempts instead of new ones."""
+    parent: ParentRun | None = None
+    """Parent of the run. Defaults to the run whose key sends the request. The run shares the rest
+    of its parent's budget, may call only its parent's models, and ends with it."""
     start_at: OfQueued = None
     priority: OfQueued = None
     concurrency_key: OfQueued = None

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.platform.http.bodies import named_like
 from caseworker.platform.validation import refusal
+from caseworker.runs.run import RunKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,18 @@ class WebhookCheck:
     """Function that raises a ProblemError if the tenant has no secret to sign webhooks with."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalAccess:
     """Opens attempts of external runs; the feature ``external`` provides the instance."""
 
     opened: Callable[..., Awaitable[Mapping[str, Any]]]
     """Function that opens an attempt of a run, given the run, the base URL of the service and
     whether an unused attempt is renewed. It returns the fields ``attempt`` and ``access``."""
+    parented: Callable[..., Awaitable[Any]]
+    """Function that returns the body of a child run with its parent, given the request and the body
+    that it sends. It returns the response instead if another process owns the parent."""
+    adopted: Callable[[RunKey, str], Awaitable[None]]
+    """Function that records durably that a run, given its ID, becomes a child of a run."""
     elsewhere: Callable[..., Awaitable[Response]]
     """Function that has another process answer a request, given the request and its body, if this
     process executes no runs."""

@@ -53,6 +53,7 @@ from caseworker.runs.http.views import (
     RunView,
     view_of,
 )
+from caseworker.runs.kinds import parent_of
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
@@ -99,6 +100,7 @@ _CANCELLED: Responses = {
 _NO_REASON = CancelBody()
 
 
+@for_run_keys
 async def post_run(
     body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
 ) -> Response:
@@ -109,6 +111,11 @@ async def post_run(
     """
     wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
     access = request.service(ExternalAccess)
+    if request.caller.run_id is not None or getattr(body, "parent", None) is not None:
+        parented = await access.parented(request, body)
+        if isinstance(parented, Response):
+            return parented
+        body = parented
     try:
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
@@ -237,6 +244,11 @@ async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepte
         return await _accepted_from(body, request, key)
     try:
         new = await request.service(Admissions).new_run(body, request, key)
+        if (parent := parent_of(new.request)) is not None:
+            if (earlier := await _accepted_before(body, request, key)) is not None:
+                return earlier
+            adopted = request.service(ExternalAccess).adopted
+            await adopted(RunKey(new.key.tenant, parent), new.key.run_id)
         return await request.service(RunService).accept(new)
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)

@@ -20,6 +20,7 @@ from caseworker.runs.http.result_views import (
     RunStop,
     Usage,
 )
+from caseworker.runs.kinds import parent_of
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus, Page
 from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus
 
@@ -184,6 +185,8 @@ class ExternalRun(RunDetails):
     kind: Literal[RunKind.EXTERNAL]
     result: Annotated[dict[str, Any], DocumentedAs(ExternalResult)] | None
     """Output that the client sent at the end; null before that, and after an early end."""
+    parent_run_id: str | None = None
+    """ID of the run whose budget this one shares; null if it shares none."""
     attempt: int | None = None
     """Number of the attempt that this request opened; null for other requests."""
     access: Access | None = None
@@ -217,6 +220,8 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
     elif asked is not None:
         given = payloads.shown(asked), None
     members = _members(run, root)
+    if (parent := parent_of(run.request)) is not None:
+        members["parent_run_id"] = parent
     return _VIEWS[run.kind](**members, input=given[0], inputs=given[1], result=run.result)
 
 

@@ -1,7 +1,7 @@
 """The idle time of an external run, on virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from caseworker.core.budget.stops import StopKind
 from caseworker.engine.report import GraphOutcome
 from caseworker.features.external.session import Session, Sessions, reported
 from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
-from caseworker.runs.run import RunKey, RunKind
+from caseworker.runs.run import CallRecord, RunKey, RunKind
 from tests.support.seeded_loop import run
 from tests.unit.nodes.world import World
 
@@ -18,11 +18,15 @@ IDLE = 60.0
 KEY = RunKey("", "run-1")
 
 
+async def _no_calls(_: RunKey) -> Sequence[CallRecord]:
+    return ()
+
+
 def executed(client: Callable[[Session], Awaitable[None]]) -> tuple[GraphOutcome, float]:
     """Execute an external run with a client; return its outcome and its duration in seconds."""
 
     async def main() -> tuple[GraphOutcome, float]:
-        sessions = Sessions()
+        sessions = Sessions(_no_calls)
         graph = KINDS[RunKind.EXTERNAL].graph_of({"idle_seconds": IDLE})
         async with asyncio.TaskGroup() as group:
             execution = group.create_task(World(services={Sessions: sessions}).run(graph))

@@ -1,0 +1,77 @@
+"""Child runs: they share the remaining budget of an external run, and end with it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import Response
+
+from caseworker.features.external.http import require_newest
+from caseworker.features.external.owners import Owners
+from caseworker.features.external.session import Session, Sessions
+from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
+from caseworker.platform.http.request import ApiRequest
+from caseworker.runs.http.body import ExternalBody, OwnBody, ParentRun
+from caseworker.runs.run import RunKey, RunKind
+from caseworker.runs.service import RunService
+
+MAX_DEPTH: Final = 8
+"""Maximum number of ancestors of a run."""
+
+PARENT_ENDED: Final = ProblemType(
+    slug="parent-ended",
+    status=409,
+    title="The parent has ended",
+    detail="The parent of the run has ended or was stopped, so it can have no more children.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Children:
+    """Lets the owners of external runs start their children."""
+
+    sessions: Sessions
+    runs: RunService
+    owners: Owners
+
+    async def parented(self, request: ApiRequest, body: OwnBody) -> ExternalBody | Response:
+        """Return the body of a child run, with its parent; this process owns the parent.
+
+        If another process owns the parent, return its response to the request.
+
+        Raises:
+            ProblemError: the parent does not exist, has ended, or may not have this child.
+        """
+        own = request.caller.run_id
+        if not isinstance(body, ExternalBody):
+            raise invalid("kind", "The key of a run only creates runs of kind external.")
+        parent = own if body.parent is None else body.parent.run_id
+        if parent is None or own not in (None, parent):
+            raise invalid("parent.run_id", "The key of a run only creates children of this run.")
+        await require_newest(request)
+        key = RunKey(request.caller.tenant, parent)
+        run = await self.runs.get(key)
+        if run.kind is not RunKind.EXTERNAL:
+            raise invalid("parent.run_id", "The parent must be a run of kind external.")
+        if run.finished:
+            raise ProblemError(PARENT_ENDED)
+        if self.sessions.is_away(key):
+            response = await self.owners.answer(request, await request.body(), key)
+            if response is not None:
+                return response
+        if self._session(key).depth >= MAX_DEPTH:
+            raise invalid("parent", f"A run has at most {MAX_DEPTH} ancestors.")
+        return body.model_copy(update={"parent": ParentRun(run_id=parent)})
+
+    async def adopted(self, parent: RunKey, run_id: str) -> None:
+        """Record durably that a run becomes a child.
+
+        Raises:
+            ProblemError: the parent has ended.
+        """
+        await self._session(parent).adopt(run_id)
+
+    def _session(self, key: RunKey) -> Session:
+        session = self.sessions.get(key)
+        if session is None or session.stop is not None:
+            raise ProblemError(PARENT_ENDED)
+        return session
