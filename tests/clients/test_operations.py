@@ -221,3 +221,26 @@ async def test_a_run_beyond_a_quota_is_refused_with_how_it_stands(
     assert (refused.value.status, refused.value.retry_after_seconds) == (429, 60)
     assert refused.value.problem["quota"]["dimension"] == "runs_per_minute"
     assert run.status == "completed"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_external_run_is_kept_and_finished_with_its_key(
+    callers: Callers, service: ServiceProcess, fails: bool
+) -> None:
+    """A heartbeat returns what is left of the limits; a different second finish is an error."""
+    body = {"kind": "external", "budget": {"max_llm_calls": 3}}
+    run = await callers.of(service.url).do("create_run", body)
+    agent = callers.of(service.url, api_key=run.access.key)
+    how = {"error": {"class": "ValueError", "message": "No."}} if fails else {"output": [1]}
+
+    beat = await agent.do("heartbeat", run.run_id)
+    first = await agent.do("finish_run", run.run_id, **how)
+    again = await agent.do("finish_run", run.run_id, **how)
+    with pytest.raises(ApiError) as different:
+        await agent.do("finish_run", run.run_id, "another")
+    ended = await agent.do("get_run", run.run_id)
+
+    assert (beat.status, beat.left["llm_calls"]) == ("running", 3)
+    assert first.status == again.status == ended.status == ("failed" if fails else "completed")
+    assert different.value.type.rpartition(":")[2] == "external-run-ended"
+    assert ended.stop.reason == "No." if fails else ended.result.output == [1]

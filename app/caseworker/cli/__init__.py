@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from caseworker.cli import agents, graphs, keys, processes, quotas, runs, watching
+from caseworker.cli import agents, executing, graphs, keys, processes, quotas, runs, watching
 from caseworker.cli.output import out, startup_errors
 from caseworker.main.commands import run_with_client
 from caseworker.main.plugins import installed_commands
@@ -26,6 +26,7 @@ cli.add_typer(runs.cli)
 cli.add_typer(watching.cli)
 cli.add_typer(graphs.cli, name="graph")
 cli.add_typer(agents.cli)
+cli.add_typer(executing.cli)
 cli.add_typer(keys.cli, name="keys")
 cli.add_typer(quotas.cli, name="quotas")
 for _name, _command in installed_commands(startup_errors()(run_with_client)).items():

@@ -104,6 +104,8 @@ class AsyncCaseworkerClient:
     cancel_run = _Method(runs.cancel_run)
     cancel_runs = _Method(runs.cancel_runs)
     erase_run = _Method(runs.erase_run)
+    heartbeat = _Method(runs.heartbeat)
+    finish_run = _Method(runs.finish_run)
     list_approvals = _Method(runs.list_approvals)
     approve = _Method(runs.approve)
     refuse = _Method(runs.refuse)

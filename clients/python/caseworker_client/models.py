@@ -207,6 +207,15 @@ class Access(Answer):
     """The run's deadline; None if it has none."""
 
 
+class Heartbeat(Answer):
+    """The state of an external run."""
+
+    run_id: str
+    status: str
+    left: dict[str, int | float | None] = Field(default_factory=dict)
+    """What is left of each limit, by its name; None is unlimited."""
+
+
 class Run(RunSummary):
     """A run with its result."""
 

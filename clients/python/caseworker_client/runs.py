@@ -23,6 +23,7 @@ from caseworker_client.models import (
     CancelReceipt,
     CaseRun,
     GraphRun,
+    Heartbeat,
     Run,
     RunList,
     RunSummary,
@@ -313,6 +314,31 @@ def cancel_runs(
 def erase_run(settings: Settings, run_id: str) -> Flow[None]:
     """Erase an ended run with all its data."""
     yield from ask(settings, Request(method="DELETE", path=_path(run_id, "record")))
+
+
+def heartbeat(settings: Settings, run_id: str) -> Flow[Heartbeat]:
+    """Keep an external run from failing while it is idle; return what is left of its limits.
+
+    The key of a superseded attempt gets an :class:`ApiError` with status 409.
+    """
+    request = Request(method="POST", path=_path(run_id, "heartbeat"))
+    return (yield from fetch(settings, request, Heartbeat))
+
+
+def finish_run(
+    settings: Settings,
+    run_id: str,
+    output: Any = None,
+    *,
+    error: Mapping[str, str] | None = None,
+) -> Flow[Heartbeat]:
+    """Finish an external run with its output, or fail it with ``{"class", "message"}``.
+
+    A run that has ended differently gets an :class:`ApiError` with status 409.
+    """
+    body = {"output": output} if error is None else {"error": dict(error)}
+    request = Request(method="POST", path=_path(run_id, "finish"), json=body)
+    return (yield from fetch(settings, request, Heartbeat))
 
 
 def list_approvals(
