@@ -70,9 +70,11 @@ TYPED = """
 import signal, sys
 counted = []
 signal.signal(signal.SIGINT, lambda *_: (counted.append(1), print("interrupted", flush=True)))
+signal.signal(signal.SIGTERM, lambda *_: (print("counted", len(counted), flush=True), sys.exit(5)))
 print("ready", sys.stdin.isatty(), flush=True)
-print("line", sys.stdin.readline().strip(), len(counted), flush=True)
-sys.exit(5)
+print("line", sys.stdin.readline().strip(), flush=True)
+while True:
+    signal.pause()
 """
 VARIABLES = """
 import json, os, sys
@@ -226,7 +228,7 @@ async def test_a_command_that_finishes_its_run_itself_keeps_its_output(
 async def test_a_limit_ends_the_command_with_3_and_a_larger_one_continues_it(
     http: httpx.AsyncClient, provider: FakeProvider, started: Exec, agent: list[str]
 ) -> None:
-    """The halted run says how to continue it; the new run makes only the calls that are missing."""
+    """The message names --from; the new run makes only the calls that are missing."""
     first = started("--run-id", "poor", "--max-llm-calls", "1", *agent, "POOR 1", "POOR 2")
     halted = await first.wait()
     again = started("--run-id", "poor", "--max-llm-calls", "1", *agent, "POOR 1", "POOR 2")
@@ -323,7 +325,7 @@ async def test_a_signal_reaches_the_command_and_leaves_its_run_open(
 async def test_a_later_attempt_ends_the_command_of_the_earlier_one(
     http: httpx.AsyncClient, started: Exec, agent: list[str]
 ) -> None:
-    """The message says that another client opened it; the run belongs to that client."""
+    """The message gives the reason; the run belongs to the later client."""
     child = started("--run-id", "twice", *agent, "wait")
     await child.json_line("waits")
     later = await http.post("/runs", json={"kind": "external", "run_id": "twice"})
@@ -362,7 +364,10 @@ async def test_a_terminal_stays_with_the_command(
         os.write(ours, b"\x03")
         await until("interrupted")
         os.write(ours, b"typed\n")
-        await until("line typed 1")
+        await until("line typed")
+        process.send_signal(signal.SIGINT)  # the command gets those that are typed
+        process.send_signal(signal.SIGTERM)
+        await until("counted 1")
         code = await asyncio.to_thread(process.wait)
     os.close(ours)
 

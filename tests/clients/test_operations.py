@@ -227,7 +227,7 @@ async def test_a_run_beyond_a_quota_is_refused_with_how_it_stands(
 async def test_an_external_run_is_kept_and_finished_with_its_key(
     callers: Callers, service: ServiceProcess, fails: bool
 ) -> None:
-    """A heartbeat returns what is left of the limits; a different second finish is an error."""
+    """A heartbeat returns the rest of the limits; a different second finish is an error."""
     body = {"kind": "external", "budget": {"max_llm_calls": 3}}
     run = await callers.of(service.url).do("create_run", body)
     agent = callers.of(service.url, api_key=run.access.key)

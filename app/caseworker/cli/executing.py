@@ -182,6 +182,7 @@ def _finished(client: CaseworkerClient, run_id: str, code: int, *, is_killed: bo
 
 def _keep(client: CaseworkerClient, run_id: str, pid: int, exited: threading.Event) -> None:
     """Send heartbeats until the command exits; end it after a stop or in a superseded attempt."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # they must interrupt the main thread
     while not exited.wait(HEARTBEAT_SECONDS):
         try:
             is_stopped = client.heartbeat(run_id).status in _STOPPED

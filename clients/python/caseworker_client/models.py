@@ -213,7 +213,7 @@ class Heartbeat(Answer):
     run_id: str
     status: str
     left: dict[str, int | float | None] = Field(default_factory=dict)
-    """What is left of each limit, by its name; None is unlimited."""
+    """The rest of each limit, by its name; None is unlimited."""
 
 
 class Run(RunSummary):

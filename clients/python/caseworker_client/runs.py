@@ -317,7 +317,7 @@ def erase_run(settings: Settings, run_id: str) -> Flow[None]:
 
 
 def heartbeat(settings: Settings, run_id: str) -> Flow[Heartbeat]:
-    """Keep an external run from failing while it is idle; return what is left of its limits.
+    """Keep an external run from failing while it is idle; return the rest of its limits.
 
     The key of a superseded attempt gets an :class:`ApiError` with status 409.
     """
