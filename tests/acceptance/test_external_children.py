@@ -199,8 +199,8 @@ async def test_after_the_owner_was_killed_another_process_owns_parent_and_childr
         await done.finish({"output": 1})
         two.child.kill()
         replies = [
-            await replace(grandchild, http=first).ask("later"),
-            await replace(child, http=before).ask("later"),
+            await replace(grandchild, http=first).ask_until_owned("later"),
+            await replace(child, http=before).ask_until_owned("later"),
         ]
         parent = replace(parent, http=first)
         refused = await refusal(parent)

@@ -122,7 +122,7 @@ async def test_the_next_request_recovers_the_run_of_a_process_that_was_killed(
         agent = await start(before, run_id="lost")
         await agent.ask("LOST")
         killed.child.kill()
-        second = await replace(agent, http=after).ask("LOST")
+        second = await replace(agent, http=after).ask_until_owned("LOST")
         attempt = await replace(agent, http=after).again()
         texts = [await attempt.ask("LOST") for _ in range(3)]
         run = (await attempt.get()).json()

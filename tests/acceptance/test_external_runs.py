@@ -31,6 +31,7 @@ from tests.unit.models.wires.captured import Capture, captures
 
 NEW, OLD = 202, 200
 REFUSED = 429
+OVERLOADED = 503
 MAX_BODY_KB, MAX_GRAPH_KB = 16, 16
 EVENT_END = b"\n\n"
 
@@ -148,6 +149,12 @@ class Agent:
         headers = {"Authorization": f"Bearer {self.key}", **(headers or {})}
         body = self.api.body(text, **fields)
         return await self.http.post(self.api.path, json=body, headers=headers)
+
+    async def ask_until_owned(self, text: str) -> httpx.Response:
+        """Send one request until a process owns the run; on a slow machine this takes longer."""
+        while (reply := await self.ask(text)).status_code == OVERLOADED:
+            assert reply.headers["retry-after"] == "1"
+        return reply
 
     @asynccontextmanager
     async def streamed(
