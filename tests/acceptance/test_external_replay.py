@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 import pytest_asyncio
 
@@ -81,7 +84,7 @@ async def test_a_request_that_is_not_recorded_is_one_event_while_replies_are_unu
 
     assert await provider.count("DIVERGES") == 4
     assert await events_of(second, "replay.diverged") == [
-        {"attempt": 2, "position": 1, "unused": 1}
+        {"attempt": 2, "position": 1, "unused": 1, "fields": ["messages[0]"]}
     ]
 
 
@@ -105,8 +108,85 @@ async def test_a_lane_stops_replaying_when_it_diverges(
     assert made_in_y == 0
     assert await provider.count("LANES") == made_in_x + 1
     assert await events_of(second, "replay.diverged") == [
-        {"attempt": 2, "position": 0, "unused": 4, "lane": "x"}
+        {"attempt": 2, "position": 0, "unused": 4, "lane": "x", "fields": ["messages[0]"]}
     ]
+
+
+async def converse(agent: Agent, *words: str, **fields: Any) -> list[dict[str, Any]]:
+    """Hold a conversation, one message after the other; return its messages."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+    async with agent.library() as (client, _):
+        patient = client.with_options(max_retries=50)
+        for word in words:
+            messages.append({"role": "user", "content": word})
+            body = OPENAI.body("", messages=messages, **fields)
+            reply = await patient.chat.completions.create(**body)
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+    return messages
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_the_event_names_the_fields_that_differ(
+    database_url: str, provider: FakeProvider, *, restarts: bool
+) -> None:
+    """The request is compared with the next unused one, also after the process was lost."""
+    settings = {**model_settings(provider.openai_url), **QUICK_RECOVERY}
+    async with AsyncExitStack() as stack:
+
+        async def opened() -> tuple[ServiceProcess, httpx.AsyncClient]:
+            service = await stack.enter_async_context(
+                ServiceProcess(database_url, settings=settings)
+            )
+            http = httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150)
+            return service, await stack.enter_async_context(http)
+
+        service, http = await opened()
+        agent = await start(http, run_id="names")
+        await converse(agent, "NAMES a", "NAMES b", "NAMES c", temperature=0.5)
+        if restarts:
+            service.child.kill()
+            _, http = await opened()
+        second = await next_attempt(http, replace(agent, http=http))
+        await converse(second, "NAMES a", "NAMES b", temperature=0.5)
+        changed = [*await converse(second), {"role": "user", "content": "NAMES a"}]
+        changed += [{"role": "assistant", "content": "another"}]
+        await second.ask("", messages=changed, temperature=0.7, top_p=0.5)
+
+        assert await provider.count("NAMES") == 4
+        fields = ["temperature", "top_p", "messages[2]"]
+        assert await events_of(second, "replay.diverged") == [
+            {"attempt": 2, "position": 2, "unused": 1, "fields": fields}
+        ]
+
+
+async def test_a_conversation_is_stored_once_and_shown_whole(
+    http: httpx.AsyncClient, provider: FakeProvider, module_database_url: str
+) -> None:
+    """Each call stores the messages that the one before it lacks; branches are stored apart."""
+    agent = await start(http)
+    words = [f"STORED {number} {'long ' * 50}" for number in range(6)]
+    messages = await converse(agent, *words, tools=[])
+    branch = [*messages[:3], {"role": "user", "content": "STORED branch"}]
+    await agent.ask("", messages=branch)
+    await agent.ask("", messages=[*messages, {"role": "user", "content": "STORED end"}])
+
+    nodes = (await agent.get("/trace")).json()["snapshot"]["nodes"].values()
+    calls = [node["node_id"] for node in nodes if node["kind"] == "llm"]
+    shown = [(await agent.get(f"/calls/{each}")).json()["request"] for each in calls]
+    with psycopg.connect(module_database_url) as connection:
+        stored = connection.execute(
+            "SELECT json_array_length(request -> 'messages') FROM journal"
+            " WHERE run_id = %s AND request IS NOT NULL ORDER BY seq",
+            (agent.run_id,),
+        ).fetchall()
+
+    assert [count for (count,) in stored] == [2, 2, 2, 2, 2, 2, 4, 2]
+    whole = [messages[: 2 * at] for at in range(1, 7)]
+    whole += [branch, [*messages, {"role": "user", "content": "STORED end"}]]
+    for request, expected in zip(shown, whole, strict=True):
+        said = [{name: each[name] for name in ("role", "content")} for each in request["messages"]]
+        assert said == [{"role": each["role"], "content": each["content"]} for each in expected]
+    assert shown[5]["tools"] == []
 
 
 @pytest.mark.parametrize("how", ["header", "run"])

@@ -32,7 +32,7 @@ from tests.unit.models.wires.captured import Capture, captures
 NEW, OLD = 202, 200
 REFUSED = 429
 OVERLOADED = 503
-MAX_BODY_KB, MAX_GRAPH_KB = 16, 16
+MAX_GATEWAY_KB = 32
 EVENT_END = b"\n\n"
 
 _PLAYED = [each for each in captures() if each.status not in (401, 403)]
@@ -235,8 +235,7 @@ async def service(
         **settings_of_prices("MODELS_SMALL"),
         "MODELS_NAMED": json.dumps({"claude": {**claude, **prices, "api_key": "sk-x"}}),
         "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
-        "SERVER_MAX_BODY_KB": str(MAX_BODY_KB),
-        "ADMISSION_MAX_GRAPH_KB": str(MAX_GRAPH_KB),
+        "GATEWAY_MAX_BODY_KB": str(MAX_GATEWAY_KB),
         "RETRY_BASE_SECONDS": "0.02",
     }
     async with ServiceProcess(module_database_url, settings=settings) as running:
@@ -950,7 +949,7 @@ async def test_a_request_that_is_too_large_is_refused_in_the_form_of_the_api(
 ) -> None:
     """The limit is the sum of server.max_body_kb and admission.max_graph_kb."""
     agent = await start(http, api=api)
-    reply = await agent.ask("LARGE" + "x" * (MAX_BODY_KB + MAX_GRAPH_KB) * 1024)
+    reply = await agent.ask("LARGE" + "x" * MAX_GATEWAY_KB * 1024)
 
     assert reply.status_code == 413, reply.text
     assert reply.headers["x-should-retry"] == "false"

@@ -17,6 +17,7 @@ from tests.support.service import ServiceProcess, model_settings
 from tests.unit.models.wires.captured import captures
 
 CHAT = "/gateway/openai/v1/chat/completions"
+RESPONSES = "/gateway/openai/v1/responses"
 MESSAGES = "/gateway/anthropic/v1/messages"
 COUNT = f"{MESSAGES}/count_tokens"
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -124,6 +125,7 @@ async def test_the_anthropic_client_gets_the_message_and_the_run_is_charged(
     assert usage["cost_usd"] == pytest.approx((400 + 600 * 0.1 + 70 * 5) / 1_000_000)
 
 
+@pytest.mark.req("cw/15.dialects")
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 async def test_replies_arrive_byte_for_byte(
     run: External, provider: FakeProvider, dialect: str
@@ -330,6 +332,7 @@ async def test_only_some_headers_reach_the_provider_and_come_back(
         assert passed == {**answered, "set-cookie": None, "x-secret": None}
 
 
+@pytest.mark.req("cw/15.dialects")
 async def test_a_refused_field_is_named_and_nothing_is_sent(
     opened: Opening, provider: FakeProvider
 ) -> None:
@@ -393,7 +396,8 @@ def _odd(chance: random.Random, depth: int = 0) -> Any:
 def _odd_body(chance: random.Random, model: str) -> Any:
     names = ("stop", "tools", "thinking", "system", "temperature", "metadata", "service_tier", "n")
     body = {name: _odd(chance) for name in chance.sample(names, chance.randrange(3))}
-    body["messages"] = chance.choice([[_odd(chance)], [{"role": "user", "content": _odd(chance)}]])
+    said = chance.choice([[_odd(chance)], [{"role": "user", "content": _odd(chance)}]])
+    body["messages"] = body["input"] = said
     body["model"] = _odd(chance) if chance.random() < 0.1 else model
     if chance.random() < 0.2:
         body["stream"] = _odd(chance)
@@ -411,14 +415,14 @@ ODD_TEXTS = (
 )
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES, COUNT])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, COUNT])
 async def test_no_body_makes_the_service_fail(
     run: External, provider: FakeProvider, path: str
 ) -> None:
     """Odd bodies get the provider's answer or a refusal in the form of the API."""
     await provider.answer_by_default(Step(text="fine"))
     chance = random.Random(path)
-    model = "small" if path == CHAT else "claude"
+    model = "small" if path in (CHAT, RESPONSES) else "claude"
     bodies = [*ODD_TEXTS, *(json.dumps(_odd_body(chance, model)).encode() for _ in range(200))]
     statuses = set[int]()
     for body in bodies:

@@ -1,5 +1,6 @@
 """Reads the body of a request that a client wrote: the parts of its messages, and its size."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +8,12 @@ from typing import Any, Final
 
 from caseworker.models.pricing import BYTES_PER_TOKEN
 
-_NESTED: Final = ("content", "source", "file", "image_url", "input_audio")
+_NESTED: Final = ("content", "output", "source", "file", "image_url", "input_audio")
 """Fields of a message or a part that hold further parts."""
 _ID_FIELDS: Final = ("tool_call_id", "tool_use_id")
+_SYSTEM_FIELDS: Final = ("system", "instructions")
+_REFERENCES: Final = frozenset({"reply_of", "result_of"})
+"""Fields by which stored messages refer to calls; a client's fields of these names do not."""
 _DATA_FIELDS: Final = ("data", "url", "image_url", "file_data")
 _DATA_CHARS: Final = 1_000
 """Length in characters above which encoded data is not counted as text."""
@@ -22,8 +26,16 @@ class ClientBody:
     """A body with the values that the gateway reads in it; see :func:`read_body`."""
 
     document: Mapping[str, Any]
-    canonical: bytes
-    """The body as JSON with sorted names, by which an equal request is recognised."""
+    hashes: Mapping[str, str]
+    """Hash of each field but the conversation, by which an equal request is recognised."""
+    item_hashes: Sequence[str]
+    """Hash of each message or item of the conversation."""
+    field: str
+    """Name of the field with the conversation."""
+    written_bytes: int
+    """Size as JSON."""
+    caches_seconds: int
+    """Seconds for which the provider is asked to cache a part of the prompt; 0 if it is not."""
     size_bytes: int
     """Size for the estimate of its tokens."""
     messages: Sequence[dict[str, Any]]
@@ -31,16 +43,49 @@ class ClientBody:
     results: Sequence[tuple[str, Any]]
     """ID and content of each tool result."""
 
+    def prefixes(self) -> Iterator[str]:
+        """Yield a hash of the system prompt and the first n items of the conversation, from n = 0.
 
-def read_body(document: Mapping[str, Any]) -> ClientBody:
-    """Read a checked body. This takes a tenth of a second for one MiB of short messages."""
+        The last one is that of the whole conversation.
+        """
+        system = [self.hashes.get(name, "") for name in _SYSTEM_FIELDS]
+        hasher = hashlib.blake2b(" ".join(system).encode(), digest_size=16)
+        yield hasher.hexdigest()
+        for each in self.item_hashes:
+            hasher.update(each.encode())
+            yield hasher.hexdigest()
+
+
+def read_body(document: Mapping[str, Any], field: str = "messages") -> ClientBody:
+    """Read a checked body, whose conversation is in ``field``.
+
+    This takes a tenth of a second for one MiB of short messages.
+    """
+    items = items_in(document, field)
+    text = json.dumps(document, ensure_ascii=False)
+    written, caches = len(text.encode()), '"cache_control": {' in text
     return ClientBody(
         document=document,
-        canonical=json.dumps(document, sort_keys=True, ensure_ascii=False).encode(),
-        size_bytes=body_bytes(document),
-        messages=shown_messages(document),
-        results=tuple(_results_in(document)),
+        hashes={name: _hash_of(document[name]) for name in document if name != field},
+        item_hashes=list(map(_hash_of, items)),
+        field=field,
+        written_bytes=written,
+        caches_seconds=(3600 if '"ttl": "1h"' in text else 300) if caches else 0,
+        size_bytes=written + _more_bytes(items),
+        messages=shown_messages(document, field),
+        results=tuple(_results_in(items)),
     )
+
+
+def items_in(document: Mapping[str, Any], field: str) -> Sequence[Any]:
+    """Return the messages or items in ``field``; a text is the message of a user."""
+    said = document.get(field) or ()
+    return [said] if isinstance(said, str) else said
+
+
+def _hash_of(value: Any) -> str:
+    content = json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def parts_of(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -54,36 +99,50 @@ def parts_of(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from parts_of(value.get(name))
 
 
-def body_bytes(body: Mapping[str, Any]) -> int:
-    """Return the size of a body as JSON in bytes, for the estimate of its tokens.
+def _more_bytes(items: Sequence[Any]) -> int:
+    """Return by how many bytes encoded data counts more than its text; usually below zero.
 
-    Images and other encoded data count as a fixed number of tokens each, not as text.
+    An image or a sound counts as a fixed number of tokens. A document counts its decoded size as
+    text, because the provider reads its text and an image of each page.
     """
-    data = [len(each) for part in parts_of(body.get("messages")) for each in _data_in(part)]
-    written = len(json.dumps(body, ensure_ascii=False).encode())
-    return written - sum(data) + len(data) * _DATA_TOKENS * BYTES_PER_TOKEN
+    return sum(
+        max(_DATA_TOKENS * BYTES_PER_TOKEN, len(data) * 3 // 4 * is_document) - len(data)
+        for part in parts_of(items)
+        for data, is_document in _data_in(part)
+    )
 
 
-def shown_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of a body for the trace, each with its content as text."""
-    system = body.get("system")
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [_plain(each) for each in (*first, *body["messages"]) if isinstance(each, dict)]
+def shown_messages(body: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    """Return the conversation of a body for the trace, each message with its content as text."""
+    system = [body[name] for name in _SYSTEM_FIELDS if body.get(name) is not None]
+    first = [{"role": "system", "content": each} for each in system]
+    return [_plain(each) for each in (*first, *items_in(body, field))]
 
 
-def _results_in(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the ID and the content of each tool result in the messages of a body."""
-    for part in parts_of(body["messages"]):
+def _results_in(items: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the ID and the content of each tool result in a conversation."""
+    for part in parts_of(items):
         for name in _ID_FIELDS:
             if isinstance(called := part.get(name), str):
                 yield called, part.get("content")
+        if _is_output(part) and isinstance(called := part.get("call_id"), str):
+            yield called, part.get("output")
 
 
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
+def _is_output(item: Mapping[str, Any]) -> bool:
+    """Return whether an item of the Responses API is the result of a tool call."""
+    return str(item.get("type")).endswith("_output")
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        message = {"role": "user", "content": message}
+    role = message.get("role", "tool" if _is_output(message) else "")
+    content = message.get("output" if role == "tool" and "output" in message else "content")
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text for text in map(_text_of, parts) if text)
-    return {**message, "role": str(message.get("role", "")), "content": text}
+    kept = {name: message[name] for name in message if name not in _REFERENCES}
+    return {**kept, "role": str(role), "content": text}
 
 
 def _text_of(part: Any) -> str:
@@ -97,11 +156,15 @@ def _text_of(part: Any) -> str:
     return json.dumps(part, ensure_ascii=False)
 
 
-def _data_in(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the encoded data of a part: data URLs, and base64 text in ``data``."""
+def _data_in(part: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield the encoded data of a part, and whether it is a document.
+
+    Data are data URLs, and base64 text in ``data``.
+    """
     for name in _DATA_FIELDS:
         value = part.get(name)
         if not isinstance(value, str) or len(value) <= _DATA_CHARS:
             continue
         if value.startswith("data:") or (name == "data" and part.get("type") != "text"):
-            yield value
+            kind = value if value.startswith("data:") else f"data:{part.get('media_type')}"
+            yield value, kind.startswith(("data:application", "data:text"))

@@ -31,7 +31,7 @@ from caseworker.engine.step_path import StepPath
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
 from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
-from caseworker.models.message_log import MessageLog
+from caseworker.models.message_log import MessageLog, StoredPrompt
 from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
@@ -56,8 +56,10 @@ _EXHAUSTED = _SIMPLER_FORM | {
 
 ONE_API_CALL: Charge = {Dimension.API_CALLS: 1}
 
-_NOT_PARAMETERS = frozenset({"messages", "system", "model"})
+_NOT_PARAMETERS = frozenset({"messages", "input", "system", "instructions", "model", "after"})
 """Fields of a client's body that the trace does not show as parameters."""
+LONG_BODY_BYTES = 256 * 1024
+"""Size of bodies that are written in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +276,23 @@ class ModelGateway:
         key: str,
         body: ClientBody,
         sent: Mapping[str, Any],
+        stored: StoredPrompt | None = None,
         **about: Any,
     ) -> RelayedCall:
         """Return the call of a model with a body that a client wrote; ``perform`` makes it.
 
         ``alias`` is the configured name of the model. ``sent`` is the body for the provider, and
-        ``about`` are further fields of the call.
+        ``about`` are further fields of the call. ``stored`` are the first messages of the body, if
+        an earlier call has stored them.
         """
         limits = [sent[name] for name in about["limit_fields"] if sent.get(name) is not None]
         most = min(limits, default=chosen.max_output_tokens)
         table, asked = self.table, ModelRequest(messages=(), max_output_tokens=most)
         others = {name: it for name, it in sent.items() if name not in _NOT_PARAMETERS}
-        redact = partial(self._payloads.prompt, body.messages, others)
+        added = body.messages[stored.messages if stored else 0 :]
+        same = stored is not None and stored.parameters == body.hashes
+        redact = partial(self._payloads.prompt, added, {} if same else others)
+        shown = await self._redaction.call(redact, self._payloads.chars_to_redact(added))
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",
@@ -296,7 +303,7 @@ class ModelGateway:
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata={"provider": chosen.provider.name, "alias": alias},
-            shown=await self._redaction.call(redact, self._payloads.chars_to_redact(body.messages)),
+            shown=_after(stored, shown),
             chosen=chosen,
             request=asked,
             messages_bytes=body.size_bytes,
@@ -305,6 +312,8 @@ class ModelGateway:
             payloads=self._payloads,
             turns=self._turns,
             body=sent,
+            is_long=body.written_bytes > LONG_BODY_BYTES,
+            caches_seconds=body.caches_seconds,
             **about,
         )
         if call.cost is None:
@@ -346,9 +355,16 @@ class ModelGateway:
         same = stored is not None and stored.parameters == parameters
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
         shown = await self._redaction.call(redact, self._payloads.chars_to_redact(messages))
-        if stored is None or shown is None:
-            return shown
-        return {**shown, "after": {"call_key": stored.call_key, "messages": stored.messages}}
+        return _after(stored, shown)
+
+
+def _after(
+    stored: StoredPrompt | None, shown: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Return a shown request with a reference to the messages that are stored before it."""
+    if stored is None or shown is None:
+        return shown
+    return {**shown, "after": {"call_key": stored.call_key, "messages": stored.messages}}
 
 
 def hash_of(chosen: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:

@@ -168,6 +168,10 @@ class TokenUsage:
     """Number of input tokens, included in ``tokens_in``, that the provider read from its cache."""
     tokens_reasoning: int = 0
     """Number of output tokens, included in ``tokens_out``, that the model spent on reasoning."""
+    tokens_cache_written: int = 0
+    """Number of input tokens, included in ``tokens_in``, that the provider wrote to its cache."""
+    tokens_cache_written_1h: int = 0
+    """Part of ``tokens_cache_written`` that is kept for an hour, at a higher price."""
 
 
 class Incomplete(StrEnum):

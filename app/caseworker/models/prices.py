@@ -18,7 +18,7 @@ _PRICED_AS: dict[str, str | None] = {"recorded": None}
 
 
 def list_price(provider: str, model: str, usage: TokenUsage) -> Cost:
-    """Return today's list price of an attempt, including the cached-input discount.
+    """Return today's list price of an attempt, including the prices of the prompt cache.
 
     A self-hosted server that serves a model under a public name is charged at the public price,
     unless the configuration sets another one.
@@ -29,6 +29,8 @@ def list_price(provider: str, model: str, usage: TokenUsage) -> Cost:
     tokens = Usage(
         input_tokens=usage.tokens_in,
         cache_read_tokens=min(usage.tokens_cached, usage.tokens_in),
+        cache_write_tokens=usage.tokens_cache_written,
+        cache_write_1h_tokens=usage.tokens_cache_written_1h,
         output_tokens=usage.tokens_out,
     )
     try:

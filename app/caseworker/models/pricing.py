@@ -32,6 +32,11 @@ DEFAULT_OUTPUT_TOKENS = 1024
 MOST_TOKENS_PER_SECOND = 200
 """Assumed maximum output speed, in tokens per second, of a model whose answer was lost."""
 
+CACHE_WRITE_FACTOR = Decimal("1.25")
+"""Price of an input token that is written to the cache, as a multiple of the usual price."""
+CACHE_WRITE_1H_FACTOR = Decimal(2)
+"""The same for a token that is kept for an hour."""
+
 _MILLION = Decimal(1_000_000)
 BYTES_PER_TOKEN = 3
 """Assumed size of a token in UTF-8 bytes; English text has more."""
@@ -74,7 +79,10 @@ class TokenPrice:
         cached = min(usage.tokens_cached, usage.tokens_in)
         price = self.usd_per_million_cached
         price_cached = self.usd_per_million_in if price is None else price
-        cost = (usage.tokens_in - cached) * self.usd_per_million_in + cached * price_cached
+        written = usage.tokens_cache_written * (CACHE_WRITE_FACTOR - 1)
+        written += usage.tokens_cache_written_1h * (CACHE_WRITE_1H_FACTOR - CACHE_WRITE_FACTOR)
+        cost = (usage.tokens_in - cached + written) * self.usd_per_million_in
+        cost += cached * price_cached
         output = usage.tokens_out * self.usd_per_million_out
         return Cost((cost + output) / _MILLION, output / _MILLION)
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, cast
 
 from caseworker.core.budget.budget import Dimension
@@ -24,6 +25,8 @@ from caseworker.models.ports import ModelReply, SendState
 from caseworker.models.table import ChatModel
 from caseworker.models.wires.endpoint import EndpointProvider
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
+from caseworker.models.wires.reply import Accumulator
+from caseworker.models.wires.responses import objects_in
 from caseworker.models.wires.transport import WireError, WireReply
 
 RETURNED: Final = frozenset({"content-type", "retry-after", "x-request-id", "request-id"})
@@ -32,6 +35,11 @@ LONG_REPLY_BYTES: Final = 256 * 1024
 """Size of replies that are packed in a thread."""
 WIRE: Final = "wire"
 """Field of a call's journal value with the reply as the client received it."""
+OBJECTS: Final = "objects"
+"""Field in it with the IDs of the objects at the provider that the reply names."""
+HOUR_SECONDS: Final = 3600
+MAX_ID_CHARS: Final = 200
+"""Length of the longest ID of an object at a provider that is stored."""
 
 _LEAST_THINKING_TOKENS: Final = 1024
 """Smallest limit for thinking that the Anthropic API accepts."""
@@ -60,6 +68,8 @@ class Relay:
         """Status and headers, once they have arrived."""
         self.refused: Head | None = None
         """The last reply of the provider that was not a success; None if there was none."""
+        self.reports_failure = False
+        """Whether the reply is whole and reports a failure of the provider."""
         self._held: Head | bytes | None = None
         self._parts: list[bytes] = []
         self._ended = False
@@ -91,9 +101,18 @@ class Relay:
         """Whether a reply of the provider has been passed on or is held."""
         return self.begun or self._held is not None
 
+    def fail(self, whole: Head) -> None:
+        """Keep a whole reply that reports a failure; the client receives it as it is."""
+        self.refused, self.reports_failure = whole, True
+
+    @property
+    def failed(self) -> bool:
+        """Whether the body ended with an error, so that no request may join it."""
+        return self._error is not None
+
     def end(self, error: BaseException | None = None) -> None:
         """End the body, with an error if it is incomplete; then nothing is held any more."""
-        match self._held if error is None else None:
+        match self._held if error is None or self.reports_failure else None:
             case Head() as head:
                 self.begin(head)
             case bytes() as last:
@@ -136,10 +155,16 @@ class RelayedCall(ModelCall):
     headers: Mapping[str, str]
     """Headers of the client that the provider receives."""
     relay: Relay
+    path: str
+    """Path of the API below the provider's base URL."""
+    is_long: bool
+    """Whether the body is written in a thread."""
+    caches_seconds: int
+    """Seconds for which the provider is asked to cache a part of the prompt; 0 if it is not."""
     limit_fields: tuple[str, ...]
     """Names of the fields that limit the output, the one to add first."""
     made_in: Mapping[str, Any]
-    """Attempt and lane of the client in which the call is made; stored with the reply."""
+    """Values of the client's session that are stored with the reply."""
     hides_usage: bool = False
     """Whether to keep the stream's token counts from the client, which did not request them."""
     _is_limited: bool = field(init=False, default=False)
@@ -151,7 +176,13 @@ class RelayedCall(ModelCall):
             self.chosen = replace(self.chosen, min_output_tokens=least)
         super().__post_init__()
         self._choices = n if isinstance(n := self.body.get("n"), int) and n > 1 else 1
-        self._full = replace(self._full, tokens_out=self._full.tokens_out * self._choices)
+        written = self._full.tokens_in if self.caches_seconds else 0
+        self._full = replace(
+            self._full,
+            tokens_out=self._full.tokens_out * self._choices,
+            tokens_cache_written=written,
+            tokens_cache_written_1h=written if self.caches_seconds == HOUR_SECONDS else 0,
+        )
         self._tokens_out = self._full.tokens_out
         self.cost = self._cost_of(self._full)
 
@@ -173,9 +204,10 @@ class RelayedCall(ModelCall):
         self._began = asyncio.get_running_loop().time()
         provider = cast("EndpointProvider", self.chosen.provider)
         failures = Failures(provider.name, False)
-        content = json.dumps(self._fitted(), ensure_ascii=False, separators=(",", ":")).encode()
+        written = partial(_written, self._fitted())
+        content = await asyncio.to_thread(written) if self.is_long else written()
         try:
-            reply = await provider.relay(content, self.headers, self._note_sent)
+            reply = await provider.relay(content, self.headers, self._note_sent, path=self.path)
             try:
                 error = await self._refused(reply, failures)
                 if error is None:
@@ -226,17 +258,22 @@ class RelayedCall(ModelCall):
         self, provider: EndpointProvider, reply: WireReply, failures: Failures
     ) -> Reply:
         """Pass a successful reply on, and return its journal value and its usage."""
-        answer, reading = provider.reading(self.chosen.model)
+        answer, reading = provider.reading(self.chosen.model, self.path)
         is_stream = reply.headers.get("content-type", "").startswith("text/event-stream")
-        events, passed, failure = RawEvents(), bytearray(), None
+        events, passed, named = RawEvents(), bytearray(), dict[Any, None]()
+        failure: Any = None
+
+        def add(document: Any) -> None:
+            nonlocal failure
+            failure = failure or error_in(document)
+            if isinstance(document, dict):
+                answer.add(document)
+                named.update(dict.fromkeys(filter(_is_id, objects_in(document))))
 
         def take(raw: bytes) -> None:
-            nonlocal failure
             documents = [document for _, document in reading.feed(raw)]
             for document in documents:
-                failure = failure or error_in(document)
-                if isinstance(document, dict):
-                    answer.add(document)
+                add(document)
             if not (self.hides_usage and any(map(_is_usage, documents))):
                 passed.extend(raw)
                 if is_stream:
@@ -251,39 +288,42 @@ class RelayedCall(ModelCall):
         if rest := events.rest:
             take(rest)
         for _, document in reading.end():
-            failure = failure or error_in(document)
-            if isinstance(document, dict):
-                answer.add(document)
+            add(document)
         answer.prose.end()
+        head = Head(reply.status, _returned(reply.headers), bytes(passed))
         if failure is not None or (is_stream and not answer.ended):
             said = "the stream broke off" if failure is None else said_in(failure).shown
-            raise self._failed(failures.error(said, retryable=False), 1)
-        head = Head(reply.status, _returned(reply.headers), bytes(passed))
+            failed = self._failed(failures.error(said, retryable=False), 1)
+            if answer.ended:  # a whole reply that reports a failure, with its token counts
+                self.relay.fail(head)
+                _, failed.spent = self._answered(_counted(answer, self.chosen.model))
+            raise failed
         if not is_stream:
             self.relay.hold(head)
         is_long = len(passed) > LONG_REPLY_BYTES
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
-        found = answer.reply() or ModelReply(text="", model=self.chosen.model, usage=answer.usage)
+        found = answer.reply() or _counted(answer, self.chosen.model)
         usage, spent = self._answered(found)
-        value = {**journaled(found, usage, spent), WIRE: {**wire, **self.made_in}}
+        value = journaled(found, usage, spent)
+        value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
         return Reply(value, spent, noted(value, self.chosen.model))
 
 
 async def passed_through(
-    model: ChatModel, body: Mapping[str, Any], headers: Mapping[str, str], *, below: str
+    model: ChatModel, body: Mapping[str, Any], headers: Mapping[str, str], *, path: str
 ) -> Head:
     """Send a client's body to a free function of a model's API, and return the whole reply.
 
-    ``below`` is the path of the function below that of the API.
+    ``path`` is the path of the function below the provider's base URL.
 
     Raises:
         NoReplyError: no reply arrived.
     """
     provider = cast("EndpointProvider", model.provider)
-    content = json.dumps({**body, "model": model.model}, ensure_ascii=False).encode()
+    content = await asyncio.to_thread(_written, {**body, "model": model.model})
     try:
         async with asyncio.timeout(model.timeout_seconds):
-            reply = await provider.relay(content, headers, below=below)
+            reply = await provider.relay(content, headers, path=path)
             try:
                 return await _whole(reply)
             finally:
@@ -319,6 +359,20 @@ def restored(wire: Mapping[str, Any]) -> Head:
     """Return the reply that :func:`stored` packed."""
     content = zlib.decompress(base64.b64decode(wire["packed"]))
     return Head(200, {"content-type": storable(wire["content_type"])}, content)
+
+
+def _written(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _is_id(value: Any) -> bool:
+    is_text = isinstance(value, str) and value.isascii() and value.isprintable()
+    return is_text and 0 < len(value) <= MAX_ID_CHARS
+
+
+def _counted(answer: Accumulator, model: str) -> ModelReply:
+    """Return a reply with the token counts of an answer that cannot be read, or that failed."""
+    return ModelReply(text="", model=model, usage=answer.usage)
 
 
 async def _whole(reply: WireReply) -> Head:

@@ -253,6 +253,17 @@ class RetentionSettings(Section):
         return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
 
 
+class GatewaySettings(Section):
+    """Model calls of external runs: see docs/external-agents.md."""
+
+    linger_seconds: Annotated[Seconds, Field(le=3600)] = key(
+        30.0, "Time for which a call continues after its client has disconnected."
+    )
+    max_body_kb: Annotated[Positive, Field(le=65_536)] = key(
+        20_480, "Maximum size of a model call's body, in KiB; larger ones are rejected with 413."
+    )
+
+
 class EventSettings(Section):
     """Event streams of runs."""
 
@@ -424,6 +435,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     limits: LimitsSettings = LimitsSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
+    gateway: GatewaySettings = GatewaySettings()
     retention: RetentionSettings = RetentionSettings()
     webhooks: WebhookSettings = WebhookSettings()
     agents: AgentSettings = AgentSettings()

@@ -11,6 +11,8 @@ from tests.support.fake_provider.strictness import refused_by_anthropic, refused
 
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
+PATHS = (CHAT, MESSAGES, RESPONSES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class Prompt:
 
 def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
     """Parse a request of either protocol."""
-    messages = [*_texts(body.get("system")), *_texts(body.get("messages"))]
+    fields = ("system", "instructions", "messages", "input")
+    messages = [text for name in fields for text in _texts(body.get(name))]
     tools = body.get("tools") or []
     choice = body.get("tool_choice") or {}
     forced = isinstance(choice, dict) and choice.get("type") in ("any", "tool")
@@ -70,6 +73,8 @@ def read(path: str, body: dict[str, Any]) -> tuple[Prompt, Step | None]:
 
 def refusal(path: str, body: dict[str, Any]) -> Step | None:
     """Return the refusal of a request that the real API would refuse."""
+    if path == RESPONSES:
+        return None
     said = refused_by_openai(body) if path == CHAT else refused_by_anthropic(body)
     return None if said is None else Step(status=400, text=said)
 
@@ -91,6 +96,8 @@ def reply(prompt: Prompt, step: Step) -> dict[str, Any]:
         return {"error": {"type": "fake_error", "message": text, "code": None}}
     if prompt.path == CHAT:
         return _chat_completion(prompt, step, text)
+    if prompt.path == RESPONSES:
+        return _response(prompt, step, text)
     return _message(prompt, step, text)
 
 
@@ -121,6 +128,41 @@ def _chat_usage(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
         "total_tokens": tokens_in + tokens_out,
         "prompt_tokens_details": {"cached_tokens": step.tokens_cached},
         "completion_tokens_details": {"reasoning_tokens": step.tokens_reasoning},
+    }
+
+
+def _response(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
+    note = {"type": "output_text", "text": text, "annotations": []}
+    message = {"id": "msg_fake", "type": "message", "role": "assistant", "status": "completed"}
+    output: list[dict[str, Any]] = [{**message, "content": [note]}] if text else []
+    for call in step.tool_calls:
+        called = {"name": call["name"], "arguments": call["arguments"], "status": "completed"}
+        item = {"id": f"fc_{call['id']}", "type": "function_call", "call_id": call["id"]}
+        output.append({**item, **called})
+    tokens_in, tokens_out = _tokens(prompt, step, text)
+    status = "completed" if step.finish_reason == "stop" else step.finish_reason
+    failed = {"code": "server_error", "message": "it failed"} if status == "failed" else None
+    cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    usage = {
+        "input_tokens": tokens_in,
+        "input_tokens_details": {"cached_tokens": step.tokens_cached},
+        "output_tokens": tokens_out,
+        "output_tokens_details": {"reasoning_tokens": step.tokens_reasoning},
+        "total_tokens": tokens_in + tokens_out,
+    }
+    return {
+        "id": step.response_id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": prompt.model,
+        "status": status,
+        "error": failed,
+        "incomplete_details": cut,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": None if step.omit_usage else usage,
     }
 
 
@@ -205,8 +247,8 @@ STREAM_ERROR = (
 
 def stream(prompt: Prompt, step: Step) -> Iterator[bytes]:
     """Return the same answer as server-sent events of a few characters each."""
-    events = _chat_events if prompt.path == CHAT else _message_events
-    yield from events(reply(prompt, step), step)
+    events = {CHAT: _chat_events, MESSAGES: _message_events, RESPONSES: _response_events}
+    yield from events[prompt.path](reply(prompt, step), step)
 
 
 def _pieces(text: str, step: Step) -> Iterator[str]:
@@ -236,6 +278,37 @@ def _chat_events(document: dict[str, Any], step: Step) -> Iterator[bytes]:
     if "usage" in document:
         yield _data({**common, "choices": [], "usage": document["usage"]})
     yield b"data: [DONE]\n\n"
+
+
+def _response_events(document: dict[str, Any], step: Step) -> Iterator[bytes]:
+    begun = {**document, "status": "in_progress", "output": [], "usage": None, "error": None}
+    events: list[tuple[str, dict[str, Any]]] = [("created", {"response": begun})]
+    for index, item in enumerate(document["output"]):
+        at = {"output_index": index, "item_id": item["id"]}
+        added = {**item, **({"content": []} if "content" in item else {"arguments": ""})}
+        events.append(("output_item.added", {"output_index": index, "item": added}))
+        if "content" in item:
+            at["content_index"] = 0
+            (part,) = item["content"]
+            events.append(("content_part.added", {**at, "part": {**part, "text": ""}}))
+            text = {"text": part["text"], "logprobs": []}
+            events += [
+                ("output_text.delta", {**at, "delta": piece, "logprobs": []})
+                for piece in _pieces(part["text"], step)
+            ]
+            events.append(("output_text.done", {**at, **text}))
+            events.append(("content_part.done", {**at, "part": part}))
+        else:
+            events += [
+                ("function_call_arguments.delta", {**at, "delta": piece})
+                for piece in _pieces(item["arguments"], step)
+            ]
+            written = {"arguments": item["arguments"], "name": item["name"]}
+            events.append(("function_call_arguments.done", {**at, **written}))
+        events.append(("output_item.done", {"output_index": index, "item": item}))
+    events.append((document["status"], {"response": document}))
+    for number, (kind, fields) in enumerate(events):
+        yield _event(f"response.{kind}", sequence_number=number, **fields)
 
 
 def _message_events(document: dict[str, Any], step: Step) -> Iterator[bytes]:

@@ -37,6 +37,9 @@ class Step:
     tokens_cached: int = 0
     tokens_reasoning: int = 0
     finish_reason: str = "stop"
+    """For a response, ``incomplete`` and ``failed`` are its status."""
+    response_id: str = "resp_fake"
+    """ID of the reply, where the protocol can refer to it."""
     dribble_seconds: float | None = None
     """Seconds between single bytes of the body."""
     gzip: bool = False

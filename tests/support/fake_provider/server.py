@@ -15,7 +15,7 @@ _DRIBBLE_BYTES = 8
 
 
 class Server:
-    """Answers ``/v1/chat/completions`` and ``/v1/messages`` as scripted under ``/control``."""
+    """Answers the paths of the APIs as scripted under ``/control``."""
 
     def __init__(self, playbook: Playbook | None = None) -> None:
         """Answer by ``playbook``, or only by scripts."""
@@ -43,7 +43,7 @@ class Server:
         return server, server.sockets[0].getsockname()[1]
 
     async def _handle(self, request: Request, connection: Connection) -> None:
-        if request.method == "POST" and request.path in (dialects.CHAT, dialects.MESSAGES):
+        if request.method == "POST" and request.path in dialects.PATHS:
             await self._complete(request, connection)
         elif route := self._routes.get((request.method, request.path)):
             connection.send_json(200, await route(request))

@@ -5,20 +5,24 @@ from typing import Any
 
 import pytest
 
-from caseworker.models.client_bodies import body_bytes, shown_messages
+from caseworker.models.client_bodies import read_body, shown_messages
 
 DATA = "iVBORw0KGgo" * 10_000
 IMAGES = [
     {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}},
     {"type": "input_image", "image_url": f"data:image/png;base64,{DATA}"},
     {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}},
-    {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf,{DATA}"}},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}},
     {
         "type": "tool_result",
         "tool_use_id": "1",
         "content": [{"type": "image", "source": {"type": "base64", "data": DATA}}],
     },
+]
+DOCUMENTS = [
+    {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf,{DATA}"}},
+    {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{DATA}"},
+    {"type": "document", "source": {"media_type": "application/pdf", "data": DATA}},
 ]
 TEXTS = [
     {"type": "text", "text": f"data:image/png;base64,{DATA}"},
@@ -35,22 +39,28 @@ def _body(*parts: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("part", IMAGES, ids=lambda part: str(part["type"]))
 def test_encoded_data_counts_as_a_fixed_number_of_tokens(part: Any) -> None:
     """Two images count 1,600 tokens of three bytes each, whatever their size."""
-    assert 9_600 <= body_bytes(_body(part, part)) <= 10_600
+    assert 9_600 <= read_body(_body(part, part)).size_bytes <= 10_600
+
+
+@pytest.mark.parametrize("part", DOCUMENTS, ids=lambda part: str(part["type"]))
+def test_a_document_counts_its_size(part: Any) -> None:
+    """The pages of a document are not known, so its decoded size counts as text."""
+    assert 82_500 <= read_body(_body(part)).size_bytes <= 83_000
 
 
 @pytest.mark.parametrize("part", TEXTS, ids=lambda part: str(part["type"]))
 def test_text_counts_by_its_length_even_if_it_looks_like_data(part: Any) -> None:
     """Providers count text, arguments of tools and plain documents as text."""
-    assert body_bytes(_body(part)) == len(json.dumps(_body(part)))
+    assert read_body(_body(part)).size_bytes == len(json.dumps(_body(part)))
 
 
 def test_the_trace_shows_the_system_prompt_first_and_no_encoded_data() -> None:
     """Texts of a message are joined; other parts are shown as JSON, images by their type."""
     use = {"type": "tool_use", "id": "1", "name": "add", "input": {"a": 1}}
-    body = _body({"type": "text", "text": "Look:"}, IMAGES[4], use)
+    body = _body({"type": "text", "text": "Look:"}, IMAGES[3], use)
     body["system"] = [{"type": "text", "text": "Be brief."}]
 
-    assert shown_messages(body) == [
+    assert shown_messages(body, "messages") == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": f"Look:\n[image]\n{json.dumps(use)}"},
     ]
@@ -59,7 +69,28 @@ def test_the_trace_shows_the_system_prompt_first_and_no_encoded_data() -> None:
 @pytest.mark.parametrize("content", [None, 7, True, {"a": "b"}, ["x", 7, None, {"text": 7}]])
 def test_the_trace_shows_odd_content_as_text(content: Any) -> None:
     """A message with content of another type never fails the call."""
-    (shown,) = shown_messages({"messages": [{"role": 7, "content": content}, "odd", None]})
+    body = {"messages": [{"role": 7, "content": content}, "odd", None]}
 
-    assert isinstance(shown["content"], str)
-    assert shown["role"] == "7"
+    first, *others = shown_messages(body, "messages")
+
+    assert isinstance(first["content"], str)
+    assert first["role"] == "7"
+    assert others == [{"role": "user", "content": "odd"}, {"role": "user", "content": ""}]
+
+
+def test_items_of_a_response_are_shown_as_messages_and_their_results_found() -> None:
+    """A text is the message of a user; a result of a tool has the role of one."""
+    call = {"type": "function_call", "call_id": "1", "name": "add", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": "3"}
+    body = {"instructions": "Be brief.", "input": [{"role": "user", "content": "hi"}, call, result]}
+
+    read = read_body(body, "input")
+
+    assert read.messages == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+        {**call, "role": "", "content": ""},
+        {**result, "role": "tool", "content": "3"},
+    ]
+    assert read.results == (("1", "3"),)
+    assert read_body({"input": "hi"}, "input").messages == [{"role": "user", "content": "hi"}]

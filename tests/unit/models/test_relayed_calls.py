@@ -35,6 +35,7 @@ def _sent(
             sent=sent,
             headers={},
             relay=Relay(),
+            path="/v1/messages" if flavour == "anthropic" else "/chat/completions",
             limit_fields=limits,
             made_in={},
         )
@@ -96,12 +97,13 @@ def test_a_lowered_limit_stays_above_the_limit_for_thinking() -> None:
     assert refused is None
 
 
-def test_cached_and_written_prompt_tokens_are_charged_as_input() -> None:
-    """The charge of a relayed reply is that of the wire: all three counts are input tokens."""
+@pytest.mark.parametrize(("more", "cost"), [("", 337), (', "ephemeral_1h_input_tokens": 8', 343)])
+def test_cached_and_written_prompt_tokens_are_charged_as_input(more: str, cost: int) -> None:
+    """Writing to the cache costs 1.25 times the price of a token, and twice for an hour."""
     step = Step(
         raw_body='{"type": "message", "content": [{"type": "text", "text": "hi"}], "stop_reason":'
         ' "end_turn", "usage": {"input_tokens": 5, "cache_creation_input_tokens": 20,'
-        ' "cache_read_input_tokens": 300, "output_tokens": 7}}'
+        f' "cache_read_input_tokens": 300, "output_tokens": 7{more}}}}}'
     )
 
     _, asking = _sent({"max_tokens": 10}, step, budget=Budget(max_cost_usd=Decimal(10_000)))
@@ -109,4 +111,19 @@ def test_cached_and_written_prompt_tokens_are_charged_as_input() -> None:
     [call] = asking.calls()
     assert (call["tokens_in"], call["tokens_out"]) == (325, 7)
     assert call["metadata"]["tokens_cached"] == 300
-    assert asking.run.scope.to_dict()["cost_usd"] == 332
+    assert asking.run.scope.to_dict()["cost_usd"] == cost
+
+
+@pytest.mark.parametrize(("ttl", "factor"), [(None, 1), ("5m", 1.25), ("1h", 2)])
+def test_a_prompt_that_is_to_be_cached_is_reserved_at_the_price_of_writing(
+    ttl: str | None, factor: float
+) -> None:
+    """The output limit shows which part of the budget is left for the output."""
+    control = {} if ttl is None else {"cache_control": {"type": "ephemeral", "ttl": ttl}}
+    part = {"type": "text", "text": "x" * 3000, **control}
+    asked = {"max_tokens": 5_000, "messages": [{"role": "user", "content": [part]}]}
+
+    body, _ = _sent(asked, budget=Budget(max_cost_usd=Decimal(3_000)))
+
+    assert body is not None
+    assert body["max_tokens"] == pytest.approx(3_000 - 1_060 * factor, abs=40 * factor)

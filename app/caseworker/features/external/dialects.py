@@ -7,11 +7,11 @@ complete answer by some of them, so an interrupted stream ends with the event of
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caseworker.models.client_bodies import parts_of
+from caseworker.models.client_bodies import items_in
 
 REFUSED: Final = 429
 """Status of a refusal that the client must not retry."""
@@ -27,11 +27,15 @@ class Dialect:
     base: str
     """Path below ``/gateway`` of the base URL for the API's clients."""
     path: str
-    """Path of the API below ``/gateway``."""
+    """Path of the API below that base URL, and below the base URL of a provider."""
     models_path: str
-    """Path below ``/gateway`` of the list of models."""
+    """Path below the base URL of the list of models."""
     count_path: str = ""
-    """Path below ``/gateway`` that counts the tokens of a body; empty if the API has none."""
+    """Path below the base URL that counts the tokens of a body; empty if the API has none."""
+    field: str = "messages"
+    """Body field with the conversation."""
+    field_types: tuple[type, ...] = (list,)
+    """Types of values of this field."""
     limit_fields: tuple[str, ...]
     """Body fields that limit the number of output tokens, the one to add first."""
     needs_usage_option: bool = False
@@ -42,12 +46,17 @@ class Dialect:
     """Builds a list of models from their names."""
     event: str = ""
     """Name of the event that reports an error in a stream; empty for events without a name."""
+    is_numbered: bool = False
+    """Whether the events of a stream have numbers."""
 
-    def error_event(self, code: str, message: str) -> bytes:
-        """Return the event that ends an interrupted stream."""
+    def error_event(self, code: str, message: str, number: int) -> bytes:
+        """Return the event that ends an interrupted stream after ``number`` events."""
         name = f"event: {self.event}\n" if self.event else ""
-        document = json.dumps(self.error(REFUSED, code, message, None))
-        return f"{name}data: {document}\n\n".encode()
+        document = self.error(REFUSED, code, message, None)
+        if self.is_numbered:  # clients read the error in the event itself or in its field `error`
+            about = {"type": "error", "sequence_number": number}
+            document = {**document["error"], **document, **about}
+        return f"{name}data: {json.dumps(document)}\n\n".encode()
 
 
 class RefusedBodyError(Exception):
@@ -73,14 +82,13 @@ class Refusal:
 
 _DETACHED: Final = "its reply would not pass through the gateway"
 _STORED: Final = "it refers to objects stored at the provider, which tenants would share"
+_UNKNOWN: Final = "no recorded reply of this tenant has named the object at the provider"
 _UNPRICED: Final = "the run limits its cost, and no price is configured for it"
 _TIERS: Final = ("auto", "default", "standard", "standard_only")
 
 REFUSALS: Final = (
     Refusal("background", _DETACHED, (False,)),
-    Refusal("previous_response_id", _STORED),
-    Refusal("conversation", _STORED),
-    Refusal("container", _STORED),
+    Refusal("prompt", _STORED),
     Refusal("service_tier", _UNPRICED, _TIERS, is_priced=True),
     Refusal("speed", _UNPRICED, ("standard",), is_priced=True),
     Refusal("inference_geo", _UNPRICED, ("global",), is_priced=True),
@@ -88,16 +96,23 @@ REFUSALS: Final = (
     Refusal("mcp_servers", _UNPRICED, ([],), is_priced=True),
 )
 """Refused fields of a body."""
-REFUSED_IN_PARTS: Final = (
-    Refusal("file_id", _STORED),
-    Refusal("file_ids", _STORED, ([],)),
-    Refusal("vector_store_ids", _STORED, ([],)),
-    Refusal("container", _STORED),
-    Refusal("container_id", _STORED),
+REFERENCES: Final = ("previous_response_id", "conversation", "container")
+"""Fields of a body with IDs of objects at the provider, which a reply must have named."""
+REFERENCES_IN_PARTS: Final = (
+    *("file_id", "file_ids", "vector_store_ids", "container", "container_id", "audio", "skill_id"),
 )
-"""Refused fields of the parts of messages, and of tools."""
+"""Fields with such IDs anywhere in messages and tools, but not in ``WRITTEN_FIELDS``."""
+WRITTEN_FIELDS: Final = frozenset(
+    {"input", "arguments", "parameters", "function", "custom", "input_schema", "input_examples"}
+)
+"""Fields with the arguments of the client's tools, and with their schemas."""
+WHOLE_ITEMS: Final = re.compile(r"message|function_call|custom_tool_call|\w+_output")
+"""Types of the items that a client writes; the provider may complete other items by their ID."""
+SEALED_ITEMS: Final = ("reasoning", "compaction")
+"""Types of the items that are complete if they have encrypted content."""
 CLIENT_TOOLS: Final = re.compile(
-    r"function|custom|(?:bash|text_editor|computer|memory|tool_search_tool)_\w+"
+    r"function|custom|local_shell|apply_patch"
+    r"|(?:bash|text_editor|computer|memory|tool_search_tool)_\w+"
 )
 """Types of tools that the client executes, or that the provider executes at no extra price."""
 MAX_CHOICES: Final = 128
@@ -123,8 +138,8 @@ def _faults(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, st
     """Yield the fields that the gateway reads and cannot interpret."""
     if not isinstance(body.get("model"), str):
         yield "model", "must be a string"
-    if not isinstance(body.get("messages"), list):
-        yield "messages", "must be an array"
+    if not isinstance(body.get(dialect.field), dialect.field_types):
+        yield dialect.field, "must be an array"
     if not isinstance(body.get("stream"), bool | None):
         yield "stream", "must be a boolean"
     if not isinstance(body.get("stream_options"), dict | None):
@@ -145,21 +160,67 @@ def _is_count(value: Any, least: int, most: int | None = None) -> bool:
 
 def _refused(body: Mapping[str, Any], *, limits_cost: bool) -> Iterator[tuple[str, str]]:
     """Yield the fields that are not offered, with the reason."""
-    given = body.get("tools")
-    tools = [tool for tool in given if isinstance(tool, dict)] if isinstance(given, list) else []
-    for where, refusals in (
-        *((part, REFUSED_IN_PARTS) for part in parts_of(body["messages"])),
-        *((tool, REFUSED_IN_PARTS) for tool in tools),
-        (body, REFUSALS),
-    ):
-        for each in refusals:
-            value = where.get(each.field)
-            is_offered = value is None or value in each.allowed
-            if not is_offered and (limits_cost or not each.is_priced):
-                yield each.field, each.reason
-    for tool in tools if limits_cost else ():
+    for each in REFUSALS:
+        value = body.get(each.field)
+        is_offered = value is None or value in each.allowed
+        if not is_offered and (limits_cost or not each.is_priced):
+            yield each.field, each.reason
+    for tool in _tools(body) if limits_cost else ():
         if not CLIENT_TOOLS.fullmatch(str(tool.get("type") or "function")):
             yield "tools", f"the provider executes one of them; {_UNPRICED}"
+
+
+def references_in(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a checked body that refer to objects at the provider, with each ID.
+
+    The ID is empty if it cannot be read.
+    """
+    items = items_in(body, dialect.field)
+    parts = ((part, REFERENCES_IN_PARTS) for part in _parts([items, body.get("tools")]))
+    for where, names in ((body, REFERENCES), *parts):
+        for name in names:
+            value = where.get(name)
+            if isinstance(value, dict) and value.keys() == {"id"}:
+                value = value["id"]
+            is_new = where is not body and isinstance(value, dict) and "id" not in value
+            if value is not None and not is_new:
+                ids = value if isinstance(value, list) else [value]
+                yield from ((name, each if isinstance(each, str) else "") for each in ids)
+    for item in items if dialect is RESPONSES else ():
+        if isinstance(item, dict) and item.get("id") is not None:
+            kind = str(item.get("type") or ("message" if "role" in item else ""))
+            is_sealed = kind in SEALED_ITEMS and item.get("encrypted_content")
+            if not (is_sealed or WHOLE_ITEMS.fullmatch(kind)):
+                yield dialect.field, str(item["id"])
+
+
+def require_known(references: Sequence[tuple[str, str]], known: Container[str]) -> None:
+    """Check that the objects to which a body refers are known.
+
+    Raises:
+        RefusedBodyError: one of them is not.
+    """
+    for field, reference in references:
+        if reference not in known:
+            message = f"The field {field} is not offered: {_UNKNOWN}."
+            raise RefusedBodyError("unsupported_field", message, field)
+
+
+def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every object in a JSON value that a provider interprets."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _parts(each)
+    elif isinstance(value, dict):
+        yield value
+        for name, each in value.items():
+            if name not in WRITTEN_FIELDS:
+                yield from _parts(each)
+
+
+def _tools(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    given = body.get("tools")
+    return [tool for tool in given if isinstance(tool, dict)] if isinstance(given, list) else []
 
 
 def _openai_error(status: int, code: str, message: str, field: str | None) -> Mapping[str, Any]:
@@ -198,22 +259,35 @@ def _anthropic_models(names: Sequence[str]) -> Mapping[str, Any]:
 CHAT_COMPLETIONS: Final = Dialect(
     provider="openai",
     base="/openai/v1",
-    path="/openai/v1/chat/completions",
-    models_path="/openai/v1/models",
+    path="/chat/completions",
+    models_path="/models",
     limit_fields=("max_completion_tokens", "max_tokens"),
     needs_usage_option=True,
     error=_openai_error,
     models=_openai_models,
 )
+RESPONSES: Final = Dialect(
+    provider="openai",
+    base="/openai/v1",
+    path="/responses",
+    models_path="/models",
+    field="input",
+    field_types=(list, str, type(None)),
+    limit_fields=("max_output_tokens",),
+    error=_openai_error,
+    models=_openai_models,
+    event="error",
+    is_numbered=True,
+)
 MESSAGES: Final = Dialect(
     provider="anthropic",
     base="/anthropic",
-    path="/anthropic/v1/messages",
-    models_path="/anthropic/v1/models",
-    count_path="/anthropic/v1/messages/count_tokens",
+    path="/v1/messages",
+    models_path="/v1/models",
+    count_path="/v1/messages/count_tokens",
     limit_fields=("max_tokens",),
     error=_anthropic_error,
     models=_anthropic_models,
     event="error",
 )
-DIALECTS: Final = (CHAT_COMPLETIONS, MESSAGES)
+DIALECTS: Final = (CHAT_COMPLETIONS, RESPONSES, MESSAGES)

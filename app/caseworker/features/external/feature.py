@@ -7,6 +7,7 @@ from typing import Any, Final
 from caseworker.features.external import gateway, http
 from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.dialects import DIALECTS
+from caseworker.features.external.gateway import GatewayLimits
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
 from caseworker.features.external.session import Sessions
@@ -26,6 +27,7 @@ def open_external(parts: Parts) -> Opened:
     """Build the store of attempts, and the function that opens them."""
     sessions = parts.service(Sessions)
     attempts, public_url = PostgresAttempts(parts.engines.work), parts.settings.server.public_url
+    sessions.note_objects = attempts.note_objects
 
     async def opened(run: Run, base_url: str, *, renew: bool) -> Mapping[str, Any]:
         key = KEY_PREFIX + secrets.token_hex(32)
@@ -59,7 +61,11 @@ def open_external(parts: Parts) -> Opened:
         adopted=children.adopted,
         elsewhere=owners.create,
     )
-    services = [attempts, access, keys, owners]
+    gateway_limits = GatewayLimits(
+        linger_seconds=parts.settings.gateway.linger_seconds,
+        max_body_bytes=parts.settings.gateway.max_body_kb * 1024,
+    )
+    services = [attempts, access, keys, owners, gateway_limits]
     return Opened(services=services, close=forwarder.aclose)
 
 
@@ -68,6 +74,6 @@ EXTERNAL: Final = Feature(
     routes=[*http.router.routes, *gateway.ROUTES],
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
-    tables=["external_attempts"],
+    tables=["external_attempts", "external_objects"],
     open=open_external,
 )

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, cast
 
 from fastapi import Request, Response
@@ -17,7 +19,9 @@ from caseworker.features.external.dialects import (
     REFUSED,
     Dialect,
     RefusedBodyError,
+    references_in,
     require_accepted,
+    require_known,
 )
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
@@ -37,6 +41,7 @@ from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import (
     IDENTIFIED,
+    RELEASES,
     ApiRequest,
     HttpContext,
     wait_connected,
@@ -50,12 +55,8 @@ PASSED_ON: Final = frozenset(
 MAX_LANE_CHARS: Final = 100
 BYTES_PER_CHAR: Final = 32
 """Bytes of a body that take as long to read as one character takes to redact."""
-LINGER_SECONDS: Final = 30.0
-"""Seconds for which a call continues after its client has disconnected, so that its reply is
-recorded."""
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_COUNT_TOKENS: Final = "/count_tokens"
 _UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key."
 _UNKNOWN_MODEL = "The run may not call a model of this name."
 _UNKNOWN_PATH = "The gateway does not offer this path. It offers: {}."
@@ -69,6 +70,16 @@ class _AnsweredError(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response = response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayLimits:
+    """Limits of the gateway."""
+
+    linger_seconds: float
+    """Seconds for which a call continues after its client has disconnected, so that its reply is
+    recorded."""
+    max_body_bytes: int
 
 
 class _RefusedError(Exception):
@@ -90,8 +101,11 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
     """Return a route function whose errors have the form of a dialect."""
 
     async def answered(request: Request) -> Response:
+        asked = ApiRequest(request, ANYBODY)
+        most = _limits(request).max_body_bytes
+        asked.limits = replace(asked.limits, max_body_bytes=most, max_graph_bytes=0)
         try:
-            return await answer(ApiRequest(request, ANYBODY), dialect)
+            return await answer(asked, dialect)
         except _AnsweredError as answered:
             return answered.response
         except RefusedBodyError as refused:
@@ -134,22 +148,31 @@ async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
     _, model = _model_of(session, body.document, dialect)
     session.touch()
     try:
-        head = await passed_through(model, body.document, _passed_on(request), below=_COUNT_TOKENS)
+        headers, path = _passed_on(request), dialect.count_path
+        head = await passed_through(model, body.document, headers, path=path)
     except NoReplyError as failed:
         raise _RefusedError(502, "provider_failed", str(failed)) from None
     return _passed_back(dialect, head)
 
 
 async def _models(request: ApiRequest, dialect: Dialect) -> Response:
-    """List the names of models that the run may call with this API."""
+    """List the names of models that the run may call with this API, or return the named one."""
     _, session = await _session_of(request)
-    return JSONResponse(dialect.models(session.model_names(dialect)))
+    if (name := request.path_params.get("name")) is None:
+        return JSONResponse(dialect.models(session.model_names(dialect)))
+    try:
+        session.model_named(name, dialect)
+    except (UnknownModelError, WrongDialectError):
+        raise _RefusedError(404, "model_not_found", _UNKNOWN_MODEL, "model") from None
+    return JSONResponse(dialect.models([name])["data"][0])
 
 
 async def _unknown(_: Request, dialect: Dialect) -> Response:
     """Refuse a path that the gateway does not offer."""
-    offered = ", ".join(filter(None, (dialect.path, dialect.count_path, dialect.models_path)))
-    raise _RefusedError(404, "unknown_path", _UNKNOWN_PATH.format(offered))
+    same = [each for each in DIALECTS if each.base == dialect.base]
+    paths = [path for each in same for path in (each.path, each.count_path, each.models_path)]
+    offered = dict.fromkeys(dialect.base + path for path in paths if path)
+    raise _RefusedError(404, "unknown_path", _UNKNOWN_PATH.format(", ".join(offered)))
 
 
 async def _reached(_: Request) -> Response:
@@ -177,7 +200,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState, Session]:
     sessions: Sessions = shared.services[Sessions]
     if state.status not in TERMINAL and sessions.is_away(state.key):
         owners: Owners = shared.services[Owners]
-        response = await owners.answer(request, await request.body(), state.key)
+        response = await owners.answer(request, await _content_of(request), state.key)
         if response is not None:
             raise _AnsweredError(response)
         state = await _attempts(request).find(sha256_of(credential or "")) or state
@@ -201,14 +224,32 @@ async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> C
         ProblemError: it is not valid JSON, or too large.
         RefusedBodyError: it is malformed, or has a field that is not offered.
     """
-    document, limits_cost = await request.json(), session.scope.requires_prices()
+    content, limits_cost = await _content_of(request), session.scope.requires_prices()
 
-    def read() -> ClientBody:
-        return read_body(require_accepted(document, dialect, limits_cost=limits_cost))
+    def read() -> tuple[ClientBody, list[tuple[str, str]]]:
+        document = require_accepted(request.parsed(content), dialect, limits_cost=limits_cost)
+        return read_body(document, dialect.field), list(references_in(document, dialect))
 
     shared: HttpContext = request.app.state.shared
     thread = shared.services[Sessions].reading
-    return cast("ClientBody", await thread.call(read, len(await request.body()) // BYTES_PER_CHAR))
+    body, references = await thread.call(read, len(content) // BYTES_PER_CHAR)
+    if references:
+        tenant, named = session.key.tenant, [each for _, each in references]
+        require_known(references, await _attempts(request).known_objects(tenant, named))
+    return cast("ClientBody", body)
+
+
+async def _content_of(request: ApiRequest) -> bytes:
+    """Return the body of a request; a long one counts as one in transfer until its call has ended.
+
+    Raises:
+        ProblemError: it is too large, or all such bodies together are.
+    """
+    content, shared = await request.body(), request.app.state.shared
+    if len(content) > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
+        request.scope[RELEASES].append(partial(shared.bodies.release, len(content)))
+        shared.bodies.hold(len(content))
+    return content
 
 
 def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ChatModel]:
@@ -242,6 +283,11 @@ def _passed_on(request: Request) -> dict[str, str]:
     }
 
 
+def _limits(request: Request) -> GatewayLimits:
+    shared: HttpContext = request.app.state.shared
+    return cast("GatewayLimits", shared.services[GatewayLimits])
+
+
 def _attempts(request: Request) -> PostgresAttempts:
     shared: HttpContext = request.app.state.shared
     return cast("PostgresAttempts", shared.services[PostgresAttempts])
@@ -254,7 +300,7 @@ async def _answered(
     try:
         found = await while_connected(request, flight.relay.head)
     except ClientDisconnect:
-        flight.leave(LINGER_SECONDS)
+        flight.leave(_limits(request).linger_seconds)
         raise
     except (Stop, CallFailedError, asyncio.CancelledError) as error:
         session.delivered(flight)
@@ -263,29 +309,34 @@ async def _answered(
         session.delivered(flight)
         return Response(found.content, found.status, dict(found.headers))
     headers = {**found.headers, "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(dialect, session, flight), found.status, headers)
+    parts = _stream(dialect, session, flight, _limits(request).linger_seconds)
+    return StreamingResponse(parts, found.status, headers)
 
 
-async def _stream(dialect: Dialect, session: Session, flight: Flight) -> AsyncIterator[bytes]:
+async def _stream(
+    dialect: Dialect, session: Session, flight: Flight, linger_seconds: float
+) -> AsyncIterator[bytes]:
     """Yield the parts of a streamed reply; end an interrupted one with an error event."""
-    is_whole = False
+    is_whole, number = False, 0
     try:
         async for part in flight.relay.parts():
             yield part
+            number += 1
         is_whole = True
     except Stop as stop:
-        yield dialect.error_event(stop.cause.kind, str(stop))
+        yield dialect.error_event(stop.cause.kind, str(stop), number)
     except CallFailedError as failed:
-        yield dialect.error_event("provider_failed", str(failed))
+        if not flight.relay.reports_failure:
+            yield dialect.error_event("provider_failed", str(failed), number)
     except asyncio.CancelledError:
         if not flight.task.done():  # this client is gone
             raise
-        yield dialect.error_event("superseded", "The call was interrupted.")
+        yield dialect.error_event("superseded", "The call was interrupted.", number)
     finally:
-        if is_whole:
+        if is_whole or flight.relay.failed:
             session.delivered(flight)
         else:
-            flight.leave(LINGER_SECONDS)
+            flight.leave(linger_seconds)
 
 
 def _stopped(stop: Stop | None) -> _RefusedError:
@@ -332,18 +383,22 @@ def credential_of(request: Request) -> str | None:
     return credential or None
 
 
-def _routes(dialect: Dialect) -> Iterator[Route]:
-    """Yield the routes of a dialect."""
-    for path, method, answer in (
-        (dialect.path, "POST", _called),
-        (dialect.count_path, "POST", _counted),
-        (dialect.models_path, "GET", _models),
-    ):
-        if path:
-            yield Route(f"/gateway{path}", _in_shape(answer, dialect), methods=[method])
-    yield Route(f"/gateway{dialect.base}", _reached, methods=["HEAD"])
-    name = dialect.provider
-    yield Route(f"/gateway/{name}{{path:path}}", _in_shape(_unknown, dialect), methods=_METHODS)
+def _routes() -> Iterator[Route]:
+    """Yield the routes of all dialects; those that refuse other paths come last."""
+    for dialect in DIALECTS:
+        base = f"/gateway{dialect.base}"
+        for path, method, answer in (
+            (dialect.path, "POST", _called),
+            (dialect.count_path, "POST", _counted),
+            (dialect.models_path, "GET", _models),
+            (f"{dialect.models_path}/{{name:path}}", "GET", _models),
+        ):
+            if path:
+                yield Route(base + path, _in_shape(answer, dialect), methods=[method])
+        yield Route(base, _reached, methods=["HEAD"])
+    for provider, dialect in {each.provider: each for each in DIALECTS}.items():
+        path = f"/gateway/{provider}{{path:path}}"
+        yield Route(path, _in_shape(_unknown, dialect), methods=_METHODS)
 
 
-ROUTES: Final = tuple(route for dialect in DIALECTS for route in _routes(dialect))
+ROUTES: Final = tuple(_routes())

@@ -1,10 +1,15 @@
-"""Stores the attempts of external runs, each with the hash of its key."""
+"""Stores the attempts of external runs with the hashes of their keys, and the objects they know.
+
+The objects are stored at a provider: responses, containers and files. Tenants may share an account
+there, so a request may refer only to objects that a reply to a run of its tenant has named.
+"""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import Column, Integer, LargeBinary, Table
+from sqlalchemy import Column, Integer, LargeBinary, Table, Text
 
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, transaction
@@ -19,6 +24,13 @@ external_attempts = Table(
     Column("sha256", LargeBinary, nullable=False),
     Column("created_at", INSTANT, nullable=False),
     Column("used_at", INSTANT),
+)
+
+external_objects = Table(
+    "external_objects",
+    metadata,
+    *run_key(),
+    Column("object_id", Text, primary_key=True),
 )
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 3))"
@@ -60,6 +72,15 @@ WHERE r.tenant_id = %s AND r.run_id = %s
 _WORKER = """
 SELECT address FROM workers WHERE address IS NOT NULL AND drain_requested_at IS NULL
 ORDER BY beat_at DESC LIMIT 1
+"""
+
+_NOTE_OBJECTS = """
+INSERT INTO external_objects (tenant_id, run_id, object_id)
+SELECT %s, %s, unnest(%s::text[]) ON CONFLICT DO NOTHING
+"""
+
+_KNOWN_OBJECTS = """
+SELECT DISTINCT object_id FROM external_objects WHERE tenant_id = %s AND object_id = ANY(%s)
 """
 
 
@@ -115,6 +136,18 @@ class PostgresAttempts:
         """Note that a call is made with a key; return whether it is the first one."""
         async with transaction(self._pool) as connection:
             return bool((await connection.exec_driver_sql(_USE, (sha256,))).rowcount)
+
+    async def note_objects(self, key: RunKey, objects: Sequence[str]) -> None:
+        """Store that a reply to a run has named these objects at the provider."""
+        async with transaction(self._pool) as connection:
+            asked = (key.tenant, key.run_id, list(objects))
+            await connection.exec_driver_sql(_NOTE_OBJECTS, asked)
+
+    async def known_objects(self, tenant: str, objects: Sequence[str]) -> frozenset[str]:
+        """Return those of the objects that a reply to a run of the tenant has named."""
+        async with transaction(self._pool) as connection:
+            found = await connection.exec_driver_sql(_KNOWN_OBJECTS, (tenant, list(objects)))
+            return frozenset(found.scalars())
 
     async def find(self, sha256: bytes) -> AttemptState | None:
         """Return the attempt of a key, or None."""

@@ -8,7 +8,7 @@ calls in the name of the step, so that they share its budget, its journal and it
 import asyncio
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import (
     Awaitable,
     Callable,
@@ -19,7 +19,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 from cachetools import TTLCache
@@ -38,7 +39,8 @@ from caseworker.features.external.dialects import Dialect
 from caseworker.features.external.tools import CHILD, child_run, reported_tool
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
-from caseworker.models.relay import WIRE, Relay, RelayedCall, restored
+from caseworker.models.message_log import StoredPrompt
+from caseworker.models.relay import OBJECTS, WIRE, Relay, RelayedCall, restored
 from caseworker.models.table import AllowedModels, ModelTable
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
 from caseworker.nodes.reading import StepData
@@ -51,6 +53,10 @@ HASH_CHARS: Final = 16
 PARENT_SECONDS: Final = 5.0
 """Seconds that a child waits for its parent to start, after both were recovered."""
 CallsOf = Callable[[RunKey], Awaitable[Sequence[CallRecord]]]
+MAX_FIELDS: Final = 20
+"""Number of fields that an event names at most."""
+SHORT_HASH_CHARS: Final = 6
+"""Length of hashes that only serve to show how two requests differ."""
 CLOSED_SECONDS: Final = 60.0
 """Seconds for which a process remembers why a session has ended."""
 MAX_CLOSED: Final = 10_000
@@ -104,6 +110,14 @@ class _Entry:
     """Whether it was in flight when an earlier execution ended, and was not made again."""
     answered: Answered | None = None
     """Its reply; None if the reply must be read from the journal."""
+    number: int = 0
+    """Position of the call in the run."""
+    used_in: int = 0
+    """Attempt that got its recorded reply last; 0 if none did."""
+    content: Mapping[str, Any] = field(default_factory=dict)
+    """Short hashes of the request: of its ``fields``, and of the ``items`` that its conversation
+    has in addition to that of the call ``after``. ``root`` is the first call of the conversation.
+    """
 
 
 @dataclass(slots=True)
@@ -128,11 +142,11 @@ class Asked:
 
     def digest(self, tenant: str) -> str:
         """Return the keyed hash by which a repeated request is recognised."""
-        named = json.dumps([self.dialect.path, self.alias]).encode()
+        body = self.body
+        hashes = [*sorted(body.hashes.items()), *body.item_hashes]
+        named = json.dumps([self.dialect.path, self.alias, hashes]).encode()
         secret = tenant.encode()[:64]
-        hasher = hashlib.blake2b(named, key=secret, digest_size=HASH_CHARS)
-        hasher.update(self.body.canonical)
-        return hasher.hexdigest()
+        return hashlib.blake2b(named, key=secret, digest_size=HASH_CHARS).hexdigest()
 
 
 class Flight:
@@ -150,7 +164,7 @@ class Flight:
 
     def is_repeated_by(self, call_key: str | None, *, is_retry: bool) -> bool:
         """Return whether a request with equal content is this request again."""
-        if self.task.done() and (self.task.cancelled() or not self.relay.begun):
+        if self.relay.failed or (self.task.done() and not self.relay.begun):
             return False
         if call_key is not None or self._call_key is not None:
             return call_key == self._call_key
@@ -192,8 +206,8 @@ class Session:
         """Requests whose replies no client has received yet, by the hash of their content."""
         self._made = self._recorded()
         """Calls so far, in order, by the hash of their requests."""
-        self._repeated: Counter[tuple[str, str]] = Counter()
-        """Number of recorded replies that this attempt has used, by request hash and lane."""
+        self._prompts: dict[tuple[str, str], tuple[StoredPrompt | None, str]] = {}
+        """Conversations that a call has stored, with its key, by their lane and hash."""
         self._diverged_lanes: set[str] = set()
         self._requested: dict[str, tuple[Mapping[str, Any], str]] = {}
         """Tool calls whose results are not reported yet, with the node that requested them."""
@@ -233,7 +247,6 @@ class Session:
             self._attempt, self._replays = attempt, self._data.replay and first_use
             self._diverged = False
             self._diverged_lanes.clear()
-            self._repeated.clear()
             self._flights.clear()
             for task in self._tasks:
                 task.cancel()
@@ -299,7 +312,7 @@ class Session:
                 flight.join()
                 return flight
         flight = Flight(digest, call_key)
-        entry = self._entry_for(digest, lane, replays=replays)
+        entry = self._entry_for(digest, lane, asked.body, replays=replays)
         work = self._call(asked, entry, flight)
         flight.task = asyncio.create_task(
             self._relayed(work, flight.relay), name=f"gateway {self.key.run_id}"
@@ -330,10 +343,11 @@ class Session:
         if entry.answered is None:
             try:
                 await self._report_tools(asked.body)
-                call = await self._call_to(asked, entry, flight)
+                call, note_stored = await self._call_to(asked, entry, flight)
                 entry.answered = await self._context.calls.perform(
                     call, parent=self._context.trace_parent, scope=self._context.scope
                 )
+                note_stored()
             except Stop as stop:
                 if stop.is_limit:
                     self._stop = stop
@@ -341,6 +355,8 @@ class Session:
             entry.is_complete = True
             # A reply that the client has received whole must not be lost with this process.
             await self._context.calls.journal.barrier(external=True)
+            if objects := entry.answered.value[WIRE].get(OBJECTS):
+                await self._context.service(Sessions).note_objects(self.key, objects)
         for tool in entry.answered.value.get("tool_calls", ()):
             self._requested.setdefault(tool["id"], (tool, entry.answered.node_id))
         if not relay.is_taken:  # it was recorded earlier
@@ -432,7 +448,7 @@ class Session:
         if self._stop is not None and not self._tasks and not self._ended.done():
             self._ended.set_exception(self._stop)
 
-    def _entry_for(self, digest: str, lane: str, *, replays: bool) -> _Entry:
+    def _entry_for(self, digest: str, lane: str, body: ClientBody, *, replays: bool) -> _Entry:
         """Return the recorded call that answers a request, or a new one.
 
         A recorded reply is used once in each later attempt, in the order of the calls. Without one,
@@ -440,16 +456,16 @@ class Session:
         """
         made = self._made[digest]
         if self._replays and replays and lane not in self._diverged_lanes:
-            earlier = [each for each in made if self._may_repeat(each) and each.lane == lane]
-            at = self._repeated[digest, lane]
-            if at < len(earlier):
-                self._repeated[digest, lane] += 1
-                return earlier[at]
+            for earlier in made:
+                if self._may_repeat(earlier) and earlier.lane == lane:
+                    earlier.used_in = self._attempt
+                    return earlier
         entry = next((each for each in made if each.is_open), None)
         if entry is None:
             if replays:
-                self._note_divergence(lane)
-            entry = _Entry(f"{digest}-{len(made) + 1}", self._attempt)
+                self._note_divergence(lane, body)
+            number = sum(map(len, self._made.values()))
+            entry = _Entry(f"{digest}-{len(made) + 1}", self._attempt, number=number)
             made.append(entry)
         entry.attempt, entry.lane, entry.is_open = self._attempt, lane, False
         return entry
@@ -460,30 +476,36 @@ class Session:
             self._context.path.call("llm", "").text,
             defaultdict[str, list[_Entry]](list),
         )
-        for key, one in self._context.calls.journal.recorded_below(prefix).items():
+        recorded = self._context.calls.journal.recorded_below(prefix)
+        for number, (key, one) in enumerate(recorded.items()):
             name = key.removeprefix(prefix)
             done = one.outcome is CallOutcome.RESULT
             wire = one.value[WIRE] if done else {}
             of = 0 if one.taken_over else wire.get("attempt", 0)
             is_open = one.outcome is CallOutcome.UNKNOWN
             entry = _Entry(name, of, wire.get("lane", ""), is_complete=done, is_open=is_open)
+            entry.number, entry.content = number, wire.get("content", {})
             found[name.rpartition("-")[0]].append(entry)
         for entries in found.values():
             entries.sort(key=lambda entry: int(entry.key.rpartition("-")[2]))
         return found
 
     def _may_repeat(self, entry: _Entry) -> bool:
-        """Return whether a call has a recorded reply of an earlier attempt."""
-        return entry.is_complete and entry.attempt < self._attempt
+        """Return whether a call has a recorded reply that this attempt has not used."""
+        of_earlier = entry.is_complete and entry.attempt < self._attempt
+        return of_earlier and entry.used_in != self._attempt
+
+    @property
+    def _every(self) -> list[_Entry]:
+        """Every call so far, in order."""
+        every = (each for made in self._made.values() for each in made)
+        return sorted(every, key=lambda each: each.number)
 
     def _unused(self) -> int:
         """Return the number of recorded replies that this attempt has not used."""
-        if not self._replays:
-            return 0
-        every = (each for made in self._made.values() for each in made)
-        return sum(map(self._may_repeat, every)) - self._repeated.total()
+        return sum(map(self._may_repeat, self._every)) if self._replays else 0
 
-    def _note_divergence(self, lane: str) -> None:
+    def _note_divergence(self, lane: str, body: ClientBody) -> None:
         """Emit an event if this attempt makes a call that the record does not contain.
 
         A named lane gets no more recorded replies then.
@@ -495,26 +517,80 @@ class Session:
             self._diverged_lanes.add(lane)
         if not self._diverged and self._context.run.events is not None:
             self._diverged = True
-            at = self._repeated.total()
+            at = sum(each.used_in == self._attempt for each in self._every)
             about: dict[str, Any] = {"attempt": self._attempt, "position": at, "unused": unused}
+            expected = (each for each in self._every if self._may_repeat(each))
+            for next_one in (each for each in expected if each.lane == lane):
+                about["fields"] = self._differences(body, next_one)
+                break
             if lane:
                 about["lane"] = lane
             self._context.run.events.emit(
                 Event(type=REPLAY_DIVERGED, step_id=self._context.node_id, data=about)
             )
 
-    async def _call_to(self, asked: Asked, entry: _Entry, flight: Flight) -> RelayedCall:
+    def _differences(self, body: ClientBody, recorded: _Entry) -> list[str]:
+        """Return the fields of a body that differ from those of a recorded request.
+
+        For the conversation, it is the first message that differs.
+        """
+        fields, now = recorded.content.get("fields", {}), _short(body.hashes)
+        different = {name for name in fields | now if fields.get(name) != now.get(name)}
+        of = {each.key: each.content for each in self._every}
+        content, items = recorded.content, list[str]()
+        while content:
+            items[:0] = content["items"].split()
+            content = of.get(content["after"], {})
+        pairs = zip_longest(items, map(_shortened, body.item_hashes))
+        at = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+        return sorted(different)[:MAX_FIELDS] + ([] if at is None else [f"{body.field}[{at}]"])
+
+    def _stored_before(
+        self, body: ClientBody, entry: _Entry
+    ) -> tuple[StoredPrompt | None, Callable[[], None]]:
+        """Return which messages of a body an earlier call has stored, and describe the request.
+
+        A stored conversation is continued by one call, so that its calls are a sequence. The
+        function notes that the call has stored the other messages.
+        """
+        *beginnings, whole = ((entry.lane, each) for each in body.prefixes())
+        found = next((each for each in reversed(beginnings) if each in self._prompts), ("", ""))
+        stored, after = self._prompts.pop(found, (None, ""))
+        if not entry.is_complete:
+            root = self._context.path.call("llm", entry.key).text
+            items = body.item_hashes[beginnings.index(found) if stored else 0 :]
+            entry.content = {
+                "fields": _short(body.hashes),
+                "items": " ".join(map(_shortened, items)),
+                "after": after,
+                "root": stored.call_key if stored else root,
+            }
+
+        def note() -> None:
+            if entry.attempt and (root := entry.content.get("root")):
+                prompt = StoredPrompt(root, len(body.messages), body.hashes)
+                self._prompts[whole] = prompt, entry.key
+
+        return stored, note
+
+    async def _call_to(
+        self, asked: Asked, entry: _Entry, flight: Flight
+    ) -> tuple[RelayedCall, Callable[[], None]]:
+        """Return the call for a request, and the function to call after it."""
+        stored, note_stored = self._stored_before(asked.body, entry)
         sent, hides_usage = {**asked.body.document, "model": asked.model.model}, False
         if sent.get("stream") and asked.dialect.needs_usage_option:
             options = sent.get("stream_options") or {}
             hides_usage = not options.get("include_usage")
             sent["stream_options"] = {**options, "include_usage": True}
-        return await self._context.service(ModelGateway).relayed(
+        call = await self._context.service(ModelGateway).relayed(
             self._context,
             asked.model,
             alias=asked.alias,
             key=entry.key,
-            made_in={"attempt": entry.attempt, "lane": entry.lane},
+            made_in={"attempt": entry.attempt, "lane": entry.lane, "content": entry.content},
+            stored=stored,
+            path=asked.dialect.path,
             request_hash=flight.digest,
             body=asked.body,
             sent=sent,
@@ -523,10 +599,14 @@ class Session:
             limit_fields=asked.dialect.limit_fields,
             hides_usage=hides_usage,
         )
+        return call, note_stored
 
 
 class Sessions:
     """The external runs that this process owns, by key."""
+
+    note_objects: Callable[[RunKey, Sequence[str]], Awaitable[None]]
+    """Stores that a reply to a run has named these objects at the provider."""
 
     def __init__(self, calls: CallsOf) -> None:
         """``calls`` returns the journal of a run."""
@@ -630,6 +710,14 @@ def reported(error_class: str, message: str) -> RecordedFailureError:
 def _abandoned(seconds: float) -> Stop:
     reason = f"The client sent no call and no heartbeat for {seconds:g} seconds."
     return Stop(StopCause(kind=StopKind.ABANDONED, reason=reason))
+
+
+def _shortened(digest: str) -> str:
+    return digest[:SHORT_HASH_CHARS]
+
+
+def _short(hashes: Mapping[str, str]) -> dict[str, str]:
+    return {name: _shortened(digest) for name, digest in hashes.items()}
 
 
 def _speaks(model: ChatModel, dialect: Dialect) -> bool:

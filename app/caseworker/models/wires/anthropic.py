@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,10 +70,12 @@ class Messages:
     """Implements ``Dialect`` for the Anthropic Messages API."""
 
     name = _NAME
+    path = "/v1/messages"
+    other_apis: Mapping[str, type[Accumulator]] = MappingProxyType({})
 
     def __init__(self, base_url: str, api_key: str) -> None:
         self.adaptable: tuple[str, ...] = ("temperature",)
-        self.url = base_url.rstrip("/") + "/v1/messages"
+        self.base_url = base_url.rstrip("/")
         self.headers = {"x-api-key": api_key, "anthropic-version": _VERSION}
         host = urlsplit(base_url).hostname
         is_default = host == urlsplit(DEFAULT_BASE_URL).hostname
@@ -327,9 +330,11 @@ class MessageReply(Accumulator):
         counts = self._counts
         cached = counts.get("cache_read_input_tokens", 0)
         written = counts.get("cache_creation_input_tokens", 0)
-        return usage_of(
+        usage = usage_of(
             counts.get("input_tokens", 0) + cached + written,
             counts.get("output_tokens"),
             cached,
             counts.get("thinking_tokens"),
         )
+        long = min(written, counts.get("ephemeral_1h_input_tokens", 0))
+        return usage and replace(usage, tokens_cache_written=written, tokens_cache_written_1h=long)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator, is_failed
+from caseworker.models.wires.responses import LAST_EVENTS
 from caseworker.models.wires.sse import ERROR, EventParser, ServerSentEvent
 from caseworker.models.wires.transport import (
     ConnectionFailedError,
@@ -29,6 +30,7 @@ _LAST_SECONDS = 5.0
 _DRAIN_SECONDS = 0.1
 """How long to wait for the end of a reply after its last event, before the connection is closed."""
 _DONE = "[DONE]"
+_LAST_EVENTS = LAST_EVENTS | {"message_stop"}
 _FIELDS = b":deir"
 """First characters of an event stream; no JSON document starts with one."""
 _BLANK = b"\xef\xbb\xbf \t\r\n"
@@ -43,7 +45,11 @@ class Dialect(Protocol):
     """The API of one endpoint: builds request bodies and parses replies."""
 
     name: str
-    url: str
+    base_url: str
+    path: str
+    """Path of the API below ``base_url``."""
+    other_apis: Mapping[str, type[Accumulator]]
+    """Parsers for the replies of the endpoint's other APIs, by path."""
     headers: dict[str, str]
     adaptable: tuple[str, ...]
     """Names of parameters that are omitted or renamed if the endpoint rejects them."""
@@ -112,22 +118,24 @@ class EndpointProvider:
         headers: Mapping[str, str],
         note_sent: Callable[[], None] = lambda: None,
         *,
-        below: str = "",
+        path: str,
     ) -> WireReply:
-        """Send a body that a client wrote for this API, and return the reply unread.
+        """Send a body that a client wrote for an API of the endpoint; return the reply unread.
 
         ``headers`` are those of the client that the provider may receive; they replace the
         defaults. They must not contain credentials. ``note_sent`` is called just before the body is
-        sent. ``below`` is appended to the path of the API.
+        sent. ``path`` is that of the API below the base URL.
 
         Raises:
             WireError: no reply arrived.
         """
         sent = {**_HEADERS, **self._dialect.headers, **headers}
-        return await self._wire.post(self._dialect.url + below, sent, content, note_sent)
+        return await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
 
-    def reading(self, model: str) -> tuple[Accumulator, "ReplyBody"]:
+    def reading(self, model: str, path: str) -> tuple[Accumulator, "ReplyBody"]:
         """Return the two parsers for a relayed reply: of its answer, and of its documents."""
+        if (other := self._dialect.other_apis.get(path)) is not None:
+            return other(model, self.name), ReplyBody()
         return self._dialect.accumulator(model, ModelRequest(messages=())), ReplyBody()
 
     async def aclose(self) -> None:
@@ -146,7 +154,8 @@ class EndpointProvider:
                 delivery.sent = True
 
         headers = {**_HEADERS, **self._dialect.headers}
-        reply = await self._wire.post(self._dialect.url, headers, content, note_sent)
+        url = self._dialect.base_url + self._dialect.path
+        reply = await self._wire.post(url, headers, content, note_sent)
         try:
             if reply.status == 200:
                 taking = self._dialect.accumulator(model, request)
@@ -295,7 +304,7 @@ class ReplyBody:
             return  # a keep-alive
         document = json.loads(event.data) if event.name != ERROR else _document(event.data)
         yield event.name, document
-        self.done = isinstance(document, dict) and document.get("type") == "message_stop"
+        self.done = isinstance(document, dict) and document.get("type") in _LAST_EVENTS
 
 
 async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:

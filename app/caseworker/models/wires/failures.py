@@ -136,7 +136,7 @@ def error_in(document: Any) -> Any:
         return None
     choices = document.get("choices")
     entries = choices if isinstance(choices, list) else []
-    for each in (document, *entries):
+    for each in (document, document.get("response"), *entries):
         if isinstance(each, Mapping) and each.get("error"):
             return each["error"]
     state = document.get("base_resp")  # MiniMax

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ from caseworker.models.ports import (
     ModelRequest,
     ToolDefinition,
 )
+from caseworker.models.wires import responses
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, EndpointProvider
 from caseworker.models.wires.reply import (
     Accumulator,
@@ -24,6 +26,7 @@ from caseworker.models.wires.reply import (
     texts_in,
     usage_of,
 )
+from caseworker.models.wires.responses import ResponseReply
 from caseworker.models.wires.schemas import is_strict, plain_object, tidy
 from caseworker.models.wires.sent_back import MISTRAL_IDS, OPENAI_IDS, sent_back, state_of
 from caseworker.models.wires.transport import ModelTransport, Wire
@@ -67,12 +70,14 @@ class ChatCompletions:
     """Implements ``Dialect`` for the OpenAI Chat Completions API."""
 
     name = _NAME
+    path = "/chat/completions"
+    other_apis: Mapping[str, type[Accumulator]] = MappingProxyType({responses.PATH: ResponseReply})
 
     def __init__(self, base_url: str, api_key: str) -> None:
         self.adaptable: tuple[str, ...] = (
             *("max_tokens", "max_completion_tokens", "temperature", "seed", "stream_options"),
         )
-        self.url = base_url.rstrip("/") + "/chat/completions"
+        self.base_url = base_url.rstrip("/")
         self.headers = {"authorization": f"Bearer {api_key}"}
         self._host = urlsplit(base_url).hostname or ""
         self._is_openai = self._host == urlsplit(DEFAULT_BASE_URL).hostname

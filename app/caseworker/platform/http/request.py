@@ -371,8 +371,16 @@ class ApiRequest(Request):
         Raises:
             ProblemError: it is not valid JSON, or exceeds a limit.
         """
+        return self.parsed(await self.body())
+
+    def parsed(self, content: bytes) -> Any:
+        """Return the JSON value in the body of this request.
+
+        Raises:
+            ProblemError: as for :meth:`json`.
+        """
         try:
-            return read_json(await self.body(), max_depth=self.limits.max_json_depth)
+            return read_json(content, max_depth=self.limits.max_json_depth)
         except MalformedJsonError as error:
             raise ProblemError(MALFORMED_BODY, str(error)) from None
         except UnstorableTextError as error:

@@ -8,9 +8,12 @@ from caseworker.features.external.dialects import (
     CHAT_COMPLETIONS,
     DIALECTS,
     MESSAGES,
+    RESPONSES,
     Dialect,
     RefusedBodyError,
+    references_in,
     require_accepted,
+    require_known,
 )
 
 
@@ -31,18 +34,54 @@ def _refused(body: Any, *, dialect: Dialect = CHAT_COMPLETIONS, limits_cost: boo
     return refused.value.field
 
 
+def _asked(*items: Any) -> dict[str, Any]:
+    return {"model": "small", "input": list(items)}
+
+
 ALWAYS = [
     ("background", _body(background=True)),
-    ("previous_response_id", _body(previous_response_id="resp_1")),
-    ("conversation", _body(conversation={"id": "conv_1"})),
-    ("container", _body(container="container_1")),
-    ("container", _body(container={"skills": []})),
-    ("file_id", _said([{"type": "file", "file": {"file_id": "file-1"}}])),
-    ("file_id", _said([{"type": "document", "source": {"type": "file", "file_id": "file_1"}}])),
-    ("file_id", _said([{"type": "container_upload", "file_id": "file_1"}])),
-    ("file_id", _said([{"type": "tool_result", "content": [{"type": "image", "file_id": "f"}]}])),
-    ("vector_store_ids", _body(tools=[{"type": "file_search", "vector_store_ids": ["vs_1"]}])),
-    ("container", _body(tools=[{"type": "code_interpreter", "container": "cntr_1"}])),
+    ("prompt", _body(prompt={"id": "pmpt_1"})),
+]
+REFERRING = [
+    ("previous_response_id", "resp_1", _body(previous_response_id="resp_1")),
+    ("conversation", "conv_1", _body(conversation={"id": "conv_1"})),
+    ("conversation", "conv_1", _body(conversation="conv_1")),
+    ("container", "container_1", _body(container="container_1")),
+    ("container", "", _body(container={"skills": []})),
+    ("container", "", _body(container={"id": "container_1", "skills": []})),
+    ("file_id", "f1", _said([{"type": "file", "file": {"file_id": "f1"}}])),
+    ("file_id", "f1", _said([{"type": "document", "source": {"type": "file", "file_id": "f1"}}])),
+    ("file_id", "f1", _said([{"type": "container_upload", "file_id": "f1"}])),
+    ("file_id", "f", _said([{"type": "tool_result", "content": [{"type": "a", "file_id": "f"}]}])),
+    ("vector_store_ids", "v1", _body(tools=[{"type": "a", "vector_store_ids": ["v1"]}])),
+    ("container", "c1", _body(tools=[{"type": "code_interpreter", "container": "c1"}])),
+    ("file_ids", "f1", _body(tools=[{"container": {"type": "auto", "file_ids": ["f1"]}}])),
+    ("container", "", _body(container={"type": "auto"})),
+    ("container_id", "c1", _body(tools=[{"type": "shell", "environment": {"container_id": "c1"}}])),
+    (
+        "skill_id",
+        "s1",
+        _body(tools=[{"container": {"type": "auto", "skills": [{"skill_id": "s1"}]}}]),
+    ),
+    ("container", "", _body(tools=[{"container": {"type": "auto", "id": "c1"}}])),
+    ("audio", "a1", _body(messages=[{"role": "assistant", "audio": {"id": "a1"}}])),
+    ("input", "msg_1", _asked({"type": "item_reference", "id": "msg_1"})),
+    ("input", "msg_1", _asked({"id": "msg_1"})),
+    ("input", "rs_1", _asked({"type": "reasoning", "id": "rs_1", "summary": []})),
+    ("input", "ig_1", _asked({"type": "image_generation_call", "id": "ig_1"})),
+    ("input", "i_1", _asked({"type": "item_reference", "id": "i_1", "encrypted_content": "x"})),
+    ("file_id", "f1", _asked({"role": "user", "content": [{"file_id": "f1"}]})),
+    ("file_id", "f1", _asked({"type": "function_call_output", "output": [{"file_id": "f1"}]})),
+]
+WHOLE = [
+    _asked({"role": "user", "content": "hi", "id": "msg_1"}),
+    _asked({"type": "function_call", "id": "fc_1", "call_id": "1", "arguments": "{}"}),
+    _asked({"type": "function_call_output", "id": "fo_1", "call_id": "1", "output": "2"}),
+    _asked({"type": "reasoning", "id": "rs_1", "encrypted_content": "sealed"}),
+    {"model": "small", "input": "hi", "instructions": "Be brief.", "previous_response_id": None},
+    {"model": "small", "tools": [{"container": {"type": "auto", "memory_limit": "4g"}}]},
+    {"model": "small", "audio": {"voice": "x"}, "tools": [{"parameters": {"file_id": {}}}]},
+    _asked({"type": "tool_use", "id": None, "input": {"file_id": "mine"}}),
 ]
 PRICED = [
     ("service_tier", _body(service_tier="priority")),
@@ -82,16 +121,45 @@ MALFORMED = [
     ("n", _body(n=2**62)),
     ("n", _body(n=2.0)),
 ]
+MALFORMED_ITEMS = [
+    ("input", {"model": "small", "input": 7}),
+    ("input", {"model": "small", "input": {"role": "user"}}),
+    ("max_output_tokens", {"model": "small", "input": "hi", "max_output_tokens": "100"}),
+]
 
 
 @pytest.mark.parametrize("limits_cost", [False, True])
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.provider)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.path)
 @pytest.mark.parametrize(("field", "body"), ALWAYS)
-def test_references_to_objects_at_the_provider_are_refused(
+def test_some_fields_are_always_refused(
     field: str, body: Any, dialect: Dialect, limits_cost: bool
 ) -> None:
-    """Tenants share the account at the provider, so no request may name an object in it."""
+    """Their replies would not pass through the gateway, or they are shared by all tenants."""
+    body = {**body, "input": "hi"}
     assert _refused(body, dialect=dialect, limits_cost=limits_cost) == field
+
+
+@pytest.mark.parametrize(("field", "reference", "body"), REFERRING)
+def test_references_to_unknown_objects_at_the_provider_are_refused(
+    field: str, reference: str, body: Any
+) -> None:
+    """Tenants share the account, so a request may only name objects of its tenant."""
+    dialect = RESPONSES if "input" in body else CHAT_COMPLETIONS
+    found = list(references_in(require_accepted(body, dialect, limits_cost=False), dialect))
+
+    assert found == [(field, reference)]
+    require_known(found, {reference})
+    with pytest.raises(RefusedBodyError, match=f"field {field} is not offered") as refused:
+        require_known(found, {"another"})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("body", WHOLE)
+def test_items_that_a_client_writes_are_no_references(body: Any) -> None:
+    """Their IDs name nothing that the provider would have to look up."""
+    assert (
+        list(references_in(require_accepted(body, RESPONSES, limits_cost=False), RESPONSES)) == []
+    )
 
 
 @pytest.mark.parametrize(("field", "body"), PRICED)
@@ -113,6 +181,12 @@ def test_other_fields_pass(body: Any) -> None:
 def test_fields_that_cannot_be_read_are_refused(field: str, body: Any) -> None:
     """The gateway names the field instead of failing later."""
     assert _refused(body) == field
+
+
+@pytest.mark.parametrize(("field", "body"), MALFORMED_ITEMS)
+def test_items_that_cannot_be_read_are_refused(field: str, body: Any) -> None:
+    """The input of a response is a text or a list."""
+    assert _refused(body, dialect=RESPONSES) == field
 
 
 @pytest.mark.parametrize("body", [None, True, 7, "text", [], [{"model": "small"}]])

@@ -47,8 +47,10 @@ async def test_a_captured_reply_is_read_as_its_endpoint_meant_it(capture: Captur
 
 def _seen(reply: ModelReply, expected: dict[str, Any]) -> dict[str, Any]:
     """Return the reply in the terms of the table."""
+    usage = None if reply.usage is None else asdict(reply.usage)
     seen = {
         **asdict(reply),
+        "usage": usage and {name: usage[name] for name in expected["usage"] or usage},
         "incomplete": reply.incomplete and reply.incomplete.value,
         "tool_calls": [
             {

@@ -1,5 +1,6 @@
 """Public list prices."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -40,6 +41,17 @@ def test_cached_input_is_cheaper() -> None:
 
     assert cheap.total < dear.total
     assert cheap.output == dear.output == 0
+
+
+def test_writing_to_the_cache_costs_more_than_input_and_more_for_an_hour() -> None:
+    """Anthropic's prices are 1.25 and 2 times that of an input token."""
+    usual = TokenUsage(tokens_in=1_000_000, tokens_out=0)
+    written = replace(usual, tokens_cache_written=1_000_000)
+    kept = replace(written, tokens_cache_written_1h=1_000_000)
+
+    costs = [list_price("anthropic", "claude-haiku-4-5", each).total for each in (written, kept)]
+
+    assert costs == [Decimal("1.25"), Decimal(2)]
 
 
 @pytest.mark.parametrize(

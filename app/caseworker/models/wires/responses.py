@@ -1,0 +1,103 @@
+"""Replies of OpenAI's Responses API, which clients of the gateway call with their own bodies."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from caseworker.models.ports import ModelReply
+from caseworker.models.wires.reply import (
+    Accumulator,
+    WrittenCall,
+    counts_in,
+    incomplete_of,
+    texts_in,
+    usage_of,
+)
+
+PATH: Final = "/responses"
+LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+"""Types of the events that end a stream; each contains the whole response."""
+
+
+class ResponseReply(Accumulator):
+    """Builds a reply from one response, or from the items and the last event of its stream."""
+
+    def __init__(self, model: str, origin: str) -> None:
+        super().__init__(model, origin)
+        self._items: list[Any] = []
+        self._calls: list[WrittenCall] = []
+
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Process a response or an event of its stream; only whole items and responses count."""
+        kind, response = document.get("type"), document.get("response")
+        if kind == "response.output_item.done":
+            self._items.append(document.get("item"))
+        elif kind in LAST_EVENTS and isinstance(response, Mapping):
+            self._whole(response)
+        elif isinstance(document.get("output"), list):
+            self._whole(document)
+
+    def reply(self) -> ModelReply | None:
+        """Return the reply; None if the response has not arrived."""
+        if not self.begun:
+            return None
+        return self.finished(self._calls, incomplete_of((self.finish_reason,), refusal=self.said))
+
+    def _whole(self, response: Mapping[str, Any]) -> None:
+        self.begun = self.ended = True
+        self.named(response)
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, Mapping) else None
+        self.finish_reason = str(reason or response.get("status") or "completed")
+        counts = counts_in(response.get("usage"))
+        names = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+        self.usage = usage_of(*map(counts.get, names))
+        items = response.get("output")
+        for item in items if isinstance(items, list) and items else self._items:
+            if isinstance(item, Mapping):
+                self._item(item)
+
+    def _item(self, item: Mapping[str, Any]) -> None:
+        if item.get("type") == "reasoning":
+            self.prose.thought(texts_in(item.get("summary")))
+        elif isinstance(called := item.get("call_id"), str):  # the client executes it
+            name = texts_in(item.get("name")) or str(item.get("type"))
+            written = item.get("arguments", item.get("input", item.get("action")))
+            text = written if isinstance(written, str) else json.dumps(written or {})
+            self._calls.append(WrittenCall(id=called, name=name, fragments=[text]))
+        for part in _mappings(item.get("content")):
+            self.prose.said(texts_in(part.get("text")))
+            self.said += texts_in(part.get("refusal"))
+
+
+def objects_in(document: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the IDs of the objects at the provider that a document of a reply names.
+
+    Fields that the model writes, and fields that repeat the request, are not read: a client could
+    name the objects of other tenants there.
+    """
+    nested = (document.get(name) for name in ("response", "message", "delta", "content_block"))
+    for about in (document, *nested):
+        if not isinstance(about, Mapping):
+            continue
+        if about.get("object") == "response":
+            yield about.get("id")
+        if isinstance(container := about.get("container"), Mapping):  # Anthropic
+            yield container.get("id")
+        for choice in _mappings(about.get("choices")):  # chat completions
+            for said in _mappings([choice.get("message"), choice.get("delta")]):
+                yield from (audio.get("id") for audio in _mappings([said.get("audio")]))
+        for item in _mappings(about.get("output")):
+            yield from (item.get("id"), item.get("container_id"))
+            for part in _mappings(item.get("content")):
+                for note in _mappings(part.get("annotations")):
+                    yield from (note.get("file_id"), note.get("container_id"))
+        for block in (about, *_mappings(about.get("content"))):
+            if str(block.get("type")).endswith("_tool_result"):  # Anthropic's hosted tools
+                result = block.get("content")
+                for part in _mappings(result.get("content") if isinstance(result, Mapping) else 0):
+                    yield part.get("file_id")
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
