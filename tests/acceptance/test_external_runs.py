@@ -237,6 +237,7 @@ async def service(
         "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
         "GATEWAY_MAX_BODY_KB": str(MAX_GATEWAY_KB),
         "RETRY_BASE_SECONDS": "0.02",
+        "SERVER_TRUSTED_PROXIES": '["127.0.0.1"]',
     }
     async with ServiceProcess(module_database_url, settings=settings) as running:
         yield running
@@ -327,6 +328,19 @@ async def test_creating_a_run_returns_a_key_that_is_shown_once_and_stored_hashed
     assert "external_attempts" in tables
     assert holding == []
     assert agent.key not in service.child.stderr + service.child.stdout
+
+
+async def test_the_base_urls_start_with_the_address_that_a_trusted_proxy_names(
+    http: httpx.AsyncClient, service: ServiceProcess
+) -> None:
+    """The client of these tests has the address of the proxy."""
+    named = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "agents.example.com:8443"}
+    odd = {"X-Forwarded-Proto": "file", "X-Forwarded-Host": "a/b@c"}
+    found = [(await start(http, headers=each)).run["access"] for each in (named, odd)]
+    assert [access["openai_base_url"] for access in found] == [
+        "https://agents.example.com:8443/gateway/openai/v1",
+        f"{service.url}/gateway/openai/v1",
+    ]
 
 
 @both

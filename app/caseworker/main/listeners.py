@@ -118,6 +118,7 @@ async def _served(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=1,
         **options,
     )

@@ -131,6 +131,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
     )
     _allow_connections(settings.server.max_connections)

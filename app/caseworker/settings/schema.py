@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
 from caseworker.core.trace.frozen_json import USUAL_LIMITS
@@ -84,6 +84,9 @@ class ServerSettings(Section):
     allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
     """Host names accepted in requests, in addition to `host`, localhost and IP addresses. Null
     accepts no other name, or any name with `auth.anonymous: anywhere`."""
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """Addresses or networks of proxies, such as 10.0.0.0/8, whose `X-Forwarded-Proto` and
+    `X-Forwarded-Host` are used in the base URLs of external runs."""
     cors_origins: Annotated[tuple[Text, ...], AfterValidator(_origins)] = ()
     """Origins of web pages, such as https://app.example.com, that may send requests without a key.
     The service's own pages always may."""

@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fastapi import Request
+
 from caseworker.features.external import gateway, http
 from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.dialects import DIALECTS
@@ -14,7 +16,7 @@ from caseworker.features.external.session import Sessions
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied
 from caseworker.platform.http.forwarding import Address, Forwarder
-from caseworker.platform.http.request import RunKeys
+from caseworker.platform.http.request import RunKeys, base_url_of
 from caseworker.runs.http.fields import ExternalAccess
 from caseworker.runs.http.views import Access
 from caseworker.runs.run import Run
@@ -26,13 +28,14 @@ KEY_PREFIX: Final = "cwr_"
 def open_external(parts: Parts) -> Opened:
     """Build the store of attempts, and the function that opens them."""
     sessions = parts.service(Sessions)
-    attempts, public_url = PostgresAttempts(parts.engines.work), parts.settings.server.public_url
+    attempts, server = PostgresAttempts(parts.engines.work), parts.settings.server
     sessions.note_objects = attempts.note_objects
 
-    async def opened(run: Run, base_url: str, *, renew: bool) -> Mapping[str, Any]:
+    async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
         key = KEY_PREFIX + secrets.token_hex(32)
         attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
-        root = f"{(public_url or base_url).rstrip('/')}/gateway"
+        base_url = server.public_url or base_url_of(request, server.trusted_proxies)
+        root = f"{base_url.rstrip('/')}/gateway"
         urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}
         access = Access(key=key, **urls, expires_at=run.request.deadline)
         return {"attempt": attempt, "access": access}

@@ -3,11 +3,11 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from sys import getsizeof
 from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 
@@ -47,6 +47,7 @@ caller is authenticated."""
 RELEASES: Final = "caseworker.releases"
 """ASGI scope key of a list of callbacks. They are called when the request ends, to release its
 slots."""
+_NETLOC: Final = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 WAIT_SECONDS = 2.0
 """Seconds that a request waits for a slot before it is rejected."""
 
@@ -414,6 +415,20 @@ class ApiRequest(Request):
 
 def _too_large(limit: int) -> ProblemError:
     return ProblemError(BODY_TOO_LARGE, f"The body must not exceed {limit} bytes.")
+
+
+def base_url_of(request: Request, proxies: Collection[IPv4Network | IPv6Network]) -> str:
+    """Return the URL at which the client of a request reaches the service, without a slash.
+
+    The headers of a proxy are used if its address is in ``proxies``.
+    """
+    url, peer = request.base_url, request.client and address_of(request.client.host)
+    if peer and any(peer in network for network in proxies):
+        scheme = request.headers.get("x-forwarded-proto", "")
+        host = request.headers.get("x-forwarded-host", "")
+        url = url.replace(scheme=scheme if scheme in ("http", "https") else url.scheme)
+        url = url.replace(netloc=host if _NETLOC.fullmatch(host) else url.netloc)
+    return str(url).rstrip("/")
 
 
 async def identify(request: Request, shared: HttpContext) -> Caller:

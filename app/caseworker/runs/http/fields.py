@@ -26,7 +26,7 @@ class ExternalAccess:
     """Opens attempts of external runs; the feature ``external`` provides the instance."""
 
     opened: Callable[..., Awaitable[Mapping[str, Any]]]
-    """Function that opens an attempt of a run, given the run, the base URL of the service and
+    """Function that opens an attempt of a run, given the run, the request and
     whether an unused attempt is renewed. It returns the fields ``attempt`` and ``access``."""
     parented: Callable[..., Awaitable[Any]]
     """Function that returns the body of a child run with its parent, given the request and the body

@@ -124,7 +124,7 @@ async def post_run(
     view = await shown(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
-        fields = await access.opened(run, str(request.base_url), renew=renews)
+        fields = await access.opened(run, request, renew=renews)
         view = view.model_copy(update=fields)
     return answer_of(view, view.links, accepted, ended=run.finished, wait=wait)
 
