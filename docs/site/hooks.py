@@ -24,7 +24,7 @@ from tests.support.api import openapi_document
 
 Json = Mapping[str, Any]
 MEDIA_OF_PROBLEMS = "application/problem+json"
-OUTWARD_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)]+)\)")
+OUTWARD_LINK = r"\[([^]]+)\]\({}([^.)][^)]*)\)"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -35,10 +35,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Replace links to other files of the repository by their paths, on top-level pages."""
-    if "/" in page.file.src_uri:
-        return markdown
-    return OUTWARD_LINK.sub(r"\1 (`\2` in the repository)", markdown)
+    """Replace links to files outside the documentation folder by their paths."""
+    up = re.escape("../" * (page.file.src_uri.count("/") + 1))
+    return re.sub(OUTWARD_LINK.format(up), r"\1 (`\2` in the repository)", markdown)
 
 
 def http_page(document: Json) -> str:

@@ -6,7 +6,8 @@ set -eu
 ask() {
   curl --silent --show-error --fail-with-body "$OPENAI_BASE_URL/chat/completions" \
     -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
-    -d "{\"model\": \"small\", \"messages\": [{\"role\": \"user\", \"content\": \"$1\"}]}" > reply.json || {
+    -d "{\"model\": \"small\", \"messages\": [{\"role\": \"user\", \"content\": \"$1\"}]}" \
+    > reply.json || {
     cat reply.json >&2
     return 1
   }

@@ -15,9 +15,11 @@ import shutil
 import signal
 import sys
 import tempfile
+import uuid
 from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,8 @@ class Trial:
         refused = await self._refused()
         body = {
             "kind": "external",
-            "run_id": f"{self.agent}-{case}",
+            "run_id": str(uuid.uuid4()),
+            "name": self.agent,
             "models": {"*": ALIASES.get(self.agent, "small")},
             "budget": {"max_llm_calls": 1 if case == "budget" else 5},
         }
@@ -98,16 +101,16 @@ class Trial:
             self.model.answers = None
             process = await self._start(await self._post("/runs", body))
         printed, errors = (each.decode() for each in await process.communicate())
-        if process.returncode == 0:
-            await self._post(f"{path}/finish", {"output": printed})
+        found = _ERROR.findall(errors)
+        ended = found[-1] if process.returncode and found else f"exit {process.returncode}"
+        end = {"error": {"message": ended}} if process.returncode else {"output": printed}
+        await self._post(f"{path}/finish", end)
         stream = {"Accept": "text/event-stream"}
         async with self.http.get(f"{self.service}{path}/events", headers=stream) as events:
             await events.read()  # it ends with the run
         async with self.http.get(self.service + path) as reply:
             run = await reply.json()
         replayed = (run["result"] or {}).get("replayed_calls", 0)
-        found = _ERROR.findall(errors)
-        ended = found[-1] if process.returncode and found else f"exit {process.returncode}"
         made, refused = len(self.model.requests), await self._refused() - refused
         return (
             f"{self.agent:<14} {case:<7} {run['status']:<10}"
@@ -125,6 +128,7 @@ class Trial:
                 "OPENAI_API_KEY": access["key"],
                 "ANTHROPIC_BASE_URL": access["anthropic_base_url"],
                 "ANTHROPIC_API_KEY": access["key"],
+                "CASEWORKER_RUN_ID": run["run_id"],
                 "CLAUDE_CONFIG_DIR": str(self.folder / "claude"),
                 "UV_PROJECT_ENVIRONMENT": f"{sys.prefix}/frameworks",
             },
@@ -138,7 +142,7 @@ class Trial:
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         async with self.http.post(self.service + path, json=body) as reply:
             document: dict[str, Any] = await reply.json()
-            if not reply.ok:
+            if not reply.ok and reply.status != HTTPStatus.CONFLICT:  # stopped meanwhile
                 raise SystemExit(f"POST {path}: {document}")
             return document
 
@@ -166,6 +170,7 @@ async def _printed(process: Process, text: bytes) -> None:
 
 async def main(chosen: list[str]) -> None:
     """Run the chosen agents and cases."""
+    os.environ.pop("CASEWORKER_URL", None)  # it needs a service with its own model
     async with OfflineModel() as model, ClientSession() as http:
         prices = {"price_per_million_in_usd": 1, "price_per_million_out_usd": 2}
         small = {"provider": "openai", "base_url": f"{model.url}/v1", "model": "offline", **prices}
