@@ -142,6 +142,9 @@ class Trial:
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         async with self.http.post(self.service + path, json=body) as reply:
             document: dict[str, Any] = await reply.json()
+            if reply.status == HTTPStatus.SERVICE_UNAVAILABLE:  # the run is changing its status
+                await asyncio.sleep(int(reply.headers.get("Retry-After", "1")))
+                return await self._post(path, body)
             if not reply.ok and reply.status != HTTPStatus.CONFLICT:  # stopped meanwhile
                 raise SystemExit(f"POST {path}: {document}")
             return document
