@@ -16,6 +16,7 @@ import pytest_asyncio
 from caseworker.platform.http.forwarding import HEADER, _signed
 from tests.acceptance.test_external_replay import QUICK_RECOVERY
 from tests.acceptance.test_external_runs import start
+from tests.acceptance.test_external_tools import tools_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
@@ -55,20 +56,23 @@ def client_of(url: str) -> httpx.AsyncClient:
 async def test_the_other_process_passes_every_request_to_the_owner(
     owner: httpx.AsyncClient, other: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Whole and streamed calls, the list of models, the heartbeat, and the end of the run."""
+    """Whole and streamed calls, a tool call, the heartbeat, and the end of the run."""
     await provider.script("PASSED", [Step(text="one"), Step(text="two")])
-    here = await start(owner, run_id="passed")
+    here = await start(owner, run_id="passed", tools=["calculator"])
     there = replace(here, http=other)
 
     whole = await there.ask("PASSED")
     async with there.streamed("PASSED") as stream:
         parts = await stream.aread()
+    async with tools_of(there) as client:
+        used = await client.call_tool("calculator", {"expression": "6 * 7"})
     beat = await other.post("/runs/passed/heartbeat")
     finished = await there.finish({"output": "done"})
 
     assert whole.json()["choices"][0]["message"]["content"] == "one", whole.text
     assert stream.headers["content-type"].startswith("text/event-stream")
     assert parts.rstrip().endswith(b"data: [DONE]")
+    assert used.structured_content["value"] == "42"
     assert beat.json()["left"], beat.text
     assert finished.status_code == 200, finished.text
     run = (await here.get()).json()

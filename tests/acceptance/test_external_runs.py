@@ -1109,6 +1109,7 @@ async def test_a_repeated_request_joins_the_call_in_flight_and_others_do_not(
     assert all(api.end in each for each in replies)
 
 
+@pytest.mark.req("cw/15.tools")
 @both
 async def test_tools_that_the_client_executes_are_shown_and_counted(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider

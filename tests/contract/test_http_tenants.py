@@ -82,6 +82,7 @@ async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
         "approval_id": await asked_of_a(tenants),
         "delivery_id": DELIVERY,
         "file": files[0]["name"],
+        "server": "secret-server",
     }
 
 
@@ -130,7 +131,11 @@ async def test_another_tenants_id_looks_like_an_absent_one(
     absent = {**theirs, "run_id": "absent-run", "name": "absent-name"}
     absent |= {"thread_id": "absent-thread", "message_id": "absent-message", "key_id": "0" * 16}
     absent |= {"tenant": "nobody", "approval_id": "absent-approval"}
-    absent |= {"delivery_id": DELIVERY[:-1] + "b", "file": "absent-0.png"}
+    absent |= {
+        "delivery_id": DELIVERY[:-1] + "b",
+        "file": "absent-0.png",
+        "server": "absent-server",
+    }
     await tenants.ask("a", "GET", "/threads/secret-thread/messages")
     before = await settled(tenants)
     document = (await tenants.client.get("/openapi.json")).json()

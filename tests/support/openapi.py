@@ -55,6 +55,9 @@ ROUTES = frozenset(
         "GET /quotas/{tenant}",
         "PUT /quotas/{tenant}",
         "DELETE /quotas/{tenant}",
+        "GET /mcp-credentials",
+        "PUT /mcp-credentials/{server}",
+        "DELETE /mcp-credentials/{server}",
         "POST /keys",
         "GET /keys",
         "POST /keys/{key_id}/rotate",
@@ -86,7 +89,7 @@ Making the document takes a second, which the collection of tests should not cos
 WITHOUT_INPUT = frozenset(
     f"GET /{each}"
     for each in (
-        *("quotas", "webhooks/secret", "tools", "models", "node-types"),
+        *("quotas", "mcp-credentials", "webhooks/secret", "tools", "models", "node-types"),
         *("healthz", "readyz", "metrics"),
     )
 )

@@ -183,7 +183,7 @@ def built_in_types(
         agent_type(agents, tools, tools.servers),
         approval_type(),
         chat_start_type(),
-        external_type(),
+        external_type(agents),
         function_type(functions),
         llm_type(agents),
         map_type(),

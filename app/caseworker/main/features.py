@@ -12,6 +12,7 @@ from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.external.feature import EXTERNAL
 from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
@@ -51,7 +52,7 @@ def _open_runs(parts: Parts) -> Opened:
         CaseAdmission(limits, tools, models, installed=CASE_STEP in step_types),
         GraphAdmission(limits, definitions, models),
         AgentAdmission(limits, definitions, models),
-        ExternalAdmission(limits, models),
+        ExternalAdmission(limits, definitions, models),
     )
     return Opened(services=[EventStreams(limits.max_event_streams), Admissions(admissions)])
 
@@ -82,6 +83,7 @@ FEATURES: Final[Sequence[Feature]] = (
     WEBHOOKS,
     SCHEDULES,
     CATALOG,
+    MCP_CREDENTIALS,
     RETENTION,
 )
 """All features. Each may use the services of those before it."""

@@ -27,7 +27,7 @@ from caseworker.platform.logs.errors import message_of_error
 from caseworker.settings.cases import McpSettings, ToolSettings
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.resources import ToolResources
-from caseworker.tools.servers import NoServers, ToolServers
+from caseworker.tools.servers import Credentials, NoServers, ToolServers
 
 Made = TypeVar("Made")
 
@@ -84,8 +84,15 @@ class Providers:
 class Toolbox:
     """All tools available in this process, and the resources that they share."""
 
-    def __init__(self, settings: ToolSettings, points: Iterable[EntryPoint] | None = None) -> None:
+    def __init__(
+        self,
+        settings: ToolSettings,
+        points: Iterable[EntryPoint] | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         """Create the tools; ``points`` replaces the installed entry points.
+
+        ``credentials`` returns the credentials of tenants for MCP servers.
 
         Raises:
             StartupError: a tool cannot be loaded or created, or two have the same name.
@@ -97,7 +104,7 @@ class Toolbox:
         made = [(at, _tool(at, resources)) for at in (*_registered(TOOLS, points), *named)]
         unique = _unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
         self.tools: tuple[Tool, ...] = tuple(unique.values())
-        self.servers = _tool_servers(settings.mcp, os.environ)
+        self.servers = _tool_servers(settings.mcp, os.environ, credentials)
         self._held.push_async_callback(self.servers.aclose)
 
     async def aclose(self) -> None:
@@ -105,7 +112,9 @@ class Toolbox:
         await self._held.aclose()
 
 
-def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServers:
+def _tool_servers(
+    settings: McpSettings, environ: Mapping[str, str], credentials: Credentials | None
+) -> ToolServers:
     """Return the configured MCP servers; without any, the MCP SDK is not imported.
 
     Raises:
@@ -122,7 +131,7 @@ def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServ
             raise StartupError(f"{key}: the environment variable {variable} is not set")
         return environ[variable]
 
-    return McpServers(
+    configs = (
         ServerConfig(
             name=name,
             command=() if each.command is None else (each.command, *each.args),
@@ -136,6 +145,7 @@ def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServ
         )
         for name, each in settings.servers.items()
     )
+    return McpServers(configs, credentials)
 
 
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:

@@ -23,6 +23,7 @@ from caseworker.features.artifacts.keeping import ArtifactLimits, RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.external.session import Sessions
 from caseworker.features.feature import Parts
+from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.webhooks.feature import url_rules
@@ -103,7 +104,13 @@ class Process:
         tenants_wait = settings.quotas.max_running is not None
         self._journal = PostgresJournal(url, self._patience, tenants_wait=tenants_wait)
         self._store = PostgresRuns(self._engines, self._journal, store_limits(settings))
-        self._toolbox = Toolbox(settings.tools)
+        key = settings.secrets.encryption_key
+        credentials = PostgresMcpCredentials(
+            self._engines.work,
+            None if key is None else key.get_secret_value(),
+            [name for name, each in settings.tools.mcp.servers.items() if each.url],
+        )
+        self._toolbox = Toolbox(settings.tools, credentials=credentials.headers_of)
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         provider_limits = PostgresProviderLimits(self._engines.work)
         self.models = build_models(settings, recorder, provider_limits)
@@ -132,6 +139,7 @@ class Process:
             PayloadReading(self._store, payloads, max_shown_bytes=shown),
             RunApprovals(self._approvals),
             self._sessions,
+            credentials,
             self.tools,
             self.models,
             self.catalog,

@@ -369,6 +369,14 @@ class WebhookSettings(Section):
     WEBHOOKS_ENCRYPTION_KEY. Null stores secrets unencrypted."""
 
 
+class SecretsSettings(Section):
+    """Secrets of tenants that the service stores: see docs/mcp.md."""
+
+    encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """Key that encrypts the credentials of tenants for MCP servers, the same for all processes. Set
+    SECRETS_ENCRYPTION_KEY. Null rejects such credentials."""
+
+
 class AgentSettings(Section):
     """Agents that are defined in files."""
 
@@ -441,6 +449,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     gateway: GatewaySettings = GatewaySettings()
     retention: RetentionSettings = RetentionSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    secrets: SecretsSettings = SecretsSettings()
     agents: AgentSettings = AgentSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     logging: LoggingSettings = LoggingSettings()

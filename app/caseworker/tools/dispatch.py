@@ -42,7 +42,13 @@ from caseworker.tools.ports import (
     failure,
 )
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.tools.servers import NoServers, ServerListing, ServerUnavailableError, ToolServers
+from caseworker.tools.servers import (
+    SERVER_LOST,
+    NoServers,
+    ServerListing,
+    ServerUnavailableError,
+    ToolServers,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -105,21 +111,24 @@ class ToolDispatch:
         """Names of the configured tool servers, sorted."""
         return self._servers.names
 
-    async def tools_of(self, server: str) -> Sequence[ToolSpec]:
-        """Return a server's allowed tools, sorted by name.
+    async def tools_of(self, server: str, tenant: str) -> Sequence[ToolSpec]:
+        """Return a server's allowed tools for a tenant, sorted by name.
 
         Raises:
             ServerUnavailableError: the server is unreachable or not configured.
         """
-        offered = await self._servers.tools(server)
+        offered = await self._servers.tools(server, tenant)
         return [spec for spec in offered if self._policy.allows(spec.name)]
 
-    async def listings(self) -> Sequence[ServerListing]:
-        """Query all servers concurrently; return their current tools, sorted by server name."""
+    async def listings(self, tenant: str) -> Sequence[ServerListing]:
+        """Query all servers concurrently; return their current tools, sorted by server name.
+
+        The servers are called with the credentials of ``tenant``.
+        """
 
         async def listing(server: str) -> ServerListing:
             try:
-                return ServerListing(server, await self.tools_of(server))
+                return ServerListing(server, await self.tools_of(server, tenant))
             except ServerUnavailableError as error:
                 return ServerListing(server, problem=str(error))
 
@@ -166,7 +175,10 @@ class ToolDispatch:
         Raises:
             Stop: a limit or a cancel request prevented or ended the call.
         """
-        tool = await self._find(name)
+        try:
+            tool = await self._find(name, context.run.tenant)
+        except ServerUnavailableError as error:
+            return failure(str(error), SERVER_LOST)
         if tool is None:
             return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
         problem = self.problem(name, args)
@@ -220,9 +232,9 @@ class ToolDispatch:
             return failure(problem, "invalid_arguments"), args
         return None, decision.arguments
 
-    async def _find(self, name: str) -> Tool | None:
+    async def _find(self, name: str, tenant: str) -> Tool | None:
         tool = self.tool(name)
-        return await self._servers.find(name) if tool is None and name in self else tool
+        return await self._servers.find(name, tenant) if tool is None and name in self else tool
 
     async def _call(
         self,

@@ -5,7 +5,7 @@ may be down, and its tools may change at any time. Nothing about them is certain
 each call validates its own arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,11 @@ from caseworker.tools.ports import Tool, ToolSpec
 
 SERVER_LOST = "server_lost"
 """Error code for a call whose server is unavailable or was lost before it answered."""
+
+
+Credentials = Callable[[str, str], Awaitable[Mapping[str, str]]]
+"""Function that returns the HTTP headers of a tenant for a server; empty if it has none. It may
+raise a ServerUnavailableError."""
 
 
 class ServerUnavailableError(Exception):
@@ -50,19 +55,24 @@ class ToolServers(Protocol):
         """
         ...
 
-    async def tools(self, server: str) -> Sequence[ToolSpec]:
+    async def tools(self, server: str, tenant: str = "") -> Sequence[ToolSpec]:
         """Return a server's current tools, sorted by name; start the server if necessary.
+
+        The server is called with the credentials of ``tenant``, if it has any.
 
         Raises:
             ServerUnavailableError: it cannot be started, does not answer, or is not configured.
         """
         ...
 
-    async def find(self, name: str) -> Tool:
+    async def find(self, name: str, tenant: str = "") -> Tool:
         """Return a tool by its full name, for which ``serves`` must have returned True.
 
         If the server is unavailable or has no such tool, return a tool whose calls fail with that
         reason. The journal can then still replay calls made by an earlier process.
+
+        Raises:
+            ServerUnavailableError: the credentials of ``tenant`` cannot be read.
         """
         ...
 
@@ -80,11 +90,11 @@ class NoServers:
         """Return False."""
         return False
 
-    async def tools(self, server: str) -> Sequence[ToolSpec]:
+    async def tools(self, server: str, tenant: str = "") -> Sequence[ToolSpec]:
         """Raise ServerUnavailableError."""
         raise ServerUnavailableError(f"No tool server {server!r} is configured.")
 
-    async def find(self, name: str) -> Tool:
+    async def find(self, name: str, tenant: str = "") -> Tool:
         """Raise KeyError."""
         raise KeyError(name)
 

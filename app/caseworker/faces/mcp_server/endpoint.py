@@ -74,14 +74,6 @@ class McpEndpoint:
             )
         if message.get("method") == "notifications/cancelled":
             await self._cancel(request, message.get("params"))
-        first = True
-
-        async def received() -> Message:
-            nonlocal first
-            if first:
-                first = False
-                return {"type": "http.request", "body": content, "more_body": False}
-            return await receive()
 
         async def named(event: Message) -> None:
             if event["type"] == "http.response.start" and message.get("method") == "initialize":
@@ -89,7 +81,7 @@ class McpEndpoint:
             await send(event)
 
         scope["api_request"] = request
-        await (await self._loaded()).answer(scope, received, named)
+        await (await self._loaded()).answer(content)(scope, receive, named)
 
     async def _cancel(self, request: ApiRequest, params: Any) -> None:
         """Store a cancel request for the run of another request in the same session."""

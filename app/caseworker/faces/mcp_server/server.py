@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import structlog
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import (
     CallToolRequestParams,
     CallToolResult,
@@ -21,11 +20,11 @@ from mcp.types import (
     ToolAnnotations,
 )
 from pydantic import ValidationError
-from starlette.types import Receive, Scope, Send
 
 from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, run_id_of
 from caseworker.faces.mcp_server.offers import Offers, RunTool
 from caseworker.platform.caller import KeyScope as AccessScope
+from caseworker.platform.http.mcp import McpAnswer
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.admission import Admissions
@@ -79,11 +78,12 @@ class OfferingServer:
             on_call_tool=self._call,
         )
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one HTTP request; ``scope["api_request"]`` is its :class:`ApiRequest`."""
-        manager = StreamableHTTPSessionManager(self._server, stateless=True)
-        async with manager.run():
-            await manager.handle_request(scope, receive, send)
+    def answer(self, content: bytes) -> McpAnswer:
+        """Return the answer to a request with this body.
+
+        ``scope["api_request"]`` is its :class:`ApiRequest`.
+        """
+        return McpAnswer(self._server, content)
 
     async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         request = _request_of(context)

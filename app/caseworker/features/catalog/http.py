@@ -147,7 +147,7 @@ async def list_tools(request: ApiRequest) -> ToolList:
     tools = request.service(ToolDispatch)
     return ToolList(
         tools=[ToolView.model_validate(spec) for spec in tools.usable()],
-        servers=[ToolServerView.of(each) for each in await tools.listings()],
+        servers=[ToolServerView.of(each) for each in await tools.listings(request.caller.tenant)],
     )
 
 

@@ -16,6 +16,8 @@ from caseworker.models.client_bodies import items_in
 REFUSED: Final = 429
 """Status of a refusal that the client must not retry."""
 NO_RETRY: Final = {"x-should-retry": "false"}
+STOPPED: Final = -32000
+"""Error code of JSON-RPC for errors that a server defines; ``data.code`` is its own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +258,11 @@ def _anthropic_models(names: Sequence[str]) -> Mapping[str, Any]:
     return {"data": data, "has_more": False, "first_id": None, "last_id": None, **ends}
 
 
+def _mcp_error(_: int, code: str, message: str, __: str | None) -> Mapping[str, Any]:
+    error = {"code": STOPPED, "message": message, "data": {"code": code}}
+    return {"jsonrpc": "2.0", "id": None, "error": error}
+
+
 CHAT_COMPLETIONS: Final = Dialect(
     provider="openai",
     base="/openai/v1",
@@ -290,4 +297,14 @@ MESSAGES: Final = Dialect(
     models=_anthropic_models,
     event="error",
 )
+MCP: Final = Dialect(
+    provider="mcp",
+    base="/mcp",
+    path="/mcp",
+    models_path="",
+    limit_fields=(),
+    error=_mcp_error,
+    models=_openai_models,
+)
+"""The protocol of the run's tools, which calls no model."""
 DIALECTS: Final = (CHAT_COMPLETIONS, RESPONSES, MESSAGES)

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from caseworker.features.external import gateway, http
 from caseworker.features.external.children import PARENT_ENDED, Children
-from caseworker.features.external.dialects import DIALECTS
+from caseworker.features.external.dialects import DIALECTS, MCP
 from caseworker.features.external.gateway import GatewayLimits
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
@@ -37,7 +37,8 @@ def open_external(parts: Parts) -> Opened:
         base_url = server.public_url or base_url_of(request, server.trusted_proxies)
         root = f"{base_url.rstrip('/')}/gateway"
         urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}
-        access = Access(key=key, **urls, expires_at=run.request.deadline)
+        ends = run.request.deadline
+        access = Access(key=key, **urls, mcp_url=root + MCP.path, expires_at=ends)
         return {"attempt": attempt, "access": access}
 
     async def caller_of(key: str) -> Caller:

@@ -1,20 +1,23 @@
-"""Routes of the gateway: the model calls of external runs."""
+"""Routes of the gateway: the model calls and tool calls of external runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, cast
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.dialects import (
     DIALECTS,
+    MCP,
     NO_RETRY,
     REFUSED,
     Dialect,
@@ -61,7 +64,7 @@ _UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key.
 _UNKNOWN_MODEL = "The run may not call a model of this name."
 _UNKNOWN_PATH = "The gateway does not offer this path. It offers: {}."
 
-_Answer = Callable[[ApiRequest, Dialect], Awaitable[Response]]
+_Answer = Callable[[ApiRequest, Dialect], Awaitable[ASGIApp]]
 
 
 class _AnsweredError(Exception):
@@ -97,10 +100,10 @@ class _RefusedError(Exception):
         return JSONResponse(document, self.status, headers)
 
 
-def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitable[Response]]:
+def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitable[ASGIApp]]:
     """Return a route function whose errors have the form of a dialect."""
 
-    async def answered(request: Request) -> Response:
+    async def answered(request: Request) -> ASGIApp:
         asked = ApiRequest(request, ANYBODY)
         most = _limits(request).max_body_bytes
         asked.limits = replace(asked.limits, max_body_bytes=most, max_graph_bytes=0)
@@ -126,10 +129,7 @@ async def _called(request: ApiRequest, dialect: Dialect) -> Response:
     state, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
     alias, model = _model_of(session, body.document, dialect)
-    async with session.opening:
-        if state.attempt > session.attempt:
-            first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
-            session.opened(state.attempt, first_use=first_use)
+    await _begin_attempt(request, state, session)
     asked = Asked(dialect=dialect, alias=alias, model=model, body=body, headers=_passed_on(request))
     flight = session.answer(
         asked,
@@ -139,6 +139,27 @@ async def _called(request: ApiRequest, dialect: Dialect) -> Response:
         replays=request.headers.get("x-caseworker-replay", "").lower() != "off",
     )
     return await _answered(request, dialect, session, flight)
+
+
+async def _begin_attempt(request: ApiRequest, state: AttemptState, session: Session) -> None:
+    """Note that a client makes a call in an attempt; the first one starts the replay again."""
+    async with session.opening:
+        if state.attempt > session.attempt:
+            first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
+            session.opened(state.attempt, first_use=first_use)
+
+
+async def _used_tools(request: ApiRequest, _: Dialect) -> ASGIApp:
+    """Answer a message of a client that lists or calls the tools of its run."""
+    state, session = await _session_of(request)
+    message = await request.json()
+    session.touch()
+    if isinstance(message, dict) and message.get("method") == "tools/call":
+        await _begin_attempt(request, state, session)
+    # Importing the SDK takes nearly a second.
+    module = await asyncio.to_thread(import_module, "caseworker.features.external.mcp")
+    server: ASGIApp = module.ToolServer(session, await request.body())
+    return server
 
 
 async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
@@ -211,9 +232,9 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState, Session]:
         raise _RefusedError(REFUSED, "superseded", "A later attempt of the run was opened.")
     session = sessions.get(state.key)
     if session is None:
-        raise _stopped(sessions.stop_of(state.key))
+        raise stopped(sessions.stop_of(state.key))
     if session.stop is not None:
-        raise _stopped(session.stop)
+        raise stopped(session.stop)
     return state, session
 
 
@@ -339,7 +360,7 @@ async def _stream(
             flight.leave(linger_seconds)
 
 
-def _stopped(stop: Stop | None) -> _RefusedError:
+def stopped(stop: Stop | None) -> _RefusedError:
     """Return the refusal for a stop; a run that another process will own may be called again.
 
     None means that the client has finished the run.
@@ -353,7 +374,7 @@ def _stopped(stop: Stop | None) -> _RefusedError:
 
 def _failed(dialect: Dialect, relay: Relay, error: BaseException) -> Response:
     if isinstance(error, Stop):
-        return _stopped(error).response(dialect)
+        return stopped(error).response(dialect)
     if isinstance(error, asyncio.CancelledError):
         message = "The call was interrupted."
         return _RefusedError(REFUSED, "superseded", message).response(dialect)
@@ -401,4 +422,7 @@ def _routes() -> Iterator[Route]:
         yield Route(path, _in_shape(_unknown, dialect), methods=_METHODS)
 
 
-ROUTES: Final = tuple(_routes())
+ROUTES: Final = (
+    Route(f"/gateway{MCP.path}", _in_shape(_used_tools, MCP), methods=["POST"]),
+    *_routes(),
+)

@@ -19,11 +19,13 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cachetools import TTLCache
+from pydantic import Field
 
 from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
@@ -36,17 +38,22 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.report import RecordedFailureError
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
-from caseworker.features.external.tools import CHILD, child_run, reported_tool
+from caseworker.features.external.recorded import RecordedCall, RecordedCalls, call_named
+from caseworker.features.external.tools import CHILD, OfferedTools, child_run, reported_tool
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.message_log import StoredPrompt
 from caseworker.models.relay import OBJECTS, WIRE, Relay, RelayedCall, restored
 from caseworker.models.table import AllowedModels, ModelTable
+from caseworker.nodes.agent.definition import ToolUses
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
 from caseworker.nodes.reading import StepData
 from caseworker.runs.outcome import RESULT
 from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, RunKey
+from caseworker.tools.ports import ToolResult
 
 ANY_NAME: Final = "*"
 HASH_CHARS: Final = 16
@@ -60,6 +67,8 @@ SHORT_HASH_CHARS: Final = 6
 CLOSED_SECONDS: Final = 60.0
 """Seconds for which a process remembers why a session has ended."""
 MAX_CLOSED: Final = 10_000
+
+T = TypeVar("T")
 
 
 class ExternalData(StepData):
@@ -75,6 +84,8 @@ class ExternalData(StepData):
     """Whether recorded replies are repeated to later attempts."""
     parent: str | None = None
     """ID of the run whose budget this one shares."""
+    tools: ToolUses = Field(default_factory=list)
+    """Tools that the service offers to the agent."""
 
 
 class ExternalStep(StepData):
@@ -93,31 +104,6 @@ class WrongDialectError(Exception):
     def __init__(self, provider: str) -> None:
         super().__init__(provider)
         self.provider = provider
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A call that was made for a request, now or in an earlier execution of the run."""
-
-    key: str
-    attempt: int
-    """Attempt in which it was made; 0 for a call that was imported from another run."""
-    lane: str = ""
-    """Name of the lane that made it; empty without one."""
-    is_complete: bool = False
-    """Whether its reply is recorded."""
-    is_open: bool = False
-    """Whether it was in flight when an earlier execution ended, and was not made again."""
-    answered: Answered | None = None
-    """Its reply; None if the reply must be read from the journal."""
-    number: int = 0
-    """Position of the call in the run."""
-    used_in: int = 0
-    """Attempt that got its recorded reply last; 0 if none did."""
-    content: Mapping[str, Any] = field(default_factory=dict)
-    """Short hashes of the request: of its ``fields``, and of the ``items`` that its conversation
-    has in addition to that of the call ``after``. ``root`` is the first call of the conversation.
-    """
 
 
 @dataclass(slots=True)
@@ -188,7 +174,11 @@ class Session:
     """An external run that this process owns."""
 
     def __init__(
-        self, data: ExternalData, context: FlowContext, parent: "Session | None" = None
+        self,
+        data: ExternalData,
+        context: FlowContext,
+        agents: Agents,
+        parent: "Session | None" = None,
     ) -> None:
         self.depth: int = 0 if parent is None else parent.depth + 1
         """Number of the run's ancestors."""
@@ -199,19 +189,19 @@ class Session:
         self._context = context
         self._ended: asyncio.Future[_Waiting] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._attempt, self._replays = 0, False
+        self._attempt = 0
         self.opening = asyncio.Lock()
         """Held while the client opens an attempt."""
         self._flights: defaultdict[str, list[Flight]] = defaultdict(list)
         """Requests whose replies no client has received yet, by the hash of their content."""
-        self._made = self._recorded()
-        """Calls so far, in order, by the hash of their requests."""
+        self._calls = RecordedCalls(self._recorded())
+        above = data.tools if parent is None else parent.tools.uses
+        uses = [each for each in data.tools if each in above]
+        self.tools: OfferedTools = OfferedTools(agents, uses, context)
         self._prompts: dict[tuple[str, str], tuple[StoredPrompt | None, str]] = {}
         """Conversations that a call has stored, with its key, by their lane and hash."""
-        self._diverged_lanes: set[str] = set()
         self._requested: dict[str, tuple[Mapping[str, Any], str]] = {}
         """Tool calls whose results are not reported yet, with the node that requested them."""
-        self._replayed = 0
         self._diverged = False
         self._stop: Stop | None = None
         self._heard_at = asyncio.get_running_loop().time()
@@ -244,11 +234,12 @@ class Session:
         this process took over the run has had its replies, so it gets none.
         """
         if attempt > self._attempt:
-            self._attempt, self._replays = attempt, self._data.replay and first_use
-            self._diverged = False
-            self._diverged_lanes.clear()
+            replays = self._data.replay and first_use
+            self._attempt, self._diverged = attempt, False
+            self._calls.opened(attempt, replays=replays)
+            self.tools.opened(attempt, replays=replays)
             self._flights.clear()
-            for task in self._tasks:
+            for task in self._tasks - self.tools.running.keys():  # a tool may not be repeatable
                 task.cancel()
 
     def model_named(self, name: str, dialect: Dialect) -> tuple[str, ChatModel]:
@@ -312,15 +303,53 @@ class Session:
                 flight.join()
                 return flight
         flight = Flight(digest, call_key)
-        entry = self._entry_for(digest, lane, asked.body, replays=replays)
+        diverged = partial(self._note_divergence, lane, asked.body)
+        entry = self._calls.call_for(digest, lane, replays=replays, diverged=diverged)
         work = self._call(asked, entry, flight)
-        flight.task = asyncio.create_task(
-            self._relayed(work, flight.relay), name=f"gateway {self.key.run_id}"
-        )
-        self._tasks.add(flight.task)
-        flight.task.add_done_callback(self._left)
+        flight.task = self._started(self._relayed(work, flight.relay))
         self._flights[digest].append(flight)
         return flight
+
+    def call_tool(
+        self, offer: ToolOffer, name: str, args: Mapping[str, Any]
+    ) -> "tuple[RecordedCall, asyncio.Task[ToolResult]]":
+        """Call a tool, or join the call that an equal request made; return the call and its task.
+
+        Raises:
+            Stop: a limit of the run was reached.
+        """
+        self.touch()
+        if self._stop is not None:
+            raise self._stop
+        call = self.tools.call_for(name, args)
+        if call.answered is None:
+            work = self.tools.result(offer, call, name, args)
+            call.answered, call.is_complete = self._started(self._limited(work)), True
+            self.tools.note_start(call)
+        return call, call.answered
+
+    def _started(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Work for the client in a task; the run is not idle until the task ends."""
+        task = asyncio.create_task(work, name=f"gateway {self.key.run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._left)
+        return task
+
+    async def _limited(self, work: Awaitable[T]) -> T:
+        """Return the result of work; make it durable before the client receives it.
+
+        Raises:
+            Stop: a limit or a cancel request refused or interrupted the work.
+        """
+        try:
+            done = await work
+        except Stop as stop:
+            if stop.is_limit:
+                self._stop = stop
+            raise
+        # A reply that the client has received whole must not be lost with this process.
+        await self._context.calls.journal.barrier(external=True)
+        return done
 
     def delivered(self, flight: Flight) -> None:
         """Note that a client has received its whole reply, so that no request joins it."""
@@ -330,7 +359,7 @@ class Session:
         if not flights:
             del self._flights[flight.digest]
 
-    async def _call(self, asked: Asked, entry: _Entry, flight: Flight) -> None:
+    async def _call(self, asked: Asked, entry: RecordedCall, flight: Flight) -> None:
         """Make a client's call, or replay it; its reply goes to the relay of ``flight``.
 
         Raises:
@@ -341,29 +370,25 @@ class Session:
         if self._stop is not None:
             raise self._stop
         if entry.answered is None:
-            try:
-                await self._report_tools(asked.body)
-                call, note_stored = await self._call_to(asked, entry, flight)
-                entry.answered = await self._context.calls.perform(
-                    call, parent=self._context.trace_parent, scope=self._context.scope
-                )
-                note_stored()
-            except Stop as stop:
-                if stop.is_limit:
-                    self._stop = stop
-                raise
+            entry.answered = await self._limited(self._perform(asked, entry, flight))
             entry.is_complete = True
-            # A reply that the client has received whole must not be lost with this process.
-            await self._context.calls.journal.barrier(external=True)
             if objects := entry.answered.value[WIRE].get(OBJECTS):
                 await self._context.service(Sessions).note_objects(self.key, objects)
         for tool in entry.answered.value.get("tool_calls", ()):
             self._requested.setdefault(tool["id"], (tool, entry.answered.node_id))
         if not relay.is_taken:  # it was recorded earlier
-            self._replayed += 1
             head = restored(entry.answered.value[WIRE])
             relay.begin(head)
             relay.write(head.content or b"")
+
+    async def _perform(self, asked: Asked, entry: RecordedCall, flight: Flight) -> Answered:
+        await self._report_tools(asked.body)
+        call, note_stored = await self._call_to(asked, entry, flight)
+        answered = await self._context.calls.perform(
+            call, parent=self._context.trace_parent, scope=self._context.scope
+        )
+        note_stored()
+        return answered
 
     async def _report_tools(self, body: ClientBody) -> None:
         """Record and count the tool calls whose results a body contains for the first time.
@@ -373,7 +398,7 @@ class Session:
         """
         for called, result in body.results:
             asked, parent = self._requested.pop(called, (None, ""))
-            if asked is not None:
+            if asked is not None and not self.tools.has_called(asked["name"], asked["arguments"]):
                 with suppress(CallFailedError):  # too large to be recorded
                     await self._context.calls.perform(
                         reported_tool(self._context, asked, result),
@@ -436,11 +461,11 @@ class Session:
             raise ended.error
         return {
             "output": ended.output,
-            "replayed_calls": self._replayed,
-            "unused_calls": self._unused(),
+            "replayed_calls": self._calls.replayed + self.tools.calls.replayed,
+            "unused_calls": self._calls.unused + self.tools.calls.unused,
         }
 
-    def _left(self, task: "asyncio.Task[None]") -> None:
+    def _left(self, task: "asyncio.Task[Any]") -> None:
         """Note the end of a call; halt the run if it was the last one below a reached limit."""
         forget_failure(task)
         self._tasks.discard(task)
@@ -448,80 +473,35 @@ class Session:
         if self._stop is not None and not self._tasks and not self._ended.done():
             self._ended.set_exception(self._stop)
 
-    def _entry_for(self, digest: str, lane: str, body: ClientBody, *, replays: bool) -> _Entry:
-        """Return the recorded call that answers a request, or a new one.
-
-        A recorded reply is used once in each later attempt, in the order of the calls. Without one,
-        a call that was in flight when an earlier execution ended is made again.
-        """
-        made = self._made[digest]
-        if self._replays and replays and lane not in self._diverged_lanes:
-            for earlier in made:
-                if self._may_repeat(earlier) and earlier.lane == lane:
-                    earlier.used_in = self._attempt
-                    return earlier
-        entry = next((each for each in made if each.is_open), None)
-        if entry is None:
-            if replays:
-                self._note_divergence(lane, body)
-            number = sum(map(len, self._made.values()))
-            entry = _Entry(f"{digest}-{len(made) + 1}", self._attempt, number=number)
-            made.append(entry)
-        entry.attempt, entry.lane, entry.is_open = self._attempt, lane, False
-        return entry
-
-    def _recorded(self) -> defaultdict[str, list[_Entry]]:
-        """Return the calls of earlier executions, in order, by the hash of their requests."""
-        prefix, found = (
-            self._context.path.call("llm", "").text,
-            defaultdict[str, list[_Entry]](list),
-        )
+    def _recorded(self) -> Iterator[RecordedCall]:
+        """Yield the model calls of earlier executions."""
+        prefix = self._context.path.call("llm", "").text
         recorded = self._context.calls.journal.recorded_below(prefix)
-        for number, (key, one) in enumerate(recorded.items()):
-            name = key.removeprefix(prefix)
+        for place, (key, one) in enumerate(recorded.items()):
             done = one.outcome is CallOutcome.RESULT
             wire = one.value[WIRE] if done else {}
-            of = 0 if one.taken_over else wire.get("attempt", 0)
-            is_open = one.outcome is CallOutcome.UNKNOWN
-            entry = _Entry(name, of, wire.get("lane", ""), is_complete=done, is_open=is_open)
-            entry.number, entry.content = number, wire.get("content", {})
-            found[name.rpartition("-")[0]].append(entry)
-        for entries in found.values():
-            entries.sort(key=lambda entry: int(entry.key.rpartition("-")[2]))
-        return found
-
-    def _may_repeat(self, entry: _Entry) -> bool:
-        """Return whether a call has a recorded reply that this attempt has not used."""
-        of_earlier = entry.is_complete and entry.attempt < self._attempt
-        return of_earlier and entry.used_in != self._attempt
-
-    @property
-    def _every(self) -> list[_Entry]:
-        """Every call so far, in order."""
-        every = (each for made in self._made.values() for each in made)
-        return sorted(every, key=lambda each: each.number)
-
-    def _unused(self) -> int:
-        """Return the number of recorded replies that this attempt has not used."""
-        return sum(map(self._may_repeat, self._every)) if self._replays else 0
+            yield call_named(
+                key.removeprefix(prefix),
+                attempt=0 if one.taken_over else wire.get("attempt", 0),
+                lane=wire.get("lane", ""),
+                is_complete=done,
+                is_open=one.outcome is CallOutcome.UNKNOWN,
+                place=place,
+                content=wire.get("content", {}),
+            )
 
     def _note_divergence(self, lane: str, body: ClientBody) -> None:
-        """Emit an event if this attempt makes a call that the record does not contain.
-
-        A named lane gets no more recorded replies then.
-        """
-        unused = self._unused()
-        if not unused or lane in self._diverged_lanes:
-            return
-        if lane:
-            self._diverged_lanes.add(lane)
+        """Emit an event, once in each attempt."""
+        calls = self._calls
         if not self._diverged and self._context.run.events is not None:
             self._diverged = True
-            at = sum(each.used_in == self._attempt for each in self._every)
-            about: dict[str, Any] = {"attempt": self._attempt, "position": at, "unused": unused}
-            expected = (each for each in self._every if self._may_repeat(each))
-            for next_one in (each for each in expected if each.lane == lane):
-                about["fields"] = self._differences(body, next_one)
+            about: dict[str, Any] = {
+                "attempt": self._attempt,
+                "position": calls.used,
+                "unused": calls.unused,
+            }
+            for expected in (each for each in calls.every if calls.may_repeat(each, lane)):
+                about["fields"] = self._differences(body, expected)
                 break
             if lane:
                 about["lane"] = lane
@@ -529,14 +509,14 @@ class Session:
                 Event(type=REPLAY_DIVERGED, step_id=self._context.node_id, data=about)
             )
 
-    def _differences(self, body: ClientBody, recorded: _Entry) -> list[str]:
+    def _differences(self, body: ClientBody, recorded: RecordedCall) -> list[str]:
         """Return the fields of a body that differ from those of a recorded request.
 
         For the conversation, it is the first message that differs.
         """
         fields, now = recorded.content.get("fields", {}), _short(body.hashes)
         different = {name for name in fields | now if fields.get(name) != now.get(name)}
-        of = {each.key: each.content for each in self._every}
+        of = {each.key: each.content for each in self._calls.every}
         content, items = recorded.content, list[str]()
         while content:
             items[:0] = content["items"].split()
@@ -546,7 +526,7 @@ class Session:
         return sorted(different)[:MAX_FIELDS] + ([] if at is None else [f"{body.field}[{at}]"])
 
     def _stored_before(
-        self, body: ClientBody, entry: _Entry
+        self, body: ClientBody, entry: RecordedCall
     ) -> tuple[StoredPrompt | None, Callable[[], None]]:
         """Return which messages of a body an earlier call has stored, and describe the request.
 
@@ -574,7 +554,7 @@ class Session:
         return stored, note
 
     async def _call_to(
-        self, asked: Asked, entry: _Entry, flight: Flight
+        self, asked: Asked, entry: RecordedCall, flight: Flight
     ) -> tuple[RelayedCall, Callable[[], None]]:
         """Return the call for a request, and the function to call after it."""
         stored, note_stored = self._stored_before(asked.body, entry)
@@ -667,6 +647,9 @@ class Sessions:
 class ExternalNode:
     """Waits for the end of an external run."""
 
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+
     async def execute(
         self, data: ExternalStep, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
@@ -686,17 +669,17 @@ class ExternalNode:
         children = context.calls.journal.recorded_below(context.path.call(CHILD, "").text)
         known = (each.value["result"] for each in children.values() if each.value)
         context.run.scope.restore(await sessions.spent_by(key, known))
-        session = Session(data.external, context, parent)
+        session = Session(data.external, context, self._agents, parent)
         with sessions.opened(session):
             return ExecutionResult({RESULT: await session.wait()})
 
 
-def external_type() -> NodeType:
-    """Return the step type of external runs."""
+def external_type(agents: Agents) -> NodeType:
+    """Return the step type of external runs; ``agents`` resolves and executes their tools."""
     return NodeType(
         name="external",
         description="Waits for an agent outside of the service; only runs of kind external use it.",
-        node=ExternalNode(),
+        node=ExternalNode(agents),
         data=ExternalStep,
         handles=ONE_OUTPUT,
     )

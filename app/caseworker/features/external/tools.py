@@ -1,19 +1,37 @@
-"""Work of a client outside of the service: tool calls that it reports, and child runs."""
+"""Tools and child runs of external runs.
 
+A client calls the service's tools through the gateway. They are executed in the name of the run's
+step, as an agent's tools are. Its model calls report the tools that it executes itself.
+"""
+
+import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.engine.call import Call, Reply
 from caseworker.engine.context import FlowContext
+from caseworker.engine.ports import CallOutcome
+from caseworker.features.external.recorded import RecordedCall, RecordedCalls, call_named
 from caseworker.models.gateway import ModelGateway
+from caseworker.models.ports import ToolCall
+from caseworker.nodes.agent.definition import ToolUse
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.tools import ToolOffer
+from caseworker.tools.ports import ToolResult
 
 CHILD: Final = "child_run_id"
 """Metadata of the node of a child run, and the kind in its key."""
+_OFFERED: Final = "offered"
+_ENDED: Final = (CallOutcome.RESULT, CallOutcome.FAILURE)
+_MAX_PREFIXES: Final = 16
 _ONCE: Final = RetryPolicy(
     max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
 )
@@ -68,3 +86,91 @@ def _read(arguments: str) -> Any:
         return json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
+
+
+class OfferedTools:
+    """The tools that the service executes for the client of an external run.
+
+    A tool whose call was in flight is never called again, unless it is idempotent: an equal request
+    of the same process joins the call, and a later process reports that its outcome is unknown.
+    """
+
+    def __init__(self, agents: Agents, uses: Sequence[ToolUse], context: FlowContext) -> None:
+        self._agents = agents
+        self.uses = uses
+        """The entries of the run's ``tools`` that its parent has as well."""
+        self._context = context
+        self._offer: ToolOffer | None = None
+        self._resolving, self._alone = asyncio.Lock(), asyncio.Lock()
+        self.calls = RecordedCalls(self._recorded())
+        self.running: dict[asyncio.Task[ToolResult], RecordedCall] = {}
+        """The calls in flight by their tasks, which continue if their client disconnects."""
+        client = context.path.call("client")
+        context.calls.working[client.text] = client  # no approval suspends the run of a client
+
+    async def offer(self) -> ToolOffer:
+        """Return the run's tools by the names that the client uses.
+
+        Raises:
+            LookupError: a tool does not exist any more.
+            ServerUnavailableError: a server's tool list is unavailable.
+        """
+        async with self._resolving:
+            if self._offer is None:
+                self._offer = await self._agents.offer(self.uses, None, self._context)
+            return self._offer
+
+    def opened(self, attempt: int, *, replays: bool) -> None:
+        """Start the replay again for a new attempt, which may join the calls in flight."""
+        self.calls.opened(attempt, replays=replays)
+        for call in self.running.values():
+            call.is_open = True
+
+    def call_for(self, name: str, args: Mapping[str, Any]) -> RecordedCall:
+        """Return the recorded call that answers a request, or a new one."""
+        return self.calls.call_for(_digest_of(name, args))
+
+    def note_start(self, call: RecordedCall) -> None:
+        """Note that a call is in flight until the task in its ``answered`` ends."""
+        self.running[call.answered] = call
+        call.answered.add_done_callback(self.running.pop)
+
+    async def result(
+        self, offer: ToolOffer, call: RecordedCall, name: str, args: Mapping[str, Any]
+    ) -> ToolResult:
+        """Execute a call, or return its recorded result.
+
+        Raises:
+            Stop: a limit or a cancel request prevented or ended the call.
+        """
+        asked = ToolCall(id=call.key, name=name, arguments=json.dumps(args))
+        async with self._alone if offer.is_alone(name) else nullcontext():
+            key = f"{_OFFERED}/{call.made_in}/{call.key}"
+            return await offer.call(self._context, key, asked)
+
+    def has_called(self, name: str, arguments: str) -> bool:
+        """Return whether the client made a call here; frameworks add prefixes to the names."""
+        if not self.uses:
+            return False
+        args, ends = _read(arguments), islice(re.finditer("[_.-]", name), _MAX_PREFIXES)
+        starts = (0, *(each.end() for each in ends))
+        return any(_digest_of(name[start:], args) in self.calls for start in starts)
+
+    def _recorded(self) -> Iterable[RecordedCall]:
+        """Return the calls of earlier executions; a sub-agent's call is recorded as a step."""
+        path, found = self._context.path.call(_OFFERED, ""), dict[str, RecordedCall]()
+        for prefix in (path.text, path.record_key):
+            for key, one in self._context.calls.journal.recorded_below(prefix).items():
+                made_in, name, *inner = key.removeprefix(prefix).split("/")
+                attempt = 0 if one.taken_over else int(made_in)
+                call = call_named(name, attempt=attempt, made_in=int(made_in), is_open=True)
+                call = found.setdefault(f"{made_in}/{name}", call)
+                if one.outcome in _ENDED and not inner:
+                    call.is_complete, call.is_open = True, False
+        return found.values()
+
+
+def _digest_of(name: str, args: Any) -> str:
+    """Return the hash by which a repeated request is recognised."""
+    asked = json.dumps([name, args], sort_keys=True).encode()
+    return hashlib.blake2b(asked, digest_size=16).hexdigest()

@@ -1,13 +1,13 @@
 """Encryption of stored signing secrets, and signatures as standardwebhooks.com defines them."""
 
 import base64
-import hashlib
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from standardwebhooks.webhooks import Webhook
+
+from caseworker.platform.sealing import fernet_of
 
 SECRET_BYTES = 32
 _PREFIX = "whsec_"
@@ -21,7 +21,7 @@ class SecretBox:
 
         None stores new secrets without encryption.
         """
-        self._fernet = None if key is None else _fernet_of(key)
+        self._fernet = None if key is None else fernet_of(key)
 
     def sealed(self, secret: str) -> str:
         """Return a secret in the form to store: encrypted if a key is configured."""
@@ -43,13 +43,6 @@ class SecretBox:
         except InvalidToken:
             return None
         return opened.decode()
-
-
-def _fernet_of(key: str) -> Any:
-    """Return the cipher; imported here because the library takes 8 MB and few services need it."""
-    from cryptography.fernet import Fernet
-
-    return Fernet(base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()))
 
 
 def new_secret() -> str:

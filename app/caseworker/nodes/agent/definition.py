@@ -161,6 +161,8 @@ class ToolUse(StepData):
         return self.agent if isinstance(self.agent, AgentDefinition) else None
 
 
+ToolUses = Annotated[list[Annotated[ToolUse, BeforeValidator(as_use)]], Field(max_length=MAX_TOOLS)]
+
 Kind = Literal["string", "number", "integer", "boolean", "array", "object"]
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -239,9 +241,7 @@ class AgentDefinition(StepData):
     prompt: PromptSpec
     model: ModelSpec = Field(default_factory=ModelSpec)
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
-    tools: Annotated[
-        list[Annotated[ToolUse, BeforeValidator(as_use)]], Field(max_length=MAX_TOOLS)
-    ] = Field(default_factory=list)
+    tools: ToolUses = Field(default_factory=list)
     inputs: dict[HandleName, InputSpec] = Field(default_factory=dict)
     output: OutputSpec | None = None
     conversation: ConversationSpec = Field(default_factory=ConversationSpec)

@@ -7,7 +7,7 @@ its own definition, the calling model receives an error as the tool result.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +23,11 @@ from caseworker.engine.report import class_of
 from caseworker.models.gateway import ModelAnswerIncomplete
 from caseworker.models.ports import Incomplete, Message
 from caseworker.nodes.agent.conversation import Conversation
-from caseworker.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
+from caseworker.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError, ToolUse
 from caseworker.nodes.agent.functions import offered_functions
 from caseworker.nodes.agent.loop import AgentLoop
 from caseworker.nodes.agent.state import AgentState
-from caseworker.nodes.agent.tools import INPUT, AgentTools, LinkedAgent
+from caseworker.nodes.agent.tools import INPUT, AgentTools, LinkedAgent, ToolOffer
 from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import Toolset
 from caseworker.platform.logs.errors import message_of_error
@@ -143,7 +143,9 @@ class Agents:
                     definition=definition,
                     context=context,
                     state=state,
-                    offer=await self._tools(task).offer(definition.tools, task.linked, context),
+                    offer=await self.offer(
+                        definition.tools, task.linked, context, depth=task.depth
+                    ),
                     wrap_up_reserve=self._wrap_up_reserve,
                     is_late=limit.expired,
                 )
@@ -178,13 +180,31 @@ class Agents:
                 )
         return state
 
-    def _tools(self, task: AgentTask) -> AgentTools:
+    async def offer(
+        self,
+        uses: Iterable[ToolUse],
+        linked: Toolset | None,
+        context: FlowContext,
+        *,
+        depth: int = 0,
+    ) -> ToolOffer:
+        """Resolve the tools that a definition names, and those linked to its step.
+
+        ``depth`` is the nesting depth of the agent that calls them; 0 if no agent does.
+
+        Raises:
+            LookupError: a tool does not exist or is not permitted.
+            ServerUnavailableError: a server's tool list is unavailable.
+        """
+
         async def call(
             agent: LinkedAgent, context: FlowContext, key: str, args: Mapping[str, Any]
         ) -> ToolResult:
-            return await self._called(agent, context, key, args, depth=task.depth + 1)
+            return await self._called(agent, context, key, args, depth=depth + 1)
 
-        return AgentTools(self._dispatch, call, functions=self._functions, timezone=self._timezone)
+        functions, timezone = self._functions, self._timezone
+        tools = AgentTools(self._dispatch, call, functions=functions, timezone=timezone)
+        return await tools.offer(uses, linked, context)
 
     async def _called(
         self,

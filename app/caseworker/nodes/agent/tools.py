@@ -207,7 +207,7 @@ class AgentTools:
         recorded = journal.recorded(key)
         if recorded is not None and recorded.outcome is CallOutcome.RESULT:
             return [ToolSpec(**each) for each in recorded.value]
-        specs = list(await self._dispatch.tools_of(server))
+        specs = list(await self._dispatch.tools_of(server, context.run.tenant))
         trace = context.run.trace
         node = trace.begin_node(context.trace_parent, "system", f"tools of {server}", running=True)
         value = [_as_json(spec) for spec in specs]

@@ -35,6 +35,7 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.webhook_addresses import AddressRefusedError
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, RunnableGraph
 from caseworker.runs.http.body import (
     AgentRunBody,
@@ -47,6 +48,7 @@ from caseworker.runs.http.body import (
 )
 from caseworker.runs.http.definition_body import DefinitionByName
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
+from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
@@ -358,6 +360,10 @@ class ExternalAdmission(Admission):
 
     kind = RunKind.EXTERNAL
 
+    def __init__(self, limits: ApiLimits, definitions: Definitions, models: ModelTable) -> None:
+        super().__init__(limits, models)
+        self._definitions = definitions
+
     def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
@@ -380,10 +386,25 @@ class ExternalAdmission(Admission):
             "idle_seconds": body.idle_seconds,
             "replay": body.replay,
             "parent": None if body.parent is None else body.parent.run_id,
+            "tools": await self._resolved(body.tools, tenant) if body.tools else [],
         }
         graph = KINDS[self.kind].graph_of(settings)
         inputs = {} if body.input is None else {DEFAULT_HANDLE: body.input}
         return {"graph": graph, "inputs": inputs}, {}
+
+    async def _resolved(self, tools: Sequence[Any], tenant: str) -> Any:
+        """Return the tools with references to registered agents replaced by the agents.
+
+        Raises:
+            ProblemError: a tool is invalid or unknown.
+        """
+        agent = {"name": EXTERNAL_STEP, "prompt": {}, "tools": tools}
+        try:
+            found = await self._definitions.inline(tenant, agent, DefinitionKind.AGENT)
+        except GraphRefusedError as refused:
+            found_in = graph_violations(refused.problems)
+            raise ProblemError(INVALID_REQUEST, violations=found_in) from None
+        return agent_of(found.graph)["tools"]
 
 
 class Admissions:

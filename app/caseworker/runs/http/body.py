@@ -22,11 +22,12 @@ from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name
-from caseworker.nodes.agent.definition import MAX_MESSAGES
+from caseworker.nodes.agent.definition import MAX_MESSAGES, MAX_TOOLS, ToolUse
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.platform.http.bodies import (
     STORABLE,
     BodyModel,
+    DocumentedAs,
     Instant,
     Reason,
     ZoneName,
@@ -281,6 +282,11 @@ ModelAliases = Annotated[
 ]
 
 
+OfferedTools = Annotated[
+    list[str | Annotated[dict[str, Any], DocumentedAs(ToolUse)]], Field(max_length=MAX_TOOLS)
+]
+
+
 class ParentRun(BodyModel):
     """The run whose budget a child run shares, and with which it ends."""
 
@@ -305,6 +311,9 @@ class ExternalBody(RunFields):
     """Models that the agent may call: a list of configured names, or a map from the names that the
     agent sends to configured names. The name ``*`` matches all names that are not listed.
     Defaults to all configured models."""
+    tools: OfferedTools | None = None
+    """Tools that the agent may call at ``mcp_url``, in the form of an agent's ``tools``: names of
+    tools, or objects with one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
     idle_seconds: IdleSeconds = 600
     """Seconds without a call or heartbeat after which the run fails."""
     replay: bool = True

@@ -175,6 +175,8 @@ class Access(View):
     """Base URL for clients of the OpenAI API."""
     anthropic_base_url: str
     """Base URL for clients of the Anthropic API."""
+    mcp_url: str
+    """URL of the MCP server that offers the run's tools."""
     expires_at: datetime | None
     """Deadline of the run; null if it has none. The key works until the run ends."""
 

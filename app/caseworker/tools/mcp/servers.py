@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from caseworker.tools.mcp.config import ServerConfig
@@ -17,11 +18,14 @@ from caseworker.tools.ports import (
     ToolSpec,
     failure,
 )
-from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
+from caseworker.tools.servers import SERVER_LOST, Credentials, ServerUnavailableError
 
 PAUSE_SECONDS: Final = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
 """Delays in seconds before a server is restarted after its first, second and further consecutive
 losses."""
+MAX_TENANT_SERVERS: Final = 200
+"""Maximum number of servers that a process calls with the credentials of tenants at once. The least
+recently used one is closed; the next call opens it again."""
 STEADY_SECONDS: Final = 60.0
 """Minimum duration of a session, in seconds, that resets the count of consecutive losses."""
 
@@ -66,12 +70,15 @@ class McpServer:
         await session.opened()
         return session
 
+    def end(self, reason: str) -> None:
+        """Start closing the current session, if any."""
+        if self._session is not None:
+            self._session.end(reason)
+
     async def aclose(self) -> None:
         """End the current session, if any, and wait until all sessions have closed."""
-        current = [] if self._session is None else [self._session]
-        for session in current:
-            session.end("This process ends.")
-        for session in (*current, *self._closing):
+        self.end("This process ends.")
+        for session in (*filter(None, (self._session,)), *self._closing):
             await session.closed()
 
 
@@ -102,11 +109,18 @@ class McpTool:
 
 
 class McpServers:
-    """All configured servers; implements ``ToolServers``."""
+    """All configured servers; implements ``ToolServers``.
 
-    def __init__(self, configs: Iterable[ServerConfig]) -> None:
+    A tenant with credentials for a server has its own session with it, which is never shared.
+    """
+
+    def __init__(
+        self, configs: Iterable[ServerConfig], credentials: Credentials | None = None
+    ) -> None:
         """Register the servers without starting any."""
         self._servers = {each.name: McpServer(each) for each in configs}
+        self._credentials = credentials
+        self._of_tenants: dict[tuple[str, str], McpServer] = {}
         self.names: Sequence[str] = sorted(self._servers)
 
     def serves(self, name: str) -> bool:
@@ -114,7 +128,7 @@ class McpServers:
         server, _, tool = name.partition(".")
         return server in self._servers and self._servers[server].config.allows(tool)
 
-    async def tools(self, server: str) -> Sequence[ToolSpec]:
+    async def tools(self, server: str, tenant: str = "") -> Sequence[ToolSpec]:
         """Return a server's tools, sorted by name.
 
         Raises:
@@ -122,13 +136,17 @@ class McpServers:
         """
         if server not in self._servers:
             raise ServerUnavailableError(f"No tool server {server!r} is configured.")
-        session = await self._servers[server].session()
+        session = await (await self._server_of(server, tenant)).session()
         return [tool.spec for tool in session.tools.values()]
 
-    async def find(self, name: str) -> Tool:
-        """Return a tool by its full name, for which :meth:`serves` must have returned True."""
+    async def find(self, name: str, tenant: str = "") -> Tool:
+        """Return a tool by its full name, for which :meth:`serves` must have returned True.
+
+        Raises:
+            ServerUnavailableError: the credentials of ``tenant`` cannot be read.
+        """
         of, _, own = name.partition(".")
-        server = self._servers[of]
+        server = await self._server_of(of, tenant)
         spec = spec_of(server.config, own)
         try:
             known = (await server.session()).tools.get(own)
@@ -139,5 +157,28 @@ class McpServers:
     async def aclose(self) -> None:
         """Close all servers concurrently."""
         async with asyncio.TaskGroup() as group:
-            for server in self._servers.values():
+            for server in (*self._servers.values(), *self._of_tenants.values()):
                 group.create_task(server.aclose())
+
+    async def _server_of(self, name: str, tenant: str) -> McpServer:
+        """Return a server as a tenant calls it: with its own credentials, or the configured ones.
+
+        Raises:
+            ServerUnavailableError: the credentials cannot be read.
+        """
+        shared = self._servers[name]
+        if self._credentials is None or not tenant or not shared.config.url:
+            return shared
+        headers = await self._credentials(tenant, name)
+        own = self._of_tenants.pop((tenant, name), None)
+        usual = {each.lower(): value for each, value in shared.config.headers.items()}
+        config = replace(shared.config, headers=usual | dict(headers))
+        if own is not None and own.config != config:
+            own.end("Its credentials were changed.")
+            own = None
+        if not headers:
+            return shared
+        own = self._of_tenants[tenant, name] = own or McpServer(config)
+        if len(self._of_tenants) > MAX_TENANT_SERVERS:
+            self._of_tenants.pop(next(iter(self._of_tenants))).end("It was not used for long.")
+        return own

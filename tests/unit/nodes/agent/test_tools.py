@@ -31,14 +31,14 @@ class Servers:
     def serves(self, name: str) -> bool:
         return name.startswith("files.")
 
-    async def tools(self, server: str) -> Sequence[ToolSpec]:
+    async def tools(self, server: str, tenant: str = "") -> Sequence[ToolSpec]:
         self.asked += 1
         return [
             ToolSpec(name=f"files.{name}", description=name, parameters={"type": "object"})
             for name in self.offered
         ]
 
-    async def find(self, name: str) -> Tool:
+    async def find(self, name: str, tenant: str = "") -> Tool:
         return Gate(name)
 
     async def aclose(self) -> None:

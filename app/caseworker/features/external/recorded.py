@@ -1,0 +1,124 @@
+"""Matches the requests of a client to the calls that earlier attempts made for equal requests."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordedCall:
+    """A call that was made for a request, now or in an earlier execution of the run."""
+
+    digest: str
+    """Hash of the request."""
+    number: int
+    """Position among the calls for equal requests, from 1."""
+    attempt: int
+    """Newest attempt that made or repeated it; 0 for a call that was imported from another run."""
+    made_in: int = 0
+    """Attempt in which it was made first, if its key contains it."""
+    lane: str = ""
+    """Name of the lane that made it; empty without one."""
+    is_complete: bool = False
+    """Whether its result can be replayed."""
+    is_open: bool = False
+    """Whether it was in flight when an earlier execution ended, or its client disconnected, and it
+    was not requested again."""
+    place: int = 0
+    """Position among all calls of its kind in the run."""
+    content: Mapping[str, Any] = field(default_factory=dict)
+    """Short hashes of a model's request: of its ``fields``, and of the ``items`` that its
+    conversation has in addition to that of the call ``after``. ``root`` is the first call of the
+    conversation."""
+    answered: Any = None
+    """Its result or its task; None if the result must be read from the journal."""
+
+    @property
+    def key(self) -> str:
+        """Name of the call; unique among the calls of its kind."""
+        return f"{self.digest}-{self.number}"
+
+
+def call_named(key: str, **about: Any) -> RecordedCall:
+    """Return the record of a call with this key."""
+    digest, _, number = key.rpartition("-")
+    return RecordedCall(digest=digest, number=int(number), **about)
+
+
+class RecordedCalls:
+    """The calls of a run so far.
+
+    A recorded result is used once in each later attempt, in the order of the calls. Without one, a
+    call that was in flight when an earlier execution ended is requested again.
+    """
+
+    def __init__(self, calls: Iterable[RecordedCall]) -> None:
+        """Start with the calls of earlier executions."""
+        self._made = defaultdict[str, list[RecordedCall]](list)
+        for call in sorted(calls, key=lambda each: each.number):
+            self._made[call.digest].append(call)
+        self._attempt, self._replays = 0, False
+        self.used = 0
+        """Number of recorded results that this attempt has used."""
+        self.replayed = 0
+        """Number of recorded results that all attempts have used."""
+        self._diverged_lanes: set[str] = set()
+
+    def __contains__(self, digest: object) -> bool:
+        """Return whether a call was made for a request with this hash."""
+        return digest in self._made
+
+    def opened(self, attempt: int, *, replays: bool) -> None:
+        """Start the replay again for a new attempt."""
+        self._attempt, self._replays, self.used = attempt, replays, 0
+        self._diverged_lanes.clear()
+
+    def call_for(
+        self,
+        digest: str,
+        lane: str = "",
+        *,
+        replays: bool = True,
+        diverged: Callable[[], object] = lambda: None,
+    ) -> RecordedCall:
+        """Return the recorded call that answers a request, or a new one.
+
+        ``diverged`` is called if the record does not contain the request, while recorded results
+        are unused. A named lane gets no more recorded results then.
+        """
+        made = self._made[digest]
+        if self._replays and replays and lane not in self._diverged_lanes:
+            call = next((each for each in made if self.may_repeat(each, lane)), None)
+            if call is not None:
+                self.used += 1
+                self.replayed += 1
+                call.attempt, call.is_open = self._attempt, False
+                return call
+        call = next((each for each in made if each.is_open), None)
+        if call is None:
+            if replays and self.unused and lane not in self._diverged_lanes:
+                diverged()
+                if lane:
+                    self._diverged_lanes.add(lane)
+            number, attempt = made[-1].number + 1 if made else 1, self._attempt
+            call = RecordedCall(digest=digest, number=number, attempt=attempt, made_in=attempt)
+            call.place = sum(map(len, self._made.values()))
+            made.append(call)
+        call.attempt, call.lane, call.is_open = self._attempt, lane, False
+        return call
+
+    @property
+    def unused(self) -> int:
+        """Number of recorded results that this attempt has not used."""
+        return sum(map(self.may_repeat, self.every)) if self._replays else 0
+
+    @property
+    def every(self) -> list[RecordedCall]:
+        """Every call so far, in order."""
+        every = (each for made in self._made.values() for each in made)
+        return sorted(every, key=lambda each: each.place)
+
+    def may_repeat(self, call: RecordedCall, lane: str | None = None) -> bool:
+        """Return whether a call has a result that this attempt has not used."""
+        return call.is_complete and call.attempt < self._attempt and lane in (None, call.lane)

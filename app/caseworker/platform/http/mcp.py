@@ -1,0 +1,29 @@
+"""Answers requests over MCP's streamable HTTP on top of the SDK; imported on first use."""
+
+from typing import Any
+
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.types import Message, Receive, Scope, Send
+
+
+class McpAnswer:
+    """ASGI application that answers one request, without a session in memory."""
+
+    def __init__(self, server: Server[Any], content: bytes) -> None:
+        """``content`` is the body of the request, which was read before."""
+        self._server = server
+        self._content: bytes | None = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request."""
+
+        async def received() -> Message:
+            content, self._content = self._content, None
+            if content is None:
+                return await receive()
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        manager = StreamableHTTPSessionManager(self._server, stateless=True)
+        async with manager.run():
+            await manager.handle_request(scope, received, send)
