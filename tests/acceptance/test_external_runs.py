@@ -343,6 +343,16 @@ async def test_the_base_urls_start_with_the_address_that_a_trusted_proxy_names(
     ]
 
 
+async def test_a_finish_while_the_run_halts_waits_for_its_end(http: httpx.AsyncClient) -> None:
+    """The run ends a moment after the refusal, and has ended differently."""
+    agents = [await start(http, budget={"max_llm_calls": 0}) for _ in range(20)]
+    for agent in agents:
+        await agent.ask()
+        finished = await agent.finish({"output": 1})
+        assert finished.status_code == 409, finished.text
+        assert finished.json()["type"].endswith("external-run-ended")
+
+
 @both
 async def test_the_client_library_gets_whole_and_streamed_answers(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider

@@ -102,7 +102,7 @@ async def finish_run(
     if session is not None:
         error = None if body.error is None else reported(body.error.class_, body.error.message)
         session.finish(body.output, error)
-        run = await request.service(RunService).wait(run.key, seconds=END_SECONDS)
+    run = await request.service(RunService).wait(run.key, seconds=END_SECONDS)
     if not run.finished:
         raise ProblemError(NOT_OWNED)
     if not _ended_like(run, body):
