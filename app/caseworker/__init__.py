@@ -12,6 +12,7 @@ _PUBLIC: Final = {
     "core.budget.retry": ("ErrorPolicy",),
     "core.budget.stops": ("CancelledError", "Stop"),
     "core.budget.usage": ("BudgetExceededError", "ResourceUsage"),
+    "engine.call": ("CallFailedError", "OutcomeUnknownError"),
     "engine.cancellation": ("CancellationToken",),
     "engine.concurrency": ("DeadlockError", "NodeLock"),
     "engine.context": (
@@ -24,6 +25,7 @@ _PUBLIC: Final = {
     "engine.report": ("StepTimeoutError",),
     "core.graph.graph": ("Channel", "GraphError"),
     "core.graph.problems": ("Handles",),
+    "features.external.code": ("CodeContext",),
     "models.ports": (
         *("Message", "ModelEndpoint", "ModelError", "ModelProvider", "ModelReply"),
         *("ModelRequest", "TokenUsage", "ToolCall"),

@@ -14,6 +14,8 @@ from caseworker.core.graph.problems import Handles as Handles
 from caseworker.core.trace.execution_graph import ExecutionGraph as ExecutionGraph
 from caseworker.core.trace.execution_trace import ExecutionTrace as ExecutionTrace
 from caseworker.core.trace.step_trace import StepTrace as StepTrace
+from caseworker.engine.call import CallFailedError as CallFailedError
+from caseworker.engine.call import OutcomeUnknownError as OutcomeUnknownError
 from caseworker.engine.cancellation import CancellationToken as CancellationToken
 from caseworker.engine.concurrency import DeadlockError as DeadlockError
 from caseworker.engine.concurrency import NodeLock as NodeLock
@@ -27,6 +29,7 @@ from caseworker.engine.events import Event as Event
 from caseworker.engine.materializer import LinkCycleError as LinkCycleError
 from caseworker.engine.prepared import BoundNode as BoundNode
 from caseworker.engine.report import StepTimeoutError as StepTimeoutError
+from caseworker.features.external.code import CodeContext as CodeContext
 from caseworker.models.ports import Message as Message
 from caseworker.models.ports import ModelEndpoint as ModelEndpoint
 from caseworker.models.ports import ModelError as ModelError

@@ -1,4 +1,4 @@
-"""Register the agents that the operator defines in files, when the API starts.
+"""Register the agents that the operator defines in files or in code, when the API starts.
 
 Each YAML file holds one definition, as ``POST /agents`` accepts it. If it differs from the newest
 registered version, it is registered as the next version. So the files take precedence at every
@@ -6,9 +6,10 @@ start.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pydantic_settings import SettingsError
 from caseworker.core.graph.validation import Problem
 from caseworker.main.configuration import StartupError
 from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.nesting import agents_in
 from caseworker.nodes.reading import problems_in
 from caseworker.runs.definitions import Definitions
@@ -27,6 +29,7 @@ from caseworker.settings.loader import read_yaml
 
 log = structlog.get_logger(__name__)
 
+MAX_DESCRIPTION = 2000
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -37,6 +40,8 @@ class AgentFile:
     file: str
     name: str
     agent: Mapping[str, Any]
+    origin: str = "agents.folder"
+    """The setting or the entry point group that names the file."""
 
 
 def read_agents(folder: Path | None) -> Sequence[AgentFile]:
@@ -71,6 +76,28 @@ def read_agents(folder: Path | None) -> Sequence[AgentFile]:
         ) from None
 
 
+def with_code_agents(
+    files: Iterable[AgentFile], code: Mapping[str, FunctionNode]
+) -> Sequence[AgentFile]:
+    """Return a definition for each code agent, followed by those in files, which may use them.
+
+    Its description is the first paragraph of the docstring.
+
+    Raises:
+        StartupError: an agent in a file has the name of a code agent.
+    """
+    found: list[AgentFile] = []
+    for name, function in code.items():
+        about = " ".join((getdoc(function.fn) or "").partition("\n\n")[0].split())
+        agent = {"name": name, "description": about[:MAX_DESCRIPTION], "prompt": {}, "code": name}
+        found.append(AgentFile(name, name, agent, "caseworker.agents"))
+    for one in files:
+        if one.name in code:
+            raise _wrong(one.file, f"name: a code agent is named {one.name!r} as well")
+        found.append(one)
+    return found
+
+
 async def register_agents(
     agents: Sequence[AgentFile], definitions: Definitions, tenant: str
 ) -> None:
@@ -83,7 +110,7 @@ async def register_agents(
         try:
             registered = await definitions.register_agent(tenant, one.agent)
         except GraphRefusedError as refused:
-            raise _wrong(one.file, _line(refused.problems[0])) from None
+            raise _wrong(one.file, _line(refused.problems[0]), one.origin) from None
         if registered.created:
             log.info("agent.registered", agent=f"{one.name}@{registered.head.version}")
 
@@ -106,5 +133,5 @@ def _line(problem: Problem) -> str:
     return " ".join(f"{problem.place or 'the agent'}: {problem.message}".split())
 
 
-def _wrong(file: str, problem: str) -> StartupError:
-    return StartupError(f"agents.folder: {file}: {problem}")
+def _wrong(file: str, problem: str, origin: str = "agents.folder") -> StartupError:
+    return StartupError(f"{origin}: {file}: {problem}")

@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import Payloads
+from caseworker.features.external.code import run_code
 from caseworker.features.external.session import external_type
 from caseworker.main.configuration import StartupError
 from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
@@ -153,10 +155,11 @@ def build_catalog(
     tools: ToolDispatch,
     toolbox: Toolbox,
     functions: Iterable[FunctionNode] = (),
+    code: Mapping[str, FunctionNode] = MappingProxyType({}),
 ) -> NodeCatalog:
     """Return the catalog of node types for graphs.
 
-    Steps of type ``function`` can call the given ``functions``.
+    Steps of type ``function`` can call the given ``functions``. ``code`` are the code agents.
 
     Raises:
         StartupError: an installed node type cannot be created, or two have the same name.
@@ -165,6 +168,7 @@ def build_catalog(
     types = built_in_types(
         tools,
         functions,
+        code,
         timezone=settings.flags.zone_name,
         wrap_up_reserve=settings.budget.wrap_up_reserve,
     )
@@ -175,16 +179,27 @@ def build_catalog(
 
 
 def built_in_types(
-    tools: ToolDispatch, functions: Iterable[FunctionNode], *, timezone: str, wrap_up_reserve: int
+    tools: ToolDispatch,
+    functions: Iterable[FunctionNode],
+    code: Mapping[str, FunctionNode] = MappingProxyType({}),
+    *,
+    timezone: str,
+    wrap_up_reserve: int,
 ) -> tuple[NodeType, ...]:
     """Return the node types that need no other package."""
-    agents = Agents(tools, timezone=timezone, wrap_up_reserve=wrap_up_reserve)
+    agents = Agents(
+        tools,
+        timezone=timezone,
+        wrap_up_reserve=wrap_up_reserve,
+        code=code,
+        run_function=run_code,
+    )
     return (
         agent_type(agents, tools, tools.servers),
         approval_type(),
         chat_start_type(),
         external_type(agents),
-        function_type(functions),
+        function_type(functions, run_code),
         llm_type(agents),
         map_type(),
         router_type(),

@@ -142,12 +142,13 @@ def check_configuration() -> CheckedConfiguration:
         StartupError: the configuration is invalid.
     """
     loaded = read_settings()
-    from caseworker.main.agent_folder import read_agents
+    from caseworker.main.agent_folder import read_agents, with_code_agents
     from caseworker.main.agents import build_tools, check_providers
-    from caseworker.main.plugins import Toolbox
+    from caseworker.main.plugins import Toolbox, installed_agents
 
     check_providers(loaded.settings)
-    read_agents(loaded.settings.agents.folder)
+    agents = loaded.settings.agents
+    with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
     toolbox = Toolbox(loaded.settings.tools)
     build_tools(loaded.settings, toolbox.tools, toolbox.servers)
     source = str(loaded.source or "defaults and environment")

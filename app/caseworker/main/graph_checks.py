@@ -6,7 +6,7 @@ from typing import Any
 
 from caseworker.core.graph.problems import Problem
 from caseworker.main.agents import build_catalog, build_models, build_tools
-from caseworker.main.plugins import Toolbox, installed_functions
+from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
 from caseworker.main.process import api_limits
 from caseworker.runs.definitions import problems_alone
 from caseworker.settings.schema import Settings
@@ -26,7 +26,8 @@ def graph_problems(settings: Settings, graph: Mapping[str, Any]) -> Sequence[Pro
         tools = build_tools(settings, toolbox.tools, toolbox.servers)
         models = build_models(settings)
         try:
-            catalog = build_catalog(settings, models, tools, toolbox, installed_functions())
+            functions, code = installed_functions(), installed_agents(settings.agents.plugins)
+            catalog = build_catalog(settings, models, tools, toolbox, functions, code)
             return problems_alone(catalog, api_limits(settings).of_graphs, graph)
         finally:
             await models.aclose()

@@ -40,6 +40,9 @@ FUNCTIONS = "caseworker.functions"
 """Entry point group for functions; ``function`` steps of graphs refer to the entry point's name."""
 NODE_TYPES = "caseworker.node_types"
 """Entry point group for node types; each node type defines its own name."""
+AGENTS = "caseworker.agents"
+"""Entry point group for code agents: functions that take a CodeContext. The entry point's name is
+the agent's name."""
 COMMANDS = "caseworker.commands"
 """Entry point group for CLI commands; the entry point's name is the command name."""
 
@@ -158,8 +161,24 @@ def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[Fun
     Raises:
         StartupError: a function cannot be loaded or called, or two have the same name.
     """
-    nodes = [(point, _node(point)) for point in _registered(FUNCTIONS, points)]
+    nodes = [(point, _node(point, "function")) for point in _registered(FUNCTIONS, points)]
     return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
+
+
+def installed_agents(
+    plugins: Iterable[str], points: Iterable[EntryPoint] | None = None
+) -> Mapping[str, FunctionNode]:
+    """Return a node for each code agent, by name; functions that are not coroutines use a thread.
+
+    ``plugins`` are import paths of more agents, which have the names of their functions.
+    ``points`` replaces the installed entry points.
+
+    Raises:
+        StartupError: an agent cannot be loaded or called, or two have the same name.
+    """
+    named = (EntryPoint(each.rpartition(":")[2], each, AGENTS) for each in plugins)
+    found = (*_registered(AGENTS, points), *named)
+    return _unique("code agent", ((at.name, at.value, _node(at, "agent")) for at in found))
 
 
 def installed_node_types(
@@ -301,12 +320,12 @@ def _node_type(point: EntryPoint, parts: NodeParts) -> NodeType:
     return made
 
 
-def _node(point: EntryPoint) -> FunctionNode:
-    loaded = _loaded(point, "function")
+def _node(point: EntryPoint, kind: str) -> FunctionNode:
+    loaded = _loaded(point, kind)
     if isinstance(loaded, FunctionNode):
         return loaded
     if not callable(loaded):
-        raise StartupError(f"The function {point.name!r} ({point.value}) is not callable.")
+        raise StartupError(f"The {kind} {point.name!r} ({point.value}) is not callable.")
     return FunctionNode(point.name, loaded, blocking=not inspect.iscoroutinefunction(loaded))
 
 

@@ -29,7 +29,7 @@ from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features
-from caseworker.main.plugins import Toolbox, installed_functions
+from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
 from caseworker.main.telemetry import Telemetry
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.provider_limits import PostgresProviderLimits
@@ -117,9 +117,11 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
-        self._sessions = Sessions(self._store.calls)
+        self.sessions = Sessions(self._store.calls)
+        self.code = installed_agents(settings.agents.plugins)
+        """The code agents of this process, by name."""
         self.catalog = build_catalog(
-            settings, self.models, self.tools, self._toolbox, installed_functions()
+            settings, self.models, self.tools, self._toolbox, installed_functions(), self.code
         )
         self.telemetry = Telemetry(settings.telemetry)
         self._executor = self._build_executor() if executes else None
@@ -138,7 +140,7 @@ class Process:
             payloads,
             PayloadReading(self._store, payloads, max_shown_bytes=shown),
             RunApprovals(self._approvals),
-            self._sessions,
+            self.sessions,
             credentials,
             self.tools,
             self.models,
@@ -281,7 +283,7 @@ class Process:
                 ModelGateway: self.models,
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
-                Sessions: self._sessions,
+                Sessions: self.sessions,
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),

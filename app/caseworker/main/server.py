@@ -21,7 +21,12 @@ from starlette.routing import Route
 from caseworker.faces.mcp_server.endpoint import McpEndpoint
 from caseworker.faces.mcp_server.offers import agent_tools, case_tools
 from caseworker.features.access.authentication import Authentication
-from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
+from caseworker.main.agent_folder import (
+    AgentFile,
+    read_agents,
+    register_agents,
+    with_code_agents,
+)
 from caseworker.main.configuration import url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
 from caseworker.main.lifetime import end_undisturbed, run_to_end
@@ -172,8 +177,9 @@ def use_in_process(
 @asynccontextmanager
 async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
     """Open a process and register the operator's agents before the first request."""
+    found = with_code_agents(agents, process.code)
     async with process.opened():
-        await register_agents(agents, process.services[Definitions], DEFAULT_TENANT)
+        await register_agents(found, process.services[Definitions], DEFAULT_TENANT)
         yield
 
 
@@ -207,6 +213,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            self._process.sessions.url = self._url()
             collect_garbage_seldom()
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 

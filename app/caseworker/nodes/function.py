@@ -126,6 +126,18 @@ class FunctionNode:
         return pool.run(self.fn, context)
 
 
+RunFunction = Callable[..., Awaitable[Any]]
+"""Function that runs the function of a node for a step. It takes the node, the step's context, the
+step's input, and more values for the function by name."""
+
+
+async def run_plainly(
+    function: FunctionNode, context: FlowContext, step_input: Any, **_: Any
+) -> Any:
+    """Run a function with the context of the Python API; see :class:`RunFunction`."""
+    return await function.execute(execution_context(context, step_input))
+
+
 class ContextNode:
     """Adapts a contextual node to the engine's node interface.
 

@@ -12,7 +12,7 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.problems import quoted
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
-from caseworker.nodes.function import FunctionNode, execution_context
+from caseworker.nodes.function import FunctionNode, RunFunction, run_plainly
 from caseworker.nodes.node_type import Fault, NodeType
 from caseworker.nodes.reading import JsonField, StepData
 
@@ -29,8 +29,9 @@ class FunctionData(StepData):
 class RegisteredFunctions:
     """Calls registered functions by name."""
 
-    def __init__(self, functions: Iterable[FunctionNode]) -> None:
-        """Register the functions under the IDs of their nodes."""
+    def __init__(self, functions: Iterable[FunctionNode], run: RunFunction) -> None:
+        """Register the functions under the IDs of their nodes; ``run`` runs them."""
+        self._run = run
         self._functions = {function.id: function for function in functions}
 
     async def execute(
@@ -45,7 +46,7 @@ class RegisteredFunctions:
         given = inputs.get(DEFAULT_HANDLE)
         if data.args is not None:
             given = data.args.render(inputs, context.limits)
-        found = await self._functions[data.name].execute(execution_context(context, given))
+        found = await self._run(self._functions[data.name], context, given)
         return ExecutionResult({DEFAULT_HANDLE: found})
 
     def faults(self, data: FunctionData) -> list[Fault]:
@@ -64,9 +65,9 @@ class RegisteredFunctions:
         return frozenset({function.id}) if function.persistent else frozenset()
 
 
-def function_type(functions: Iterable[FunctionNode]) -> NodeType:
+def function_type(functions: Iterable[FunctionNode], run: RunFunction = run_plainly) -> NodeType:
     """Return the step type that calls one of ``functions`` by name."""
-    registered = RegisteredFunctions(functions)
+    registered = RegisteredFunctions(functions, run)
     return NodeType(
         name="function",
         description="Calls a function that is registered in this process."

@@ -13,7 +13,7 @@ from caseworker.models.ports import MAX_REPLY_BYTES
 from caseworker.settings import cases
 from caseworker.settings.admission import AdmissionSettings, QuotaSettings
 from caseworker.settings.models import ModelsSettings
-from caseworker.settings.values import Count, Positive, Seconds, Section, Text, key
+from caseworker.settings.values import Count, Names, Positive, Seconds, Section, Text, key
 
 
 def _postgres_url(url: SecretStr) -> SecretStr:
@@ -378,11 +378,12 @@ class SecretsSettings(Section):
 
 
 class AgentSettings(Section):
-    """Agents that are defined in files."""
+    """Agents that are defined in files or in code."""
 
     folder: Path | None = None
     """Folder with agent definitions (*.yaml), which are registered when the API starts: see
     docs/agents.md. Null disables this."""
+    plugins: Names = key((), "Code agents to add, by import path such as my_package.agents:report.")
 
 
 class ShutdownSettings(Section):

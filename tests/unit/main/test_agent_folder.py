@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from caseworker.main.agent_folder import read_agents, register_agents
+from caseworker.main.agent_folder import read_agents, register_agents, with_code_agents
 from caseworker.main.configuration import StartupError
+from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
@@ -93,6 +94,21 @@ async def test_what_only_the_service_can_find_wrong_stops_the_start_too(
         StartupError, match=r"a\.yaml: tools\.0\.agent\.name: No agent has this name"
     ):
         await register_agents(read_agents(tmp_path), registry, TENANT)
+
+
+async def test_a_code_agent_is_registered_before_the_files_that_use_it(
+    folder: Path, registry: Definitions
+) -> None:
+    """A file must not define an agent with its name; its own name must suit an agent."""
+    code = {"researcher": FunctionNode("researcher", lambda _: None)}
+    found = with_code_agents(read_agents(folder), code)
+    unfit = with_code_agents([], {"no name": code["researcher"]})
+
+    assert [each.name for each in found] == ["researcher", "helper", "chief"]
+    with pytest.raises(StartupError, match=r"b\.yml: name: a code agent is named 'helper'"):
+        with_code_agents(read_agents(folder), {"helper": code["researcher"]})
+    with pytest.raises(StartupError, match=r"caseworker\.agents: no name: name: An agent name has"):
+        await register_agents(unfit, registry, TENANT)
 
 
 async def test_no_folder_has_no_agents(tmp_path: Path) -> None:

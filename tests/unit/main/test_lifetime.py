@@ -11,6 +11,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from caseworker.features.external.session import Sessions
 from caseworker.main import server as server_module
 from caseworker.main.lifetime import run_to_end
 from caseworker.main.process import Process
@@ -133,6 +134,7 @@ class Draining:
     def __init__(self) -> None:
         self.drained = asyncio.Event()
         self.asked = asyncio.Event()
+        self.sessions = Sessions(cast("Any", None))
 
     def begin_closing(self) -> None:
         """Do nothing."""

@@ -12,7 +12,13 @@ from caseworker.engine.context import ExecutionContext
 from caseworker.main import agents, plugins
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.configuration import StartupError
-from caseworker.main.plugins import Providers, Toolbox, installed_commands, installed_functions
+from caseworker.main.plugins import (
+    Providers,
+    Toolbox,
+    installed_agents,
+    installed_commands,
+    installed_functions,
+)
 from caseworker.models.ports import ModelEndpoint, ModelReply, ModelRequest
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.router import router_type
@@ -94,6 +100,17 @@ def test_one_that_is_broken_stops_the_start(value: str, said: str) -> None:
     """A broken plugin stops the start with a message."""
     with pytest.raises(StartupError, match=said):
         installed_functions([point("x", value)])
+
+
+def test_code_agents_are_installed_or_configured() -> None:
+    """A configured one has the name of its function; a duplicate name stops the start."""
+    found = installed_agents([f"{HERE}:plain"], [point("other", f"{HERE}:coroutine")])
+
+    assert {name: node.blocking for name, node in found.items()} == {"plain": True, "other": False}
+    with pytest.raises(StartupError, match=r"Two code agents have the name 'plain'"):
+        installed_agents([f"{HERE}:plain"], [point("plain", f"{HERE}:coroutine")])
+    with pytest.raises(StartupError, match=r"agent 'no_function' .* is not callable"):
+        installed_agents([f"{HERE}:no_function"], [])
 
 
 BUILT_IN = (

@@ -12,7 +12,7 @@ from caseworker.features.external.dialects import DIALECTS, MCP
 from caseworker.features.external.gateway import GatewayLimits
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
-from caseworker.features.external.session import Sessions
+from caseworker.features.external.session import KEY_PREFIX, Sessions
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied
 from caseworker.platform.http.forwarding import Address, Forwarder
@@ -22,14 +22,13 @@ from caseworker.runs.http.views import Access
 from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
 
-KEY_PREFIX: Final = "cwr_"
-
 
 def open_external(parts: Parts) -> Opened:
     """Build the store of attempts, and the function that opens them."""
     sessions = parts.service(Sessions)
     attempts, server = PostgresAttempts(parts.engines.work), parts.settings.server
     sessions.note_objects = attempts.note_objects
+    sessions.known_objects = attempts.known_objects
 
     async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
         key = KEY_PREFIX + secrets.token_hex(32)

@@ -1,6 +1,7 @@
 """Routes of the gateway: the model calls and tool calls of external runs."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +9,6 @@ from importlib import import_module
 from typing import Any, Final, cast
 
 from fastapi import Request, Response
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -35,6 +35,7 @@ from caseworker.features.external.session import (
     Sessions,
     UnknownModelError,
     WrongDialectError,
+    run_of,
 )
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.relay import Head, NoReplyError, Relay, passed_through
@@ -107,44 +108,88 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
         asked = ApiRequest(request, ANYBODY)
         most = _limits(request).max_body_bytes
         asked.limits = replace(asked.limits, max_body_bytes=most, max_graph_bytes=0)
-        try:
-            return await answer(asked, dialect)
-        except _AnsweredError as answered:
-            return answered.response
-        except RefusedBodyError as refused:
-            error = _RefusedError(400, refused.code, str(refused), refused.field)
-        except ProblemError as problem:
-            status = 400 if problem.kind.status == 422 else problem.kind.status
-            reasons = [each.message for each in problem.violations] or [str(problem.detail)]
-            error = _RefusedError(status, problem.kind.slug, reasons[0])
-        except _RefusedError as refused:
-            error = refused
-        return error.response(dialect)
+        return await _shaped(answer(asked, dialect), dialect)
 
     return answered
+
+
+async def _shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:
+    """Await an answer; return its errors in the form of a dialect."""
+    try:
+        return await answer
+    except _AnsweredError as answered:
+        return answered.response
+    except RefusedBodyError as refused:
+        error = _RefusedError(400, refused.code, str(refused), refused.field)
+    except ProblemError as problem:
+        status = 400 if problem.kind.status == 422 else problem.kind.status
+        reasons = [each.message for each in problem.violations] or [str(problem.detail)]
+        error = _RefusedError(status, problem.kind.slug, reasons[0])
+    except _RefusedError as refused:
+        error = refused
+    return error.response(dialect)
+
+
+async def reply_to(
+    sessions: Sessions, session: Session, path: str, headers: Mapping[str, str], content: bytes
+) -> tuple[int, Mapping[str, str], bytes | AsyncIterator[bytes]]:
+    """Make a model call of a step of this process, without a socket.
+
+    Returns status, headers and body, which is an iterator for a stream. ``path`` is the path of an
+    API below any base URL.
+    """
+    found = next((each for each in DIALECTS if path.endswith(each.path)), None)
+    dialect = found or DIALECTS[0]
+
+    async def answer() -> Response:
+        if found is None:
+            return await _unknown(None, dialect)
+        parsed = partial(json.loads, content)
+        body = await _read(sessions, session, dialect, parsed, len(content))
+        flight = _begun(session, _asked(session, dialect, body, headers), headers)
+        return await _answered(None, dialect, session, flight, linger_seconds=0)
+
+    reply = cast("Response", await _shaped(answer(), dialect))
+    if isinstance(reply, StreamingResponse):
+        return reply.status_code, reply.headers, cast("AsyncIterator[bytes]", reply.body_iterator)
+    return reply.status_code, reply.headers, bytes(reply.body)
 
 
 async def _called(request: ApiRequest, dialect: Dialect) -> Response:
     """Make a model call with the body of the request."""
     state, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
-    alias, model = _model_of(session, body.document, dialect)
+    asked = _asked(session, dialect, body, request.headers)
     await _begin_attempt(request, state, session)
-    asked = Asked(dialect=dialect, alias=alias, model=model, body=body, headers=_passed_on(request))
-    flight = session.answer(
+    flight = _begun(session, asked, request.headers)
+    linger_seconds = _limits(request).linger_seconds
+    return await _answered(request, dialect, session, flight, linger_seconds=linger_seconds)
+
+
+def _asked(
+    session: Session, dialect: Dialect, body: ClientBody, headers: Mapping[str, str]
+) -> Asked:
+    """Return the request for a model call; raises as :func:`_model_of`."""
+    alias, model = _model_of(session, body.document, dialect)
+    passed_on = _passed_on(headers)
+    return Asked(dialect=dialect, alias=alias, model=model, body=body, headers=passed_on)
+
+
+def _begun(session: Session, asked: Asked, headers: Mapping[str, str]) -> Flight:
+    """Begin a model call, or join the one that the request repeats."""
+    return session.answer(
         asked,
-        call_key=_call_key(request),
-        is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
-        lane=request.headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
-        replays=request.headers.get("x-caseworker-replay", "").lower() != "off",
+        call_key=headers.get("x-caseworker-call-key") or headers.get("idempotency-key"),
+        is_retry=headers.get("x-stainless-retry-count", "0") != "0",
+        lane=headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
+        replays=headers.get("x-caseworker-replay", "").lower() != "off",
     )
-    return await _answered(request, dialect, session, flight)
 
 
-async def _begin_attempt(request: ApiRequest, state: AttemptState, session: Session) -> None:
+async def _begin_attempt(request: ApiRequest, state: AttemptState | None, session: Session) -> None:
     """Note that a client makes a call in an attempt; the first one starts the replay again."""
     async with session.opening:
-        if state.attempt > session.attempt:
+        if state is not None and state.attempt > session.attempt:
             first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
             session.opened(state.attempt, first_use=first_use)
 
@@ -168,9 +213,10 @@ async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
     body = await _body_of(request, dialect, session)
     _, model = _model_of(session, body.document, dialect)
     session.touch()
+    passed_on = _passed_on(request.headers)
     try:
-        headers, path = _passed_on(request), dialect.count_path
-        head = await passed_through(model, body.document, headers, path=path)
+        path = dialect.count_path
+        head = await passed_through(model, body.document, passed_on, path=path)
     except NoReplyError as failed:
         raise _RefusedError(502, "provider_failed", str(failed)) from None
     return _passed_back(dialect, head)
@@ -188,7 +234,7 @@ async def _models(request: ApiRequest, dialect: Dialect) -> Response:
     return JSONResponse(dialect.models([name])["data"][0])
 
 
-async def _unknown(_: Request, dialect: Dialect) -> Response:
+async def _unknown(_: Request | None, dialect: Dialect) -> Response:
     """Refuse a path that the gateway does not offer."""
     same = [each for each in DIALECTS if each.base == dialect.base]
     paths = [path for each in same for path in (each.path, each.count_path, each.models_path)]
@@ -201,8 +247,10 @@ async def _reached(_: Request) -> Response:
     return Response()
 
 
-async def _session_of(request: ApiRequest) -> tuple[AttemptState, Session]:
+async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session]:
     """Authenticate a request; return the attempt of its key, and the run, which still runs.
+
+    The key of a step of this process has no attempt.
 
     Raises:
         ProblemError: the tenant has too many concurrent requests, or no process owns the run.
@@ -210,17 +258,26 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState, Session]:
         _RefusedError: the key is unknown, or its attempt may make no more calls.
     """
     shared: HttpContext = request.app.state.shared
-    credential = credential_of(request)
+    credential, sessions = credential_of(request), shared.services[Sessions]
+    if credential and (own := sessions.with_key(credential)) is not None:
+        request.scope["tenant"] = own.key.tenant
+        request.scope.get(IDENTIFIED, bool)()
+        await shared.connections.enter(own.key.tenant, request.scope)
+        if own.stop is not None:
+            raise stopped(own.stop)
+        return None, own
     state = credential and await _attempts(request).find(sha256_of(credential))
     if not state:
         await wait_connected(request, shared.authentication.refusal_delay())
+        if credential and (run := run_of(credential)) is not None:
+            owners: Owners = shared.services[Owners]
+            raise _AnsweredError(await owners.answer_step(request, await _content_of(request), run))
         raise _RefusedError(401, "invalid_api_key", _UNKNOWN_KEY)
     tenant = request.scope["tenant"] = state.key.tenant
     request.scope.get(IDENTIFIED, bool)()
     await shared.connections.enter(tenant, request.scope)
-    sessions: Sessions = shared.services[Sessions]
     if state.status not in TERMINAL and sessions.is_away(state.key):
-        owners: Owners = shared.services[Owners]
+        owners = shared.services[Owners]
         response = await owners.answer(request, await _content_of(request), state.key)
         if response is not None:
             raise _AnsweredError(response)
@@ -245,19 +302,35 @@ async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> C
         ProblemError: it is not valid JSON, or too large.
         RefusedBodyError: it is malformed, or has a field that is not offered.
     """
-    content, limits_cost = await _content_of(request), session.scope.requires_prices()
+    shared: HttpContext = request.app.state.shared
+    content = await _content_of(request)
+    parsed, size = partial(request.parsed, content), len(content)
+    return await _read(shared.services[Sessions], session, dialect, parsed, size)
+
+
+async def _read(
+    sessions: Sessions,
+    session: Session,
+    dialect: Dialect,
+    parsed: Callable[[], Any],
+    size_bytes: int,
+) -> ClientBody:
+    """Read and check a body of a size, whose document ``parsed`` returns.
+
+    Raises:
+        RefusedBodyError: it is malformed, or has a field that is not offered.
+    """
+    limits_cost = session.scope.requires_prices()
 
     def read() -> tuple[ClientBody, list[tuple[str, str]]]:
-        document = require_accepted(request.parsed(content), dialect, limits_cost=limits_cost)
+        document = require_accepted(parsed(), dialect, limits_cost=limits_cost)
         return read_body(document, dialect.field), list(references_in(document, dialect))
 
-    shared: HttpContext = request.app.state.shared
-    thread = shared.services[Sessions].reading
-    body, references = await thread.call(read, len(content) // BYTES_PER_CHAR)
+    body, references = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
     if references:
         tenant, named = session.key.tenant, [each for _, each in references]
-        require_known(references, await _attempts(request).known_objects(tenant, named))
-    return cast("ClientBody", body)
+        require_known(references, await sessions.known_objects(tenant, named))
+    return body
 
 
 async def _content_of(request: ApiRequest) -> bytes:
@@ -294,9 +367,12 @@ def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tu
         raise _RefusedError(400, "wrong_api", message, "model") from None
 
 
-def _passed_on(request: Request) -> dict[str, str]:
+def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of a request that the provider receives."""
-    named = {name: ", ".join(request.headers.getlist(name)) for name in PASSED_ON}
+    named: dict[str, str] = {}
+    for name, value in headers.items():
+        if name in PASSED_ON:
+            named[name] = f"{named[name]}, {value}" if name in named else value
     return {
         name: value
         for name, value in named.items()
@@ -315,22 +391,37 @@ def _attempts(request: Request) -> PostgresAttempts:
 
 
 async def _answered(
-    request: Request, dialect: Dialect, session: Session, flight: Flight
+    request: Request | None,
+    dialect: Dialect,
+    session: Session,
+    flight: Flight,
+    *,
+    linger_seconds: float,
 ) -> Response:
-    """Return the reply once its head has arrived; the call continues if the client disconnects."""
+    """Return the reply once its head has arrived; the call continues if the client disconnects.
+
+    ``request`` is None for a client in this process, which disconnects by cancelling this task.
+    """
+    head = flight.relay.head
     try:
-        found = await while_connected(request, flight.relay.head)
-    except ClientDisconnect:
-        flight.leave(_limits(request).linger_seconds)
-        raise
+        if request is None:
+            await asyncio.wait((head,))
+        else:
+            await while_connected(request, head)
+        found = head.result()
     except (Stop, CallFailedError, asyncio.CancelledError) as error:
+        if not head.done():  # this task was cancelled
+            raise
         session.delivered(flight)
         return _failed(dialect, flight.relay, error)
+    finally:
+        if not head.done():
+            flight.leave(linger_seconds)
     if found.content is not None:
         session.delivered(flight)
         return Response(found.content, found.status, dict(found.headers))
     headers = {**found.headers, "X-Accel-Buffering": "no"}
-    parts = _stream(dialect, session, flight, _limits(request).linger_seconds)
+    parts = _stream(dialect, session, flight, linger_seconds)
     return StreamingResponse(parts, found.status, headers)
 
 
@@ -389,12 +480,6 @@ def _passed_back(dialect: Dialect, head: Head) -> Response:
         message = f"The provider refused the request of the service (HTTP {head.status})."
         return _RefusedError(502, "provider_failed", message).response(dialect)
     return Response(head.content, head.status, dict(head.headers))
-
-
-def _call_key(request: Request) -> str | None:
-    """Return the name that the client gives to a call, so that a repeated request joins it."""
-    sent = request.headers
-    return sent.get("x-caseworker-call-key") or sent.get("idempotency-key")
 
 
 def credential_of(request: Request) -> str | None:

@@ -93,7 +93,18 @@ class Owners:
         Raises:
             ProblemError: no such process can be reached.
         """
-        address = await self.attempts.any_owner()
+        return await self._sent(request, content, await self.attempts.any_owner())
+
+    async def answer_step(self, request: Request, content: bytes, key: RunKey) -> Response:
+        """Have the owner of a run answer a request with the key of one of its steps.
+
+        Raises:
+            ProblemError: no other process owns the run, or its owner cannot be reached.
+        """
+        owner = (await self.attempts.owner_of(key)).address
+        return await self._sent(request, content, None if owner == self.own else owner)
+
+    async def _sent(self, request: Request, content: bytes, address: Address | None) -> Response:
         if address is None or request.scope.get(FORWARDED):
             raise ProblemError(NOT_OWNED)
         try:

@@ -6,12 +6,15 @@ calls in the name of the step, so that they share its budget, its journal and it
 """
 
 import asyncio
+import base64
 import hashlib
 import json
+import secrets
 from collections import defaultdict
 from collections.abc import (
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Iterable,
     Iterator,
@@ -30,7 +33,7 @@ from pydantic import Field
 from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
 from caseworker.core.budget.usage import Charge, sum_of
-from caseworker.engine.call import Answered, CallFailedError
+from caseworker.engine.call import Answered, Call, CallFailedError
 from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
@@ -56,6 +59,7 @@ from caseworker.runs.run import CallRecord, RunKey
 from caseworker.tools.ports import ToolResult
 
 ANY_NAME: Final = "*"
+KEY_PREFIX: Final = "cwr_"
 HASH_CHARS: Final = 16
 PARENT_SECONDS: Final = 5.0
 """Seconds that a child waits for its parent to start, after both were recovered."""
@@ -171,13 +175,13 @@ class Flight:
 
 
 class Session:
-    """An external run that this process owns."""
+    """The calls that the code of a step makes: a client, or a function of this process."""
 
     def __init__(
         self,
         data: ExternalData,
         context: FlowContext,
-        agents: Agents,
+        agents: Agents | None = None,
         parent: "Session | None" = None,
     ) -> None:
         self.depth: int = 0 if parent is None else parent.depth + 1
@@ -187,7 +191,8 @@ class Session:
         self.scope = context.scope
         self._data = data
         self._context = context
-        self._ended: asyncio.Future[_Waiting] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[_Waiting] = asyncio.get_running_loop().create_future()
+        """The end that the client reported, or the limit that was reached."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._attempt = 0
         self.opening = asyncio.Lock()
@@ -202,6 +207,8 @@ class Session:
         """Conversations that a call has stored, with its key, by their lane and hash."""
         self._requested: dict[str, tuple[Mapping[str, Any], str]] = {}
         """Tool calls whose results are not reported yet, with the node that requested them."""
+        self.journaled_tools: set[str] = set()
+        """Names of tools whose calls are counted when they are made, so that none is reported."""
         self._diverged = False
         self._stop: Stop | None = None
         self._heard_at = asyncio.get_running_loop().time()
@@ -241,6 +248,11 @@ class Session:
             self._flights.clear()
             for task in self._tasks - self.tools.running.keys():  # a tool may not be repeatable
                 task.cancel()
+
+    def reopened(self) -> None:
+        """Note that the code of the step is executed, from its start, with the recorded replies."""
+        latest = max((call.attempt for call in self._calls.every), default=0)
+        self.opened(latest + 1, first_use=True)
 
     def model_named(self, name: str, dialect: Dialect) -> tuple[str, ChatModel]:
         """Return the configured name and the model for a name that the client sent.
@@ -375,7 +387,8 @@ class Session:
             if objects := entry.answered.value[WIRE].get(OBJECTS):
                 await self._context.service(Sessions).note_objects(self.key, objects)
         for tool in entry.answered.value.get("tool_calls", ()):
-            self._requested.setdefault(tool["id"], (tool, entry.answered.node_id))
+            if tool["name"] not in self.journaled_tools:
+                self._requested.setdefault(tool["id"], (tool, entry.answered.node_id))
         if not relay.is_taken:  # it was recorded earlier
             head = restored(entry.answered.value[WIRE])
             relay.begin(head)
@@ -385,10 +398,20 @@ class Session:
         await self._report_tools(asked.body)
         call, note_stored = await self._call_to(asked, entry, flight)
         answered = await self._context.calls.perform(
-            call, parent=self._context.trace_parent, scope=self._context.scope
+            call, parent=self._context.trace_parent, scope=self.scope
         )
         note_stored()
         return answered
+
+    async def perform(self, call: Call) -> Answered:
+        """Make a call of the step, or replay it; a limit that it reaches ends the step.
+
+        Raises as :meth:`Calls.perform`.
+        """
+        parent = self._context.trace_parent
+        return await self._limited(
+            self._context.calls.perform(call, parent=parent, scope=self.scope)
+        )
 
     async def _report_tools(self, body: ClientBody) -> None:
         """Record and count the tool calls whose results a body contains for the first time.
@@ -403,7 +426,7 @@ class Session:
                     await self._context.calls.perform(
                         reported_tool(self._context, asked, result),
                         parent=parent,
-                        scope=self._context.scope,
+                        scope=self.scope,
                     )
 
     async def _relayed(self, work: Coroutine[Any, Any, None], relay: Relay) -> None:
@@ -430,8 +453,8 @@ class Session:
 
     def finish(self, output: Any, error: Exception | None = None) -> None:
         """End the run with an output or an error; calls in flight are cancelled."""
-        if not self._ended.done():
-            self._ended.set_result(_Waiting(output, error))
+        if not self.ended.done():
+            self.ended.set_result(_Waiting(output, error))
 
     async def wait(self) -> Mapping[str, Any]:
         """Wait until the client finishes the run; return its result.
@@ -442,21 +465,19 @@ class Session:
         """
         clock = asyncio.get_running_loop().time
         try:
-            while not self._ended.done():
+            while not self.ended.done():
                 left = self._heard_at + self._data.idle_seconds - clock()
                 if left <= 0 and not self._tasks:
                     self._stop = _abandoned(self._data.idle_seconds)
                     raise self._stop
                 await asyncio.wait(
-                    (self._ended, *self._tasks),
+                    (self.ended, *self._tasks),
                     timeout=left if left > 0 else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-            ended = self._ended.result()
+            ended = self.ended.result()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await until_done(tuple(self._tasks), self._context.run.grace_seconds)
+            await self.close()
         if ended.error is not None:
             raise ended.error
         return {
@@ -465,13 +486,19 @@ class Session:
             "unused_calls": self._calls.unused + self.tools.calls.unused,
         }
 
+    async def close(self) -> None:
+        """Cancel the calls in flight, and wait for their ends."""
+        for task in self._tasks:
+            task.cancel()
+        await until_done(tuple(self._tasks), self._context.run.grace_seconds)
+
     def _left(self, task: "asyncio.Task[Any]") -> None:
         """Note the end of a call; halt the run if it was the last one below a reached limit."""
         forget_failure(task)
         self._tasks.discard(task)
         self.touch()
-        if self._stop is not None and not self._tasks and not self._ended.done():
-            self._ended.set_exception(self._stop)
+        if self._stop is not None and not self._tasks and not self.ended.done():
+            self.ended.set_exception(self._stop)
 
     def _recorded(self) -> Iterator[RecordedCall]:
         """Yield the model calls of earlier executions."""
@@ -587,6 +614,8 @@ class Sessions:
 
     note_objects: Callable[[RunKey, Sequence[str]], Awaitable[None]]
     """Stores that a reply to a run has named these objects at the provider."""
+    known_objects: Callable[[str, Sequence[str]], Awaitable[Collection[str]]]
+    """Returns which of these objects a reply to a tenant has named."""
 
     def __init__(self, calls: CallsOf) -> None:
         """``calls`` returns the journal of a run."""
@@ -594,6 +623,9 @@ class Sessions:
         self._open: dict[RunKey, Session] = {}
         self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
         self._opened = asyncio.Event()
+        self._of_steps: dict[str, Session] = {}
+        self.url: str | None = None
+        """URL at which this process serves HTTP; None if it does not."""
         self.reading = RedactionThread()
         """Reads long bodies, one at a time, next to the event loop."""
 
@@ -604,6 +636,21 @@ class Sessions:
     def is_away(self, key: RunKey) -> bool:
         """Return whether another process may own a run, or none does yet."""
         return key not in self._open and isinstance(self.stop_of(key), HandOver)
+
+    def with_key(self, key: str) -> Session | None:
+        """Return the session of a step that this process executes, by the key of the step."""
+        return self._of_steps.get(key)
+
+    def offer(self, session: Session) -> str:
+        """Offer the session of a step to the gateway; return the key of the step."""
+        run = "\n".join((session.key.tenant, session.key.run_id)).encode()
+        key = f"{KEY_PREFIX}{base64.urlsafe_b64encode(run).decode()}.{secrets.token_hex(32)}"
+        self._of_steps[key] = session
+        return key
+
+    def withdraw(self, key: str) -> None:
+        """Withdraw the session of a step that has ended."""
+        del self._of_steps[key]
 
     def stop_of(self, key: RunKey) -> Stop | None:
         """Return the stop of a run whose session is not open here; its end may not be stored yet.
@@ -670,6 +717,8 @@ class ExternalNode:
         known = (each.value["result"] for each in children.values() if each.value)
         context.run.scope.restore(await sessions.spent_by(key, known))
         session = Session(data.external, context, self._agents, parent)
+        client = context.path.call("client")
+        context.calls.working[client.text] = client  # no approval suspends the run of a client
         with sessions.opened(session):
             return ExecutionResult({RESULT: await session.wait()})
 
@@ -683,6 +732,16 @@ def external_type(agents: Agents) -> NodeType:
         data=ExternalStep,
         handles=ONE_OUTPUT,
     )
+
+
+def run_of(key: str) -> RunKey | None:
+    """Return the run that the key of a step names; None for another key."""
+    name, joint, _ = key.removeprefix(KEY_PREFIX).partition(".")
+    try:
+        tenant, run_id = base64.urlsafe_b64decode(name if joint else "").decode().split("\n")
+    except ValueError:
+        return None
+    return RunKey(tenant, run_id)
 
 
 def reported(error_class: str, message: str) -> RecordedFailureError:

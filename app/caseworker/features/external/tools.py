@@ -95,7 +95,9 @@ class OfferedTools:
     of the same process joins the call, and a later process reports that its outcome is unknown.
     """
 
-    def __init__(self, agents: Agents, uses: Sequence[ToolUse], context: FlowContext) -> None:
+    def __init__(
+        self, agents: Agents | None, uses: Sequence[ToolUse], context: FlowContext
+    ) -> None:
         self._agents = agents
         self.uses = uses
         """The entries of the run's ``tools`` that its parent has as well."""
@@ -105,8 +107,6 @@ class OfferedTools:
         self.calls = RecordedCalls(self._recorded())
         self.running: dict[asyncio.Task[ToolResult], RecordedCall] = {}
         """The calls in flight by their tasks, which continue if their client disconnects."""
-        client = context.path.call("client")
-        context.calls.working[client.text] = client  # no approval suspends the run of a client
 
     async def offer(self) -> ToolOffer:
         """Return the run's tools by the names that the client uses.
@@ -116,6 +116,8 @@ class OfferedTools:
             ServerUnavailableError: a server's tool list is unavailable.
         """
         async with self._resolving:
+            if self._agents is None:
+                return ToolOffer(())
             if self._offer is None:
                 self._offer = await self._agents.offer(self.uses, None, self._context)
             return self._offer

@@ -245,6 +245,9 @@ class AgentDefinition(StepData):
     inputs: dict[HandleName, InputSpec] = Field(default_factory=dict)
     output: OutputSpec | None = None
     conversation: ConversationSpec = Field(default_factory=ConversationSpec)
+    code: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Name of an installed code agent, which is run instead of a model with tools; null means
+    none."""
     version: Annotated[int, Field(ge=1)] | None = None
     """Version of the registered agent whose definition was copied here. It has no effect. Null if
     the definition was not copied."""
@@ -267,6 +270,8 @@ class AgentDefinition(StepData):
             kept = {name: value for name, value in given.items() if name not in fields}
             whole = read({"name": "unreadable", "prompt": {}, **kept})
         found += [*whole._unknown_variables(), *whole._unfit_defaults(), *whole._repeated_tools()]
+        if whole.code is not None:
+            found += whole._without_effect()
         if whole.depth > MAX_DEPTH:
             message = f"At most {MAX_DEPTH} levels of nested agents are allowed."
             found.append((("tools",), message))
@@ -282,6 +287,13 @@ class AgentDefinition(StepData):
     def sub_agents(self) -> "Iterator[AgentDefinition]":
         """Yield the agents that are embedded as tools."""
         yield from (one.definition for one in self.tools if one.definition is not None)
+
+    def _without_effect(self) -> "Iterator[_Fault]":
+        for name in ("model", "tools", "output", "conversation"):
+            if name in self.model_fields_set:
+                yield (name,), "This field has no effect on a code agent: leave it out."
+        if any(True for _ in self.prompt.texts()):
+            yield ("prompt",), "A code agent has no prompt: set it to {}."
 
     def _unknown_variables(self) -> "Iterator[_Fault]":
         for place, text in self.prompt.texts():

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -26,8 +27,10 @@ from caseworker.nodes.agent.conversation import Conversation
 from caseworker.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError, ToolUse
 from caseworker.nodes.agent.functions import offered_functions
 from caseworker.nodes.agent.loop import AgentLoop
+from caseworker.nodes.agent.output import Answer
 from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.tools import INPUT, AgentTools, LinkedAgent, ToolOffer
+from caseworker.nodes.function import FunctionNode, RunFunction, run_plainly
 from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import Toolset
 from caseworker.platform.logs.errors import message_of_error
@@ -96,12 +99,17 @@ class Agents:
         *,
         timezone: str,
         wrap_up_reserve: int,
+        code: Mapping[str, FunctionNode] = MappingProxyType({}),
+        run_function: RunFunction = run_plainly,
     ) -> None:
         """Create an executor that offers the tools of ``dispatch``.
 
         ``timezone`` is the default time zone of runs. ``wrap_up_reserve`` is 1 to reserve a call
-        for a last answer, else 0.
+        for a last answer, else 0. ``code`` are the code agents by name, and ``run_function`` runs
+        them.
         """
+        self.code = code
+        self._run_function = run_function
         self._dispatch = dispatch
         self._functions = offered_functions(dispatch.usable())
         self._timezone = timezone
@@ -139,17 +147,21 @@ class Agents:
         begun_at = time.monotonic()
         try:
             async with asyncio.timeout(most_seconds) as limit:
-                loop = AgentLoop(
-                    definition=definition,
-                    context=context,
-                    state=state,
-                    offer=await self.offer(
+                if definition.code is not None:
+                    await self._run_code(definition.code, task, context, state)
+                else:
+                    offer = await self.offer(
                         definition.tools, task.linked, context, depth=task.depth
-                    ),
-                    wrap_up_reserve=self._wrap_up_reserve,
-                    is_late=limit.expired,
-                )
-                await loop.run()
+                    )
+                    loop = AgentLoop(
+                        definition=definition,
+                        context=context,
+                        state=state,
+                        offer=offer,
+                        wrap_up_reserve=self._wrap_up_reserve,
+                        is_late=limit.expired,
+                    )
+                    await loop.run()
         except BaseException as ended:
             late = isinstance(ended, TimeoutError) and limit.expired()
             stop = scope.out_of_own_time() if late else None
@@ -179,6 +191,29 @@ class Agents:
                     token_usage=int(scope.usage.of(Dimension.TOKENS)),
                 )
         return state
+
+    async def _run_code(
+        self, name: str, task: AgentTask, context: FlowContext, state: AgentState
+    ) -> None:
+        """Run a code agent and store its result, which is text or a JSON value.
+
+        Raises:
+            LookupError: it is not installed in this process.
+            Exception: its function raised it.
+        """
+        if name not in self.code:
+            raise LookupError(f"The code agent {name!r} is not installed in this process.")
+        said = [{"role": one.role, "content": one.content} for one in state.conversation.messages]
+        with context.calls.in_span(context.trace_parent):
+            output = await self._run_function(
+                self.code[name],
+                context,
+                said[-1]["content"],
+                inputs=task.definition.values_of(task.inputs),
+                messages=said,
+            )
+        state.take(Answer(output, text_of(output), None))
+        state.conversation.add(Message(role="assistant", content=state.raw_content))
 
     async def offer(
         self,

@@ -176,15 +176,17 @@ def agent_type(
     """
 
     def unknown(data: Mapping[str, Any], models: ModelTable | None) -> list[Fault]:
-        found = unknown_names(data.get("agent"), tools=tools, servers=servers, models=models)
+        found = unknown_names(
+            data.get("agent"), tools=tools, servers=servers, models=models, code=agents.code
+        )
         return [(f"agent.{place}", message) for place, message in found]
 
     return NodeType(
         name="agent",
         description="Runs an agent: calls a model and the tools that the model requests, until"
-        " the model answers. The output default has the answer, result has the full result. If the"
-        " step is linked to another step, it is a tool for that step. Toolsets and agents linked to"
-        " its input tools are its own tools.",
+        " the model answers. A code agent runs its function instead. The output default has the"
+        " answer, result has the full result. If the step is linked to another step, it is a tool"
+        " for that step. Toolsets and agents linked to its input tools are its own tools.",
         node=AgentNode(agents),
         data=AgentData,
         handles=Handles(

@@ -20,8 +20,9 @@ def unknown_names(
     tools: Container[str],
     servers: Container[str] = (),
     models: ModelTable | None = None,
+    code: Container[str] = (),
 ) -> Iterator[Fault]:
-    """Yield the unknown names of tools, MCP servers and models, and unresolved agent references.
+    """Yield unknown names of tools, MCP servers, models and code agents, and agent references.
 
     ``models`` contains the permitted models; None permits any. Unreadable parts are skipped, so
     that invalid definitions can be searched as well.
@@ -29,6 +30,8 @@ def unknown_names(
     if not isinstance(agent, Mapping):
         return
     yield from unknown_models(agent.get("model", {}), models)
+    if isinstance(named := agent.get("code"), str) and named not in code:
+        yield "code", f"No code agent {quoted(named)} is installed."
     given_tools = agent.get("tools")
     for index, given in enumerate(given_tools if isinstance(given_tools, list) else ()):
         use = as_use(given)
@@ -47,7 +50,8 @@ def unknown_names(
                 f"{place}.agent",
                 "References to registered agents are not allowed here; insert the agent.",
             )
-        for at, message in unknown_names(inner, tools=tools, servers=servers, models=models):
+        known = {"tools": tools, "servers": servers, "code": code}
+        for at, message in unknown_names(inner, models=models, **known):
             yield f"{place}.agent.{at}", message
 
 
