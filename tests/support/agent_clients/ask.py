@@ -1,0 +1,120 @@
+"""Asks a question with one client library; prints the outcome as one line of JSON.
+
+Usage: ``ask.py CLIENT QUESTION [stream]``. The base URL and the key are environment variables. It
+only imports the library that it uses, with its default retries.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any
+
+MODEL = os.environ["ASKED_MODEL"]
+
+
+def _of(module: str) -> Any:
+    return import_module(module)
+
+
+async def openai_chat(question: str, stream: bool) -> str:
+    async with _of("openai").AsyncOpenAI() as client:
+        messages = [{"role": "user", "content": question}]
+        reply = await client.chat.completions.create(model=MODEL, messages=messages, stream=stream)
+        if stream:
+            return "".join([part.choices[0].delta.content or "" async for part in reply])
+        return str(reply.choices[0].message.content)
+
+
+async def openai_responses(question: str, stream: bool) -> str:
+    async with _of("openai").AsyncOpenAI() as client:
+        if not stream:
+            return str((await client.responses.create(model=MODEL, input=question)).output_text)
+        text = ""
+        async for event in await client.responses.create(model=MODEL, input=question, stream=True):
+            if event.type == "response.output_text.delta":
+                text += event.delta
+            elif event.type in ("error", "response.failed"):
+                raise RuntimeError(f"the client returned the event {event.type}")
+        return text
+
+
+async def anthropic(question: str, stream: bool) -> str:
+    async with _of("anthropic").AsyncAnthropic() as client:
+        messages = [{"role": "user", "content": question}]
+        body = {"model": MODEL, "max_tokens": 1000, "messages": messages}
+        if not stream:
+            return str((await client.messages.create(**body)).content[0].text)
+        async with client.messages.stream(**body) as reply:
+            return "".join([text async for text in reply.text_stream])
+
+
+async def openai_agents(question: str, stream: bool, model: str = "Responses") -> str:
+    agents = _of("agents")
+    agents.set_tracing_disabled(True)
+    async with _of("openai").AsyncOpenAI() as client:
+        kind = getattr(agents, f"OpenAI{model}Model")
+        agent = agents.Agent(name="asks", model=kind(model=MODEL, openai_client=client))
+        if not stream:
+            return str((await agents.Runner.run(agent, question)).final_output)
+        result = agents.Runner.run_streamed(agent, question)
+        async for _ in result.stream_events():
+            pass
+        return str(result.final_output)
+
+
+async def openai_agents_chat(question: str, stream: bool) -> str:
+    return await openai_agents(question, stream, "ChatCompletions")
+
+
+async def pydantic_ai(question: str, stream: bool) -> str:
+    agent = _of("pydantic_ai").Agent(_of("pydantic_ai.models.openai").OpenAIChatModel(MODEL))
+    if not stream:
+        return str((await agent.run(question)).output)
+    async with agent.run_stream(question) as reply:
+        return "".join([text async for text in reply.stream_text(delta=True)])
+
+
+async def pydantic_ai_anthropic(question: str, stream: bool) -> str:
+    models = _of("pydantic_ai.models.anthropic")
+    agent = _of("pydantic_ai").Agent(models.AnthropicModel(MODEL))
+    if not stream:
+        return str((await agent.run(question)).output)
+    async with agent.run_stream(question) as reply:
+        return "".join([text async for text in reply.stream_text(delta=True)])
+
+
+async def langchain_openai(question: str, stream: bool) -> str:
+    model = _of("langchain_openai").ChatOpenAI(model=MODEL)
+    if not stream:
+        return str((await model.ainvoke(question)).content)
+    return "".join([str(part.content) async for part in model.astream(question)])
+
+
+CLIENTS: dict[str, Callable[[str, bool], Awaitable[str]]] = {
+    each.__name__: each
+    for each in (
+        openai_chat,
+        openai_responses,
+        anthropic,
+        openai_agents,
+        openai_agents_chat,
+        pydantic_ai,
+        pydantic_ai_anthropic,
+        langchain_openai,
+    )
+}
+
+
+def main(client: str, question: str, stream: str = "") -> None:
+    try:
+        outcome = {"answer": asyncio.run(CLIENTS[client](question, bool(stream)))}
+    except Exception as error:  # noqa: BLE001 - the outcome of this program
+        outcome = {"error": f"{type(error).__name__}: {error}"}
+    sys.stdout.write(json.dumps(outcome) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
