@@ -63,7 +63,7 @@ async def _lane(url: str, request: Request, requests: int, durations: list[float
     reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=_LIMIT)
     try:
         for _ in range(requests):
-            message = _message(place.netloc, request)
+            message = encoded(place.netloc, request)
             began = time.perf_counter()
             writer.write(message)
             status, body = await _answer(reader)
@@ -88,7 +88,8 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return status, b"".join(chunks)
 
 
-def _message(host: str, request: Request) -> bytes:
+def encoded(host: str, request: Request) -> bytes:
+    """Return the bytes of the next request."""
     body = request.body.replace(b"%d", b"%d" % next(request.numbers))
     lines = (
         f"{request.method} {request.path} HTTP/1.1\r\n"

@@ -1,4 +1,4 @@
-"""Memory of runs that wait for their model provider or for a tool."""
+"""Memory of runs that wait for their model provider, for a tool, or for an agent elsewhere."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx
 from caseworker_client import AsyncCaseworkerClient
 
 from bench.figures import Check, Figure, Samples, Target
@@ -16,13 +17,17 @@ from bench.servers import asking, database, models, service, service_process
 AGENT: Final = "an agent"
 LLM: Final = "a graph's llm step"
 TOOL_STEP: Final = "a graph's tool step"
+EXTERNAL: Final = "an idle external run"
+CALLED: Final = "an idle external run after one call"
 
 WAIT_SECONDS: Final = 300
 BUDGET: Final = {"max_seconds": 2 * WAIT_SECONDS}
 AT_ONCE: Final = 20
+CHAT: Final = "/gateway/openai/v1/chat/completions"
 LOOK_SECONDS: Final = 0.5
 WITH_HTTP: Final = Target(must=60, stretch=40, unit="KiB")
 WITHOUT: Final = Target(must=32, stretch=20, unit="KiB")
+IDLE: Final = Target(must=40, unit="KiB")
 TOOL: Final = {"TOOLS_PLUGINS": '["bench.sides.outside_tool:PatientTool"]'}
 
 Run = Callable[[AsyncCaseworkerClient, str], Awaitable[None]]
@@ -43,12 +48,15 @@ async def measure(effort: Effort) -> Sequence[Figure]:
             AGENT: await _asking_bytes(url, runs, _run_agent),
             LLM: await _asking_bytes(url, runs, _run_llm),
             TOOL_STEP: await _graph_bytes(url, runs),
+            EXTERNAL: await _external_bytes(url, runs, calls=0),
+            CALLED: await _external_bytes(url, runs, calls=1),
         }
     kib = {name: size / 1024 for name, size in measured.items()}
     checks = [
         Check(what=f"{AGENT}, its connection included", value=kib[AGENT], target=WITH_HTTP),
         Check(what=f"{LLM}, its connection included", value=kib[LLM], target=WITH_HTTP),
         Check(what=f"{TOOL_STEP}, without a connection", value=kib[TOOL_STEP], target=WITHOUT),
+        Check(what=EXTERNAL, value=kib[EXTERNAL], target=IDLE),
     ]
     sides = {name: Samples((each,)) for name, each in kib.items()}
     return [Figure(title=f"{runs:,} waiting runs", unit="KiB a run", sides=sides, checks=checks)]
@@ -123,6 +131,40 @@ async def _graph_bytes(url: str, runs: int) -> float:
         each = (process.memory_info().rss - before) / runs
         await _cancel_all(client)
         return each
+
+
+async def _external_bytes(url: str, runs: int, *, calls: int) -> float:
+    """Return the bytes of external runs whose clients do nothing after their calls."""
+    limit = {"ADMISSION_MAX_EXTERNAL_RUNS": str(2 * runs)}
+    async with (
+        models() as provider,
+        service(url, settings={**asking(provider), **limit}) as served,
+        httpx.AsyncClient(base_url=served, trust_env=False, timeout=60) as http,
+        AsyncCaseworkerClient(served, timeout_seconds=60) as client,
+    ):
+        process, room = service_process(), asyncio.Semaphore(AT_ONCE)
+
+        async def start() -> None:
+            async with room:
+                run = (await http.post("/runs", json={"kind": "external"})).raise_for_status()
+                key = run.json()["access"]["key"]
+                for _ in range(calls):
+                    body = {"model": "small", "messages": [{"role": "user", "content": key}]}
+                    headers = {"Authorization": f"Bearer {key}"}
+                    call = http.post(CHAT, json=body, headers=headers)
+                    (await call).raise_for_status()
+
+        async def memory_with(more: int) -> int:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(more):
+                    group.create_task(start())
+            await asyncio.sleep(4 * LOOK_SECONDS)
+            return int(process.memory_info().rss)
+
+        before = await memory_with(AT_ONCE)
+        held = (await memory_with(runs) - before) / runs
+        await _cancel_all(client)
+        return held
 
 
 async def _cancel_all(client: AsyncCaseworkerClient) -> None:
