@@ -79,18 +79,7 @@ async def _cancelled(provider: FakeProvider, address: str, name: str) -> float:
     cancel = Request(method="DELETE", path=f"/runs/{name}", expect=(202,))
     await put_load(address, cancel, connections=1, requests=1)
     answered = time.monotonic()
-    arrivals = await provider.wait_for_arrivals(1, name, ended=True)
-    if len(arrivals) > 1:
-        import sys
-
-        print(
-            [
-                (a.prompt, a.outcome, a.arrived_monotonic, a.ended_monotonic, answered)
-                for a in arrivals
-            ],
-            file=sys.stderr,
-        )
-    arrival = arrivals[0]
+    (arrival,) = await provider.wait_for_arrivals(1, name, ended=True)
     assert arrival.outcome == "client_gone", arrival
     assert arrival.ended_monotonic is not None
     return 1e3 * max(0, arrival.ended_monotonic - answered)

@@ -1,0 +1,201 @@
+"""The key of a run tries every route, and two tenants try each other's runs, keys and attempts."""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.acceptance.test_external_runs import OPENAI, Agent, client_of, start
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.service import ServiceProcess, model_settings
+from tests.support.tenants import OPERATOR_KEY
+
+REFUSED = {401, 403}
+HIDDEN = {401, 403, 404}
+OWN = {
+    "POST /runs": 202,
+    "GET /runs/{run_id}": 200,
+    "GET /runs/{run_id}/trace": 200,
+    "POST /runs/{run_id}/heartbeat": 200,
+    "POST /runs/{run_id}/finish": 200,
+}
+"""What the key of a run may do, with the status of the response; ``POST /runs`` creates a child."""
+METHODS = {"get", "head", "put", "post", "patch", "delete"}
+BODIES = {
+    "POST /runs": {"kind": "external"},
+    "POST /runs/{run_id}/finish": {"output": 1},
+    "POST /runs/cancel": {"metadata": {"team": "a"}},
+    "POST /keys": {"name": "more", "scopes": ["admin"]},
+}
+CANCELS = {"DELETE /runs/{run_id}", "POST /runs/{run_id}/cancel"}
+"""They are stored for a run that does not exist yet."""
+OTHER_FACES = ("GET /mcp", "POST /mcp", "GET /metrics")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[ServiceProcess]:
+    settings = {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY}
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tenant_keys(service: ServiceProcess) -> dict[str, str]:
+    """Return an admin key of each of two tenants."""
+    keys = {}
+    async with client_of(service, OPERATOR_KEY) as http:
+        for tenant in ("one", "two"):
+            body = {"name": "robot", "scopes": ["admin"], "tenant": tenant}
+            made = await http.post("/keys", json=body)
+            keys[tenant] = made.raise_for_status().json()["key"]
+    return keys
+
+
+@pytest.fixture
+async def one(
+    service: ServiceProcess, tenant_keys: Mapping[str, str], provider: FakeProvider
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(service, tenant_keys["one"]) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def two(
+    service: ServiceProcess, tenant_keys: Mapping[str, str]
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(service, tenant_keys["two"]) as opened:
+        yield opened
+
+
+async def operations(http: httpx.AsyncClient) -> list[str]:
+    """Return all operations of the OpenAPI document, as ``GET /runs/{run_id}``."""
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    return [
+        f"{method.upper()} {path}"
+        for path, methods in paths.items()
+        for method in methods
+        if method in METHODS
+    ]
+
+
+async def tried(http: httpx.AsyncClient, operation: str, run_id: str) -> int:
+    """Return the status of an operation; all its names but that of the run name nothing."""
+    method, path = operation.split(" ")
+    path = re.sub(r"\{\w+\}", "1", path.replace("{run_id}", run_id))
+    body = BODIES.get(operation, {}) if method in ("POST", "PUT", "PATCH") else None
+    accept = {"Accept": "application/json"}
+    return (await http.request(method, path, json=body, headers=accept)).status_code
+
+
+async def state_of(*agents: Agent) -> list[Any]:
+    """Return what no request of a stranger may change."""
+    runs = [(await each.get()).json() for each in agents]
+    names = ("status", "cancel_requested", "result", "stop")
+    return [[run["usage"]["tokens"], *(run.get(name) for name in names)] for run in runs]
+
+
+async def test_the_key_of_a_run_reaches_its_own_run_and_nothing_else(
+    one: httpx.AsyncClient, two: httpx.AsyncClient, service: ServiceProcess
+) -> None:
+    """It tries every operation with its own run, another one of its tenant, and another tenant's."""
+    mine, sibling, foreign = await start(one), await start(one), await start(two)
+    for each in (mine, sibling, foreign):
+        await each.ask()
+    before = await state_of(sibling, foreign)
+    every = [*await operations(one), *OTHER_FACES]
+    with_run = [each for each in every if "{run_id}" in each]
+    async with (
+        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as nobody,
+        client_of(service, mine.key) as agent,
+    ):
+        public = {each for each in every if await tried(nobody, each, mine.run_id) != 401}
+        strange = {
+            (operation, run.run_id): await tried(agent, operation, run.run_id)
+            for operation in with_run
+            for run in (sibling, foreign)
+        }
+        others = {
+            operation: await tried(agent, operation, mine.run_id)
+            for operation in every
+            if operation not in OWN and operation not in public
+        }
+        own = {operation: await tried(agent, operation, mine.run_id) for operation in OWN}
+
+    assert len(every) > 60
+    assert len(with_run) > 10
+    assert not public & (set(with_run) | set(OWN)), public
+    assert {status for status in strange.values()} <= HIDDEN, strange
+    assert {status for status in others.values()} <= REFUSED, others
+    assert own == OWN
+    assert await state_of(sibling, foreign) == before
+
+
+async def test_the_key_of_a_run_gets_no_other_run_by_naming_it_in_a_body(
+    one: httpx.AsyncClient, two: httpx.AsyncClient, service: ServiceProcess
+) -> None:
+    """It can open no attempt of another run, import no recorded reply, and name no parent."""
+    mine, sibling, foreign = await start(one), await start(one), await start(two)
+    for each in (sibling, foreign):
+        await each.ask("RECORDED")
+    before = await state_of(mine, sibling, foreign)
+    replies = []
+    async with client_of(service, mine.key) as agent:
+        for run in (sibling, foreign):
+            replies += [
+                await agent.post("/runs", json=body)
+                for body in (
+                    {"kind": "external", "parent": {"run_id": run.run_id}},
+                    {"from": {"run_id": run.run_id}},
+                    {"kind": "external", "from": {"run_id": run.run_id}},
+                    {"kind": "case", "input": "2 + 2?"},
+                    {"kind": "graph", "graph": {"name": "x"}},
+                )
+            ]
+        attempt = await agent.post("/runs", json={"kind": "external", "run_id": sibling.run_id})
+
+    assert all(400 <= each.status_code < 500 for each in replies), [each.text for each in replies]
+    assert attempt.status_code == 409, attempt.text
+    assert "access" not in attempt.json()
+    assert await state_of(mine, sibling, foreign) == before
+
+
+async def test_tenants_cannot_use_the_runs_attempts_and_keys_of_each_other(
+    one: httpx.AsyncClient,
+    two: httpx.AsyncClient,
+    service: ServiceProcess,
+    provider: FakeProvider,
+) -> None:
+    """The same run ID names a run of each tenant; replies, attempts and budgets stay apart."""
+    body = {"kind": "external", "run_id": "shared", "budget": {"max_llm_calls": 2}}
+    mine = Agent(http=one, run=(await one.post("/runs", json=body)).json())
+    await mine.ask("SHARED")
+    before = await state_of(mine)
+    of_runs = [each for each in await operations(two) if "{run_id}" in each]
+    absent, present = [
+        {each: await tried(two, each, name) for each in of_runs if each not in CANCELS}
+        for name in ("absent", "shared")
+    ]
+    after = await state_of(mine)
+    bodies = ({"from": {"run_id": "shared"}}, {"kind": "external", "parent": {"run_id": "shared"}})
+    missing = [(await two.post("/runs", json=each)).status_code for each in bodies]
+    opened = [(await two.post("/runs", json=body)).json() for _ in range(2)]
+    theirs = Agent(http=two, run=opened[-1])
+    made = [await theirs.ask("SHARED"), await theirs.ask("SHARED")]
+    still = await mine.ask("SHARED again")
+    async with client_of(service, mine.key) as agent:
+        shown = (await agent.get("/runs/shared")).json()["usage"]
+
+    assert absent == present  # as if it did not exist
+    assert after == before
+    assert missing == [404, 404]
+    assert theirs.run["attempt"] == 2
+    assert [each.status_code for each in made] == [200, 200]
+    assert still.status_code == 200  # neither superseded nor charged for the other tenant
+    assert shown["llm_calls"] == 2
+    assert await provider.count("SHARED") == 4  # no reply of the other tenant was replayed
+    assert OPENAI.error_of(await mine.ask("SHARED no more"))["code"] == "budget"
