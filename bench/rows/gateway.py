@@ -128,7 +128,7 @@ def _against_peer(servers: Mapping[str, Samples]) -> Check:
 
 
 def _added(what: str, medians: Mapping[str, Samples]) -> Check:
-    """Return what the gateway adds to a call, in milliseconds."""
+    """Return the milliseconds that the gateway adds to a call."""
     pairs = zip(medians[OURS].values, medians[DIRECT].values, strict=True)
     added = Samples(tuple(ours - direct for ours, direct in pairs))
     return Check(what=f"added {what}", value=added.median, target=ADDED)

@@ -123,7 +123,7 @@ CLIENTS: Final = [
 
 
 class CountingProxy(FaultProxy):
-    """Counts the model calls that pass, and shows what the clients have received."""
+    """Counts the model calls that pass, and keeps the bytes for the clients."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         super().__init__(upstream)
@@ -194,8 +194,7 @@ async def ask(
 ) -> str:
     """Return the answer that a client gets, or ``error:`` and its error."""
     access = run["access"]
-    folder.mkdir(exist_ok=True)
-    (folder / "url").write_text(access["openai_base_url"])
+    _prepare(folder, access["openai_base_url"])
     env = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -222,6 +221,11 @@ async def ask(
     lines = [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
     assert lines, out.decode() + err.decode()
     return _outcome(lines)
+
+
+def _prepare(folder: Path, base_url: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "url").write_text(base_url)
 
 
 def _outcome(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -22,7 +22,7 @@ OWN = {
     "POST /runs/{run_id}/heartbeat": 200,
     "POST /runs/{run_id}/finish": 200,
 }
-"""What the key of a run may do, with the status of the response; ``POST /runs`` creates a child."""
+"""Permitted operations with the status of the response; ``POST /runs`` creates a child."""
 METHODS = {"get", "head", "put", "post", "patch", "delete"}
 BODIES = {
     "POST /runs": {"kind": "external"},
@@ -93,7 +93,7 @@ async def tried(http: httpx.AsyncClient, operation: str, run_id: str) -> int:
 
 
 async def state_of(*agents: Agent) -> list[Any]:
-    """Return what no request of a stranger may change."""
+    """Return the fields that no foreign request may change."""
     runs = [(await each.get()).json() for each in agents]
     names = ("status", "cancel_requested", "result", "stop")
     return [[run["usage"]["tokens"], *(run.get(name) for name in names)] for run in runs]
@@ -102,7 +102,7 @@ async def state_of(*agents: Agent) -> list[Any]:
 async def test_the_key_of_a_run_reaches_its_own_run_and_nothing_else(
     one: httpx.AsyncClient, two: httpx.AsyncClient, service: ServiceProcess
 ) -> None:
-    """It tries every operation with its own run, another one of its tenant, and another tenant's."""
+    """Each operation is tried with its own run and with runs of both tenants."""
     mine, sibling, foreign = await start(one), await start(one), await start(two)
     for each in (mine, sibling, foreign):
         await each.ask()
@@ -129,8 +129,8 @@ async def test_the_key_of_a_run_reaches_its_own_run_and_nothing_else(
     assert len(every) > 60
     assert len(with_run) > 10
     assert not public & (set(with_run) | set(OWN)), public
-    assert {status for status in strange.values()} <= HIDDEN, strange
-    assert {status for status in others.values()} <= REFUSED, others
+    assert set(strange.values()) <= HIDDEN, strange
+    assert set(others.values()) <= REFUSED, others
     assert own == OWN
     assert await state_of(sibling, foreign) == before
 

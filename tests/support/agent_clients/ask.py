@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
@@ -93,7 +93,7 @@ async def langchain_openai(question: str, stream: bool) -> str:
     return "".join([str(part.content) async for part in model.astream(question)])
 
 
-CLIENTS: dict[str, Callable[[str, bool], Awaitable[str]]] = {
+CLIENTS: dict[str, Callable[[str, bool], Coroutine[Any, Any, str]]] = {
     each.__name__: each
     for each in (
         openai_chat,
@@ -111,7 +111,7 @@ CLIENTS: dict[str, Callable[[str, bool], Awaitable[str]]] = {
 def main(client: str, question: str, stream: str = "") -> None:
     try:
         outcome = {"answer": asyncio.run(CLIENTS[client](question, bool(stream)))}
-    except Exception as error:  # noqa: BLE001 - the outcome of this program
+    except Exception as error:
         outcome = {"error": f"{type(error).__name__}: {error}"}
     sys.stdout.write(json.dumps(outcome) + "\n")
 
