@@ -118,7 +118,7 @@ CLIENTS: Final = [
     Client(
         name="Claude Code", api=MESSAGES, packages=CLAUDE_CODE, command=_claude_code, asks_again=1
     ),
-    Client(name="Codex", api=RESPONSES, packages=CODEX, command=_codex),
+    Client(name="Codex", api=RESPONSES, packages=CODEX, command=_codex, asks_again=1),
 ]
 
 
