@@ -31,11 +31,6 @@ pytestmark = pytest.mark.proof
 ASK: Final = Path(__file__).parents[1] / "support" / "agent_clients" / "ask.py"
 NPM: Final = Path(__file__).parents[1] / "support" / "npm_agents"
 CHAT, RESPONSES, MESSAGES = "chat completions", "Responses", "Messages"
-PATHS: Final = {
-    CHAT: "/gateway/openai/v1/chat/completions",
-    RESPONSES: "/gateway/openai/v1/responses",
-    MESSAGES: "/gateway/anthropic/v1/messages",
-}
 PART: Final = "in part "
 WHOLE: Final = PART * 20
 CLIENT_SECONDS: Final = 120
@@ -265,9 +260,6 @@ async def test_a_client_stops_after_one_request_and_takes_no_part_for_the_whole(
 ) -> None:
     """Its environment variables are all that differs from an ordinary use of it."""
     run = await start(http, client)
-    offered = await http.post(PATHS[client.api], headers={"Authorization": "Bearer x"})
-    if offered.status_code == 404:
-        pytest.skip(f"the gateway does not offer {client.api}")
     await provider.script("WHOLE", [Step(text=WHOLE)], repeat_last=True)
     await provider.script("SLOW", [Step(text=WHOLE, after_events=4)], repeat_last=True)
     shown = []

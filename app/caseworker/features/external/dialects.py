@@ -7,7 +7,7 @@ complete answer by some of them, so an interrupted stream ends with the event of
 
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,7 +108,9 @@ WRITTEN_FIELDS: Final = frozenset(
     {"input", "arguments", "parameters", "function", "custom", "input_schema", "input_examples"}
 )
 """Fields with the arguments of the client's tools, and with their schemas."""
-WHOLE_ITEMS: Final = re.compile(r"message|function_call|custom_tool_call|\w+_output")
+WHOLE_ITEMS: Final = re.compile(
+    r"message|additional_tools|function_call|custom_tool_call|\w+_output"
+)
 """Types of the items that a client writes; the provider may complete other items by their ID."""
 SEALED_ITEMS: Final = ("reasoning", "compaction")
 """Types of the items that are complete if they have encrypted content."""
@@ -117,6 +119,8 @@ CLIENT_TOOLS: Final = re.compile(
     r"|(?:bash|text_editor|computer|memory|tool_search_tool)_\w+"
 )
 """Types of tools that the client executes, or that the provider executes at no extra price."""
+TOOL_GROUPS: Final = ("namespace", "additional_tools")
+"""Types of the objects that hold tools."""
 MAX_CHOICES: Final = 128
 
 
@@ -167,7 +171,8 @@ def _refused(body: Mapping[str, Any], *, limits_cost: bool) -> Iterator[tuple[st
         is_offered = value is None or value in each.allowed
         if not is_offered and (limits_cost or not each.is_priced):
             yield each.field, each.reason
-    for tool in _tools(body) if limits_cost else ():
+    given = [*_objects(body.get("input")), {"type": "namespace", "tools": body.get("tools")}]
+    for tool in _tools(given) if limits_cost else ():
         if not CLIENT_TOOLS.fullmatch(str(tool.get("type") or "function")):
             yield "tools", f"the provider executes one of them; {_UNPRICED}"
 
@@ -220,9 +225,17 @@ def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
                 yield from _parts(each)
 
 
-def _tools(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    given = body.get("tools")
-    return [tool for tool in given if isinstance(tool, dict)] if isinstance(given, list) else []
+def _tools(groups: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the tools in namespaces and in items that add tools, nested ones included."""
+    for group in groups:
+        if group.get("type") in TOOL_GROUPS:
+            tools = _objects(group.get("tools"))
+            yield from (each for each in tools if each.get("type") not in TOOL_GROUPS)
+            yield from _tools(tools)
+
+
+def _objects(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _openai_error(status: int, code: str, message: str, field: str | None) -> Mapping[str, Any]:

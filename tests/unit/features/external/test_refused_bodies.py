@@ -74,6 +74,7 @@ REFERRING = [
     ("file_id", "f1", _asked({"type": "function_call_output", "output": [{"file_id": "f1"}]})),
 ]
 WHOLE = [
+    _asked({"type": "additional_tools", "id": "at_1", "tools": [{"type": "custom"}]}),
     _asked({"role": "user", "content": "hi", "id": "msg_1"}),
     _asked({"type": "function_call", "id": "fc_1", "call_id": "1", "arguments": "{}"}),
     _asked({"type": "function_call_output", "id": "fo_1", "call_id": "1", "output": "2"}),
@@ -93,6 +94,8 @@ PRICED = [
     ("tools", _body(tools=[{"type": "web_search_20250305", "name": "web_search"}])),
     ("tools", _body(tools=[{"type": "function"}, {"type": "code_execution_20250825"}])),
     ("tools", _body(tools=[{"type": ["function"]}])),
+    ("tools", _body(tools=[{"type": "namespace", "tools": [{"type": "web_search"}]}])),
+    ("tools", _body(input=[{"type": "additional_tools", "tools": [{"type": "web_search"}]}])),
 ]
 OFFERED = [
     _body(store=True, metadata={"file_id": "mine"}),
@@ -102,6 +105,7 @@ OFFERED = [
     _body(speed="standard", inference_geo="global"),
     _body(tools=[{"name": "mine", "input_schema": {"properties": {"file_id": {}}}}]),
     _body(tools=[{"type": "custom"}, {"type": "text_editor_20250728"}, {"type": "function"}]),
+    _body(tools=[{"type": "namespace", "tools": [{"type": "function"}]}]),
     _said([{"type": "tool_use", "id": "1", "name": "mine", "input": {"file_id": "mine"}}]),
     _body(tools="odd", n=None, stream=None, max_tokens=0, unknown=[1, {"a": None}]),
 ]
