@@ -13,7 +13,7 @@ from tests.support.service import ServiceProcess
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize(
     ("clients", "servers", "repeats"),
-    [(1, 1, 1), pytest.param(4, 1, 100, marks=pytest.mark.proof)],
+    [(1, 1, 1), pytest.param(4, 4, 100, marks=pytest.mark.proof)],
 )
 async def test_ten_of_64_parallel_streamed_calls_are_made_under_a_limit_of_ten(
     database_url: str,
