@@ -56,9 +56,11 @@ class RecordedCalls:
     def __init__(self, calls: Iterable[RecordedCall]) -> None:
         """Start with the calls of earlier executions."""
         self._made = defaultdict[str, list[RecordedCall]](list)
-        for call in sorted(calls, key=lambda each: each.number):
+        earlier = sorted(calls, key=lambda each: each.number)
+        for call in earlier:
             self._made[call.digest].append(call)
-        self._attempt, self._replays = 0, False
+        self._count = len(earlier)
+        self._attempt, self._replays, self._repeatable = 0, False, 0
         self.used = 0
         """Number of recorded results that this attempt has used."""
         self.replayed = 0
@@ -72,6 +74,7 @@ class RecordedCalls:
     def opened(self, attempt: int, *, replays: bool) -> None:
         """Start the replay again for a new attempt."""
         self._attempt, self._replays, self.used = attempt, replays, 0
+        self._repeatable = sum(map(self.may_repeat, self.every)) if replays else 0
         self._diverged_lanes.clear()
 
     def call_for(
@@ -103,15 +106,17 @@ class RecordedCalls:
                     self._diverged_lanes.add(lane)
             number, attempt = made[-1].number + 1 if made else 1, self._attempt
             call = RecordedCall(digest=digest, number=number, attempt=attempt, made_in=attempt)
-            call.place = sum(map(len, self._made.values()))
+            call.place = self._count = self._count + 1
             made.append(call)
+        elif self._replays and self.may_repeat(call):  # the request may not be replayed
+            self._repeatable -= 1
         call.attempt, call.lane, call.is_open = self._attempt, lane, False
         return call
 
     @property
     def unused(self) -> int:
         """Number of recorded results that this attempt has not used."""
-        return sum(map(self.may_repeat, self.every)) if self._replays else 0
+        return self._repeatable - self.used
 
     @property
     def every(self) -> list[RecordedCall]:
