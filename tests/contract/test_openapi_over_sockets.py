@@ -138,7 +138,13 @@ def conform(
     return statuses
 
 
-RARELY_RIGHT = {"POST /threads", "POST /graphs", "POST /runs/cancel", "GET /metrics"}
+RARELY_RIGHT = {
+    "POST /threads",
+    "POST /graphs",
+    "POST /runs/cancel",
+    "PUT /mcp-credentials/{server}",
+    "GET /metrics",
+}
 """Operations whose generated requests are rarely valid, or that use another credential."""
 
 

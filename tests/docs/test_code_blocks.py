@@ -62,7 +62,7 @@ ELSEWHERE = {
 LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
 """Languages of checked blocks; a block without one is a drawing or raw protocol text."""
 REFUSED = frozenset({400, 405, 413, 415})
-CONFIGURED = "No permitted tool is named", "No such model is configured"
+CONFIGURED = "No permitted tool is named", "No such model is configured", "No MCP server"
 """Problems of requests that need the tools and models which their page configures."""
 KEYS = {joined(path): path for path, _ in keys_of(Settings)}
 VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)

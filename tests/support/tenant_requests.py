@@ -106,6 +106,8 @@ def changes(one: str, other: str, headers: dict[str, str], graph: dict[str, Any]
         ("DELETE", "/keys/{their key}", None, {}),
         ("PUT", "/quotas/{their name}", {"max_queued": 0}, {}),
         ("DELETE", "/quotas/{their name}", None, {}),
+        ("PUT", f"/mcp-credentials/{one}", {"headers": {"X-Tenant": one}}, {}),
+        ("DELETE", f"/mcp-credentials/{one}", None, {}),
         ("PUT", f"/schedules/{one}", schedule, {}),
         ("POST", f"/schedules/{one}/pause", None, {}),
         ("POST", f"/schedules/{one}/resume", None, {}),
@@ -122,6 +124,7 @@ def looks() -> Iterator[Request]:
         *("/runs", "/runs?status=cancelled", "/runs?metadata.of=x", "/approvals", "/threads"),
         *("/graphs", "/agents", "/schedules", "/keys", "/quotas", "/quotas/{their name}"),
         *("/webhooks/secret", "/webhooks/deliveries", "/webhooks/deliveries?status=dead"),
+        "/mcp-credentials",
     ):
         yield ("GET", path, None, {})
     of_one = (

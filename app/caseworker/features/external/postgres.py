@@ -64,9 +64,9 @@ FROM external_attempts a JOIN runs r USING (tenant_id, run_id) WHERE a.sha256 = 
 """
 
 _OWNER = """
-SELECT r.status, w.address, r.request #>> '{graph,steps,0,data,external,parent}' AS parent
-FROM runs r LEFT JOIN workers w USING (worker_id)
-WHERE r.tenant_id = %s AND r.run_id = %s
+SELECT r.status, r.request #>> '{graph,steps,0,data,external,parent}' AS parent,
+    (SELECT address FROM workers w WHERE w.worker_id = r.worker_id) AS address
+FROM runs r WHERE r.tenant_id = %s AND r.run_id = %s
 """
 
 _WORKER = """
