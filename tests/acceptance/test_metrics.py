@@ -62,6 +62,7 @@ FAILING: dict[str, Any] = {
         "edges": [{"source": "day", "target": "broken", "data": {"channel": "flow"}}],
     },
 }
+GATEWAY = "/gateway/openai/v1/chat/completions"
 
 
 @dataclass
@@ -178,6 +179,8 @@ async def test_requests_are_counted_by_the_template_of_their_path(watched: Watch
 
     assert await watched.value(counted, method="POST", route="/runs", status="202") == 1
     assert await watched.value(counted, method="DELETE", route="/runs/{run_id}") == 1
+    await watched.http.post(GATEWAY, json={})
+    assert await watched.value(counted, method="POST", route=GATEWAY, status="401") == 1
     assert "later" not in (await watched.http.get("/metrics")).text
 
 

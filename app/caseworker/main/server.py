@@ -16,7 +16,6 @@ import uvicorn
 from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 from fastapi import FastAPI
 from pydantic import SecretStr
-from starlette.routing import Route
 
 from caseworker.faces.mcp_server.endpoint import McpEndpoint
 from caseworker.faces.mcp_server.offers import agent_tools, case_tools
@@ -42,6 +41,7 @@ from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
 from caseworker.platform.http.protocol import bounded_by
+from caseworker.platform.http.request import LabelledRoute
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http import runs
 from caseworker.runs.http.limits import ApiLimits
@@ -87,7 +87,9 @@ def build_app(
             *runs.router.routes,  # the most frequent ones come first
             *viewer_routes(),  # before the routes of traces: browsers get a page instead
             *(route for feature in FEATURES for route in feature.routes),
-            Route("/mcp", McpEndpoint(number, (case_tools, agent_tools)), include_in_schema=False),
+            LabelledRoute(
+                "/mcp", McpEndpoint(number, (case_tools, agent_tools)), include_in_schema=False
+            ),
         ],
         errors={error: kind for each in FEATURES for error, kind in each.errors.items()},
         problems=PROBLEM_TYPES,

@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from caseworker.core.budget.stops import HandOver, Stop
@@ -48,6 +47,7 @@ from caseworker.platform.http.request import (
     RELEASES,
     ApiRequest,
     HttpContext,
+    LabelledRoute,
     wait_connected,
 )
 from caseworker.runs.run import TERMINAL
@@ -489,7 +489,7 @@ def credential_of(request: Request) -> str | None:
     return credential or None
 
 
-def _routes() -> Iterator[Route]:
+def _routes() -> Iterator[LabelledRoute]:
     """Yield the routes of all dialects; those that refuse other paths come last."""
     for dialect in DIALECTS:
         base = f"/gateway{dialect.base}"
@@ -500,14 +500,14 @@ def _routes() -> Iterator[Route]:
             (f"{dialect.models_path}/{{name:path}}", "GET", _models),
         ):
             if path:
-                yield Route(base + path, _in_shape(answer, dialect), methods=[method])
-        yield Route(base, _reached, methods=["HEAD"])
+                yield LabelledRoute(base + path, _in_shape(answer, dialect), methods=[method])
+        yield LabelledRoute(base, _reached, methods=["HEAD"])
     for provider, dialect in {each.provider: each for each in DIALECTS}.items():
         path = f"/gateway/{provider}{{path:path}}"
-        yield Route(path, _in_shape(_unknown, dialect), methods=_METHODS)
+        yield LabelledRoute(path, _in_shape(_unknown, dialect), methods=_METHODS)
 
 
 ROUTES: Final = (
-    Route(f"/gateway{MCP.path}", _in_shape(_used_tools, MCP), methods=["POST"]),
+    LabelledRoute(f"/gateway{MCP.path}", _in_shape(_used_tools, MCP), methods=["POST"]),
     *_routes(),
 )

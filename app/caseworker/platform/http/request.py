@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import Match, Route
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -240,6 +241,15 @@ def api_router(tag: str, *, prefix: str = "") -> APIRouter:
         route_class=ApiRoute,
         generate_unique_id_function=operation_id,
     )
+
+
+class LabelledRoute(Route):
+    """A route without the checks of :class:`ApiRoute`. Its path labels metrics and log lines."""
+
+    def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
+        """Return how the route matches a request, and its additions to the ASGI scope."""
+        match, found = super().matches(scope)
+        return match, {**found, "route": self}
 
 
 class PostingRoute(ApiRoute):
