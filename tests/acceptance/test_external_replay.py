@@ -62,7 +62,10 @@ async def test_a_later_attempt_gets_each_recorded_reply_once_and_in_order(
     after = await texts(second, "ONCE", "ONCE", "ONCE", "ONCE")
     finished = await second.finish({"output": after})
     run = (await second.get()).json()
+    trace = (await second.get("/trace")).json()["snapshot"]["nodes"].values()
+    replayed = [node["metadata"].get("replayed_in") for node in trace if node["kind"] == "llm"]
 
+    assert replayed == [2, 2, 2, None]
     assert before == ["a", "b", "c"]
     assert after == ["a", "b", "c", "d"]
     assert await provider.count("ONCE") == 4

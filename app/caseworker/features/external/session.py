@@ -390,6 +390,8 @@ class Session:
             if tool["name"] not in self.journaled_tools:
                 self._requested.setdefault(tool["id"], (tool, entry.answered.node_id))
         if not relay.is_taken:  # it was recorded earlier
+            replayed = {"replayed_in": self._attempt}
+            self._context.run.trace.annotate(entry.answered.node_id, replayed)
             head = restored(entry.answered.value[WIRE])
             relay.begin(head)
             relay.write(head.content or b"")

@@ -289,6 +289,8 @@ function tags(call) {
   return [
     node.retries_used ? h("span", { class: "tag tag-warn" }, node.retries_used === 1 ? "1 retry" : `${node.retries_used} retries`) : null,
     call.takenOver ? h("span", { class: "tag" }, "imported") : null,
+    node.metadata.replayed_in ? h("span", { class: "tag" }, `replayed in attempt ${node.metadata.replayed_in}`) : null,
+    node.metadata.reported ? h("span", { class: "tag" }, "reported") : null,
     node.metadata.continues ? h("span", { class: "tag" }, "resumed") : null,
     call.waited ? h("span", { class: "tag tag-wait" }, `waited ${duration(call.waited)}`) : null,
     node.metadata.fallback ? h("span", { class: "tag tag-warn" }, "fallback") : null,
