@@ -1,5 +1,6 @@
 """Children of external runs share the budget of their parent, and end with it."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -48,6 +49,12 @@ def below(agent: Agent) -> Mapping[str, Any]:
     return {"parent": {"run_id": agent.run_id}}
 
 
+async def children_of(agent: Agent) -> list[str]:
+    """Return the IDs of the children in the trace of a run."""
+    nodes = (await agent.get("/trace")).json()["snapshot"]["nodes"].values()
+    return [node["metadata"]["child_run_id"] for node in nodes if node["name"] == "child run"]
+
+
 async def refusal(agent: Agent) -> Mapping[str, Any]:
     """Return the error of a refused call."""
     reply = await agent.ask()
@@ -82,9 +89,7 @@ async def test_parent_and_children_share_one_budget(
     assert ended["sharing-3"]["stop"]["scope"] == "run/child"
     assert ended["sharing-1"]["stop"]["scope"] == "run"
     assert ended["sharing-1"]["parent_run_id"] == "sharing"
-    nodes = (await parent.get("/trace")).json()["snapshot"]["nodes"].values()
-    children = {node["metadata"].get("child_run_id") for node in nodes} - {None}
-    assert children == {"sharing-1", "sharing-3"}
+    assert await children_of(parent) == ["sharing-1", "sharing-3"]
 
 
 async def test_the_key_of_a_run_creates_children_of_this_run_only(
@@ -113,6 +118,25 @@ async def test_the_key_of_a_run_creates_children_of_this_run_only(
     async with client_of(service.url, child.key) as own:
         assert (await own.get("/runs/keyed")).status_code == 403
         assert (await own.get("/runs/keyed-1")).status_code == 200
+
+
+async def test_a_run_that_is_not_accepted_is_no_child(
+    http: httpx.AsyncClient, service: ServiceProcess
+) -> None:
+    """Otherwise a run could be charged for others after a restart, and be its own descendant."""
+    parent = await start(http, run_id="once")
+    child = await start(http, run_id="once-1", **below(parent))
+    async with client_of(service.url, child.key) as own:
+        taken = await own.post("/runs", json={"kind": "external", "run_id": "once"})
+    equal = {"kind": "external", "run_id": "once-2", **below(parent)}
+    async with asyncio.TaskGroup() as group:
+        posting = [group.create_task(http.post("/runs", json=equal)) for _ in range(2)]
+    both = [each.result() for each in posting]
+
+    assert taken.status_code == 409, taken.text
+    assert sorted(each.status_code for each in both) == [200, 202], [each.text for each in both]
+    assert await children_of(child) == []
+    assert sorted(await children_of(parent)) == ["once-1", "once-2"]
 
 
 async def test_a_child_may_call_only_the_models_of_its_parent(http: httpx.AsyncClient) -> None:

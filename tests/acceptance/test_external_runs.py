@@ -772,6 +772,30 @@ async def test_another_post_opens_an_attempt_and_supersedes_the_earlier_key(
     assert await provider.count("SUPERSEDED") == 0
 
 
+async def test_a_call_whose_attempt_is_superseded_while_its_body_arrives_is_refused(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The service accepts its head; the later attempt makes a call before its body is complete."""
+    first = await start(http)
+    content = json.dumps(first.api.body("LATE")).encode()
+    head = (
+        f"POST {first.api.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Authorization: Bearer {first.key}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\nExpect: 100-continue\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
+    writer.write(head.encode())
+    assert b" 100 " in await reader.readuntil(b"\r\n\r\n")
+    second = await first.again()
+    assert (await second.ask("SECOND")).status_code == 200
+    writer.write(content)
+    reply = await reader.read()
+    writer.close()
+
+    assert b'"superseded"' in reply, reply
+    assert await provider.count("LATE") == 0
+
+
 async def test_a_repeated_post_with_an_idempotency_key_only_renews_the_key(
     http: httpx.AsyncClient,
 ) -> None:

@@ -375,6 +375,15 @@ async def test_tools_that_do_not_exist_are_refused(
     assert [each["field"] for each in refused.json()["errors"]] == [field]
 
 
+async def test_a_message_may_not_be_as_long_as_a_model_call(http: httpx.AsyncClient) -> None:
+    """It is read in the event loop, so the usual limit of bodies applies."""
+    agent = await start(http, tools=TOOLS)
+    reply = await posted(agent, "x" * 300 * 1024)
+
+    assert reply.status_code == 413, reply.text
+    assert reply.json()["error"]["data"]["code"] == "body-too-large"
+
+
 async def test_an_unknown_key_is_refused_in_the_form_of_the_protocol(
     http: httpx.AsyncClient,
 ) -> None:

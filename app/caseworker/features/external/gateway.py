@@ -106,8 +106,10 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
 
     async def answered(request: Request) -> ASGIApp:
         asked = ApiRequest(request, ANYBODY)
-        most = _limits(request).max_body_bytes
-        asked.limits = replace(asked.limits, max_body_bytes=most, max_graph_bytes=0)
+        most = asked.limits if dialect is MCP else _limits(request)
+        asked.limits = replace(
+            asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0
+        )
         return await _shaped(answer(asked, dialect), dialect)
 
     return answered
@@ -187,8 +189,14 @@ def _begun(session: Session, asked: Asked, headers: Mapping[str, str]) -> Flight
 
 
 async def _begin_attempt(request: ApiRequest, state: AttemptState | None, session: Session) -> None:
-    """Note that a client makes a call in an attempt; the first one starts the replay again."""
+    """Note that a client makes a call in an attempt; the first one starts the replay again.
+
+    Raises:
+        _RefusedError: a later attempt was opened while the body arrived.
+    """
     async with session.opening:
+        if state is not None and state.attempt < session.attempt:
+            raise _superseded()
         if state is not None and state.attempt > session.attempt:
             first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
             session.opened(state.attempt, first_use=first_use)
@@ -286,7 +294,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         code = state.stop_kind or "finished"
         raise _RefusedError(REFUSED, code, f"The run has ended: {state.status}.")
     if state.attempt < state.newest:
-        raise _RefusedError(REFUSED, "superseded", "A later attempt of the run was opened.")
+        raise _superseded()
     session = sessions.get(state.key)
     if session is None:
         raise stopped(sessions.stop_of(state.key))
@@ -449,6 +457,10 @@ async def _stream(
             session.delivered(flight)
         else:
             flight.leave(linger_seconds)
+
+
+def _superseded() -> _RefusedError:
+    return _RefusedError(REFUSED, "superseded", "A later attempt of the run was opened.")
 
 
 def stopped(stop: Stop | None) -> _RefusedError:

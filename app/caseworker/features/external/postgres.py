@@ -125,7 +125,7 @@ class PostgresAttempts:
         If ``renew`` and no call was made with the newest key, that attempt gets the new key.
         """
         asked = {"tenant": key.tenant, "run_id": key.run_id, "sha256": sha256, "renew": renew}
-        async with transaction(self._pool) as connection:
+        async with transaction(self._pool, key.tenant) as connection:
             await connection.exec_driver_sql(_LOCK, (key.tenant, key.run_id))
             renewed = (await connection.exec_driver_sql(_RENEW, asked)).scalar_one_or_none()
             if renewed is not None:
@@ -139,13 +139,13 @@ class PostgresAttempts:
 
     async def note_objects(self, key: RunKey, objects: Sequence[str]) -> None:
         """Store that a reply to a run has named these objects at the provider."""
-        async with transaction(self._pool) as connection:
+        async with transaction(self._pool, key.tenant) as connection:
             asked = (key.tenant, key.run_id, list(objects))
             await connection.exec_driver_sql(_NOTE_OBJECTS, asked)
 
     async def known_objects(self, tenant: str, objects: Sequence[str]) -> frozenset[str]:
         """Return those of the objects that a reply to a run of the tenant has named."""
-        async with transaction(self._pool) as connection:
+        async with transaction(self._pool, tenant) as connection:
             found = await connection.exec_driver_sql(_KNOWN_OBJECTS, (tenant, list(objects)))
             return frozenset(found.scalars())
 

@@ -210,6 +210,7 @@ class Session:
         self.journaled_tools: set[str] = set()
         """Names of tools whose calls are counted when they are made, so that none is reported."""
         self._diverged = False
+        self._children: set[str] = set()
         self._stop: Stop | None = None
         self._heard_at = asyncio.get_running_loop().time()
 
@@ -447,10 +448,12 @@ class Session:
             relay.end()
 
     async def adopt(self, run_id: str) -> None:
-        """Record durably that a run becomes a child of this one."""
+        """Record durably, and once, that a run is a child of this one."""
         calls = self._context.calls
-        call = child_run(self._context, run_id)
-        await calls.perform(call, parent=self._context.trace_parent, scope=self._context.scope)
+        if run_id not in self._children:
+            self._children.add(run_id)
+            call = child_run(self._context, run_id)
+            await calls.perform(call, parent=self._context.trace_parent, scope=self._context.scope)
         await calls.journal.barrier(external=True)
 
     def finish(self, output: Any, error: Exception | None = None) -> None:

@@ -244,12 +244,11 @@ async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepte
         return await _accepted_from(body, request, key)
     try:
         new = await request.service(Admissions).new_run(body, request, key)
-        if (parent := parent_of(new.request)) is not None:
-            if (earlier := await _accepted_before(body, request, key)) is not None:
-                return earlier
+        accepted = await request.service(RunService).accept(new)
+        if (parent := parent_of(new.request)) is not None:  # before its key can be used
             adopted = request.service(ExternalAccess).adopted
-            await adopted(RunKey(new.key.tenant, parent), new.key.run_id)
-        return await request.service(RunService).accept(new)
+            await adopted(RunKey(new.key.tenant, parent), accepted.run.key.run_id)
+        return accepted
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)
         if earlier is None:

@@ -7,6 +7,7 @@ import pytest
 from caseworker.features.external.dialects import (
     CHAT_COMPLETIONS,
     DIALECTS,
+    MAX_VALUES,
     MESSAGES,
     RESPONSES,
     Dialect,
@@ -198,3 +199,13 @@ def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
     """Only a JSON object is a model call."""
     with pytest.raises(RefusedBodyError, match="JSON object"):
         require_accepted(body, MESSAGES, limits_cost=False)
+
+
+@pytest.mark.parametrize("value", [1, {}, []], ids=["number", "object", "array"])
+def test_a_body_of_very_many_values_is_refused(value: Any) -> None:
+    """Reading it would take minutes and gigabytes, even if it is not large."""
+    usual = 7  # the body, its fields, and the values of its message
+    require_accepted(_said([value] * (MAX_VALUES - usual)), CHAT_COMPLETIONS, limits_cost=False)
+    for body in (_said([value] * MAX_VALUES), _body(messages=[value] * MAX_VALUES)):
+        with pytest.raises(RefusedBodyError, match="more than"):
+            require_accepted(body, CHAT_COMPLETIONS, limits_cost=False)
