@@ -160,7 +160,10 @@ async def test_a_process_without_a_port_owns_runs_for_one_that_executes_none(
 async def test_processes_on_other_hosts_use_the_advertised_url(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Several processes listen on ports of their own; here the socket file is missing."""
+    """Several processes listen on ports of their own, for forwarded requests only.
+
+    Here the socket file is missing.
+    """
     port = free_port()
     settings = {
         **model_settings(provider.openai_url),
@@ -182,6 +185,8 @@ async def test_processes_on_other_hosts_use_the_advertised_url(
             )
         agent = await start(http, run_id="far")
         assert (await agent.ask()).status_code == 200
+        async with client_of(settings["SERVER_ADVERTISE_URL"]) as unsigned:
+            assert (await unsigned.get("/runs")).status_code == 401
         assert (await agent.finish({"output": 1})).status_code == 200
 
 

@@ -14,7 +14,7 @@ import uvicorn
 from caseworker.main.configuration import StartupError
 from caseworker.main.process import Process, allowed_hosts
 from caseworker.platform.http.application import build_health_api
-from caseworker.platform.http.forwarding import Address, own_address
+from caseworker.platform.http.forwarding import Address, only_forwarded, own_address
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
 from caseworker.settings.schema import Settings
 
@@ -90,7 +90,10 @@ async def forwarding_served(process: Process, app: Any, number: int | None) -> A
         listening.append(_bound("server.advertise_url", settings.server.host, port))
     limits = bounded_by(connection_limits(settings))
     try:
-        async with _served(app, listening, http=limits, timeout_keep_alive=KEEP_ALIVE_SECONDS):
+        forwarded = only_forwarded(app)
+        async with _served(
+            forwarded, listening, http=limits, timeout_keep_alive=KEEP_ALIVE_SECONDS
+        ):
             yield
     finally:
         unlink(address.socket)

@@ -100,7 +100,10 @@ class RecordedCalls:
                 return call
         call = next((each for each in made if each.is_open), None)
         if call is None:
-            if replays and self.unused and lane not in self._diverged_lanes:
+            old = (each for each in made if each.attempt < self._attempt and not each.is_complete)
+            if (interrupted := next(old, None)) is not None:
+                interrupted.attempt = self._attempt
+            elif replays and self.unused and lane not in self._diverged_lanes:
                 diverged()
                 if lane:
                     self._diverged_lanes.add(lane)

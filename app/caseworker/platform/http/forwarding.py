@@ -121,6 +121,17 @@ class ForwardedRequests:
         await self._app(scope, receive, send)
 
 
+def only_forwarded(app: ASGIApp) -> ASGIApp:
+    """Return ``app``, which then rejects a request that no process has forwarded as forged."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if all(name != _NAME for name, _ in scope["headers"]):
+            scope["headers"] = [*scope["headers"], (_NAME, b"")]
+        await app(scope, receive, send)
+
+    return answer
+
+
 def _checked(receive: Receive, digest: str) -> Receive:
     """Return ``receive`` with a check of the whole body."""
     hasher = hashlib.sha256()
