@@ -123,7 +123,7 @@ async def test_the_key_of_a_run_creates_children_of_this_run_only(
 async def test_a_run_that_is_not_accepted_is_no_child(
     http: httpx.AsyncClient, service: ServiceProcess
 ) -> None:
-    """Otherwise a run could be charged for others after a restart, and be its own descendant."""
+    """Otherwise a restarted parent is charged for it, and a run can be its own descendant."""
     parent = await start(http, run_id="once")
     child = await start(http, run_id="once-1", **below(parent))
     async with client_of(service.url, child.key) as own:

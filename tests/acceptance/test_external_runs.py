@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -772,28 +772,50 @@ async def test_another_post_opens_an_attempt_and_supersedes_the_earlier_key(
     assert await provider.count("SUPERSEDED") == 0
 
 
+@asynccontextmanager
+async def arriving(agent: Agent, text: str) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+    """Send the head of a call, which the service accepts; the function sends the body.
+
+    It returns the whole reply.
+    """
+    content = json.dumps(agent.api.body(text)).encode()
+    head = (
+        f"POST {agent.api.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Authorization: Bearer {agent.key}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\nExpect: 100-continue\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.http.base_url.port)
+    writer.write(head.encode())
+    assert b" 100 " in await reader.readuntil(b"\r\n\r\n")
+
+    async def rest() -> bytes:
+        writer.write(content)
+        return await reader.read()
+
+    yield rest
+    writer.close()
+
+
 async def test_a_call_whose_attempt_is_superseded_while_its_body_arrives_is_refused(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The service accepts its head; the later attempt makes a call before its body is complete."""
     first = await start(http)
-    content = json.dumps(first.api.body("LATE")).encode()
-    head = (
-        f"POST {first.api.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        f"Authorization: Bearer {first.key}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\nExpect: 100-continue\r\n\r\n"
-    )
-    reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
-    writer.write(head.encode())
-    assert b" 100 " in await reader.readuntil(b"\r\n\r\n")
-    second = await first.again()
-    assert (await second.ask("SECOND")).status_code == 200
-    writer.write(content)
-    reply = await reader.read()
-    writer.close()
-
-    assert b'"superseded"' in reply, reply
+    async with arriving(first, "LATE") as rest:
+        second = await first.again()
+        assert (await second.ask("SECOND")).status_code == 200
+        assert b'"superseded"' in await rest()
     assert await provider.count("LATE") == 0
+
+
+async def test_a_call_of_a_run_that_ends_while_its_body_arrives_is_refused(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    agent = await start(http)
+    async with arriving(agent, "AFTER") as rest:
+        assert (await agent.finish({"output": 1})).status_code == 200
+        reply = await rest()
+    assert b'"finished"' in reply, reply
+    assert await provider.count("AFTER") == 0
 
 
 async def test_a_repeated_post_with_an_idempotency_key_only_renews_the_key(

@@ -72,6 +72,6 @@ class Children:
 
     def _session(self, key: RunKey) -> Session:
         session = self.sessions.get(key)
-        if session is None or session.stop is not None:
+        if session is None or not session.is_open:
             raise ProblemError(PARENT_ENDED)
         return session

@@ -148,7 +148,8 @@ def require_accepted(body: Any, dialect: Dialect, *, limits_cost: bool) -> Mappi
 def _has_more_values(body: Mapping[str, Any], most: int) -> bool:
     found: list[Any] = [body]
     for value in found:
-        found += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        inner = value.values() if isinstance(value, dict) else value
+        found += inner if isinstance(value, dict | list) else ()
         if len(found) > most:
             return True
     return False

@@ -107,9 +107,7 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
     async def answered(request: Request) -> ASGIApp:
         asked = ApiRequest(request, ANYBODY)
         most = asked.limits if dialect is MCP else _limits(request)
-        asked.limits = replace(
-            asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0
-        )
+        asked.limits = replace(asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0)
         return await _shaped(answer(asked, dialect), dialect)
 
     return answered
@@ -192,7 +190,7 @@ async def _begin_attempt(request: ApiRequest, state: AttemptState | None, sessio
     """Note that a client makes a call in an attempt; the first one starts the replay again.
 
     Raises:
-        _RefusedError: a later attempt was opened while the body arrived.
+        _RefusedError: a later attempt was opened, or the run ended, while the body arrived.
     """
     async with session.opening:
         if state is not None and state.attempt < session.attempt:
@@ -200,6 +198,7 @@ async def _begin_attempt(request: ApiRequest, state: AttemptState | None, sessio
         if state is not None and state.attempt > session.attempt:
             first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
             session.opened(state.attempt, first_use=first_use)
+    _require_open(session)
 
 
 async def _used_tools(request: ApiRequest, _: Dialect) -> ASGIApp:
@@ -298,9 +297,13 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
     session = sessions.get(state.key)
     if session is None:
         raise stopped(sessions.stop_of(state.key))
-    if session.stop is not None:
-        raise stopped(session.stop)
+    _require_open(session)
     return state, session
+
+
+def _require_open(session: Session) -> None:
+    if not session.is_open:
+        raise stopped(session.stop)
 
 
 async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> ClientBody:

@@ -63,10 +63,9 @@ class ToolServer(McpAnswer):
 
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         offer, begun = await self._offer(), time.monotonic()
-        try:
-            call, task = self._session.call_tool(offer, params.name, params.arguments or {})
-        except Stop as stop:
-            _refuse(stop)
+        if not self._session.is_open:
+            _refuse(self._session.stop)
+        call, task = self._session.call_tool(offer, params.name, params.arguments or {})
         try:
             while not (await asyncio.wait((task,), timeout=PROGRESS_SECONDS))[0]:
                 with suppress(Exception):

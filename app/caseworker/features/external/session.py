@@ -212,12 +212,18 @@ class Session:
         self._diverged = False
         self._children: set[str] = set()
         self._stop: Stop | None = None
+        self._is_closed = False
         self._heard_at = asyncio.get_running_loop().time()
 
     @property
     def stop(self) -> Stop | None:
         """The stop of the run, or the limit that it has reached; None if it may continue."""
         return self._context.token.stop or self._stop
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made: the step has no stop and has not ended."""
+        return self.stop is None and not self._is_closed
 
     @property
     def attempt(self) -> int:
@@ -326,14 +332,8 @@ class Session:
     def call_tool(
         self, offer: ToolOffer, name: str, args: Mapping[str, Any]
     ) -> "tuple[RecordedCall, asyncio.Task[ToolResult]]":
-        """Call a tool, or join the call that an equal request made; return the call and its task.
-
-        Raises:
-            Stop: a limit of the run was reached.
-        """
+        """Call a tool, or join the call of an equal request; return the call and its task."""
         self.touch()
-        if self._stop is not None:
-            raise self._stop
         call = self.tools.call_for(name, args)
         if call.answered is None:
             work = self.tools.result(offer, call, name, args)
@@ -492,7 +492,8 @@ class Session:
         }
 
     async def close(self) -> None:
-        """Cancel the calls in flight, and wait for their ends."""
+        """Refuse further calls, cancel those in flight, and wait for their ends."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         await until_done(tuple(self._tasks), self._context.run.grace_seconds)

@@ -1,11 +1,8 @@
 """Requests of later attempts are matched to the calls of earlier ones."""
 
-import pytest
-
 from caseworker.features.external.recorded import RecordedCalls
 
 
-@pytest.mark.req("cw/15.diverge")
 def test_a_request_whose_call_was_interrupted_in_this_process_is_no_divergence() -> None:
     """It is made again once; a request that no attempt has made diverges."""
     calls, diverged = RecordedCalls([]), list[str]()
