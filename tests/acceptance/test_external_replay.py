@@ -91,6 +91,24 @@ async def test_a_request_that_is_not_recorded_is_one_event_while_replies_are_unu
     ]
 
 
+async def test_a_call_in_flight_at_a_new_attempt_is_made_again_without_an_event(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Its first repetition is not a divergence; a second one is."""
+    await provider.script("BROKEN", [Step(hang=True), Step(text="again"), Step(text="more")])
+    first = await start(http, run_id="replay-in-flight")
+    call = asyncio.create_task(first.ask("BROKEN"))
+    await provider.wait_for_arrivals(1, "BROKEN")
+    await texts(first, "whole")
+    second = await next_attempt(http, first)
+
+    assert await texts(second, "BROKEN") == ["again"]
+    assert await events_of(second, "replay.diverged") == []
+    assert await texts(second, "BROKEN", "whole") == ["more", "ok"]
+    assert len(await events_of(second, "replay.diverged")) == 1
+    assert (await call).json()["error"]["code"] == "superseded"
+
+
 async def test_a_lane_stops_replaying_when_it_diverges(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:

@@ -400,6 +400,27 @@ async def test_replies_of_real_endpoints_are_passed_on_unchanged(
     assert reply.headers["content-type"] == kind
 
 
+async def test_nul_characters_reach_the_provider(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Replies may contain them, and a client sends its replies and tool results back."""
+    text, called = "a\0b", {"id": "c1", "name": "t", "arguments": json.dumps({"x": "\0"})}
+    await provider.script("NULS", [Step(text=text, tool_calls=[called]), Step(text=text)])
+    agent = await start(http, run_id="with-nul")
+    messages = [{"role": "user", "content": f"NULS {text}"}]
+    first = (await agent.ask(messages=messages)).json()["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": "c1", "content": text}
+    messages = [*messages, first, result]
+    second = await agent.ask(messages=messages, user=text)
+    repeated = await (await agent.again()).ask(messages=messages, user=text)
+    trace = await agent.get("/trace?payloads=true")
+
+    assert second.json()["choices"][0]["message"]["content"] == text, second.text
+    assert repeated.content == second.content
+    assert [each.prompt.count("\0") for each in await provider.arrivals("NULS")] == [1, 3]
+    assert trace.status_code == 200, trace.text
+
+
 async def test_the_usage_chunk_is_hidden_from_a_client_that_did_not_ask_for_it(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -644,16 +665,29 @@ async def test_finishing_cancels_the_calls_in_flight(
     (arrival,) = await provider.wait_for_arrivals(1, "FLIES", ended=True)
 
     assert finished.json()["status"] == "completed"
-    assert reply.status_code == REFUSED
-    assert reply.headers["x-should-retry"] == "false"
+    agent.require_final(reply, "finished")
     assert arrival.outcome == "client_gone"
     agent.require_final(await agent.ask("later"), "finished")
 
 
 @pytest.mark.req("cw/15.finish")
+async def test_finishing_ends_an_open_stream_with_an_error_event(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    await provider.script("OPEN", [Step(text="a long text", after_events=2)])
+    agent = await start(http)
+    async with agent.streamed("OPEN") as stream:
+        lines = stream.aiter_lines()
+        await anext(lines)
+        await agent.finish({"output": "early"})
+        rest = [json.loads(line[6:]) async for line in lines if line.startswith("data: {")]
+    assert rest[-1]["error"]["code"] == "finished"
+
+
+@pytest.mark.req("cw/15.finish")
 async def test_a_heartbeat_returns_the_status_and_what_is_left(http: httpx.AsyncClient) -> None:
-    """A call and its tokens are subtracted."""
-    agent = await start(http, budget={"max_llm_calls": 5, "max_cost_usd": 1})
+    """A call, its tokens and the time are subtracted."""
+    agent = await start(http, budget={"max_llm_calls": 5, "max_cost_usd": 1, "max_seconds": 600})
     before = await http.post(f"/runs/{agent.run_id}/heartbeat")
     await agent.ask()
     after = await http.post(f"/runs/{agent.run_id}/heartbeat")
@@ -664,6 +698,7 @@ async def test_a_heartbeat_returns_the_status_and_what_is_left(http: httpx.Async
     assert before.json()["left"]["llm_calls"] == 5
     assert after.json()["left"]["llm_calls"] == 4
     assert 0 < float(after.json()["left"]["cost_usd"]) < 1
+    assert 0 < after.json()["left"]["seconds"] < before.json()["left"]["seconds"] < 600
     assert unknown.status_code == 404
 
 
@@ -749,6 +784,26 @@ async def test_the_key_identifies_the_run_and_reaches_no_other(
     assert left == "running"
     assert set(reached.values()) <= {401, 403, 404}, reached
     assert (await other.get()).json()["status"] == "running"
+
+
+async def test_the_key_is_accepted_as_x_api_key_by_every_route_that_it_may_use(
+    http: httpx.AsyncClient, service: ServiceProcess
+) -> None:
+    agent = await start(http)
+    headers = {"x-api-key": agent.key}
+    async with httpx.AsyncClient(
+        base_url=service.url, headers=headers, trust_env=False
+    ) as with_key:
+        run = await with_key.get(f"/runs/{agent.run_id}")
+        trace = await with_key.get(f"/runs/{agent.run_id}/trace")
+        beat = await with_key.post(f"/runs/{agent.run_id}/heartbeat")
+        child = await with_key.post("/runs", json={"kind": "external"})
+        listed = await with_key.get("/runs")
+        finished = await with_key.post(f"/runs/{agent.run_id}/finish", json={"output": 1})
+        unknown = await with_key.get(f"/runs/{agent.run_id}", headers={"x-api-key": "cwr_0"})
+
+    assert [each.status_code for each in (run, trace, beat, finished)] == [200] * 4
+    assert (child.status_code, listed.status_code, unknown.status_code) == (NEW, 403, 401)
 
 
 async def test_another_post_opens_an_attempt_and_supersedes_the_earlier_key(

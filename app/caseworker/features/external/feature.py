@@ -33,6 +33,8 @@ def open_external(parts: Parts) -> Opened:
     async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
         key = KEY_PREFIX + secrets.token_hex(32)
         attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
+        if (session := sessions.get(run.key)) is not None:
+            session.touch()
         base_url = server.public_url or base_url_of(request, server.trusted_proxies)
         root = f"{base_url.rstrip('/')}/gateway"
         urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}

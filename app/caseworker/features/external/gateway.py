@@ -40,6 +40,7 @@ from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.relay import Head, NoReplyError, Relay, passed_through
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
+from caseworker.platform.http.bodies import is_unicode
 from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import (
@@ -315,7 +316,8 @@ async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> C
     """
     shared: HttpContext = request.app.state.shared
     content = await _content_of(request)
-    parsed, size = partial(request.parsed, content), len(content)
+    parsed = partial(request.parsed, content, is_unicode)  # the journal replaces NUL characters
+    size = len(content)
     return await _read(shared.services[Sessions], session, dialect, parsed, size)
 
 
@@ -424,7 +426,7 @@ async def _answered(
         if not head.done():  # this task was cancelled
             raise
         session.delivered(flight)
-        return _failed(dialect, flight.relay, error)
+        return _failed(dialect, session, flight.relay, error)
     finally:
         if not head.done():
             flight.leave(linger_seconds)
@@ -454,7 +456,8 @@ async def _stream(
     except asyncio.CancelledError:
         if not flight.task.done():  # this client is gone
             raise
-        yield dialect.error_event("superseded", "The call was interrupted.", number)
+        refused = _interrupted(session)
+        yield dialect.error_event(refused.code, str(refused), number)
     finally:
         if is_whole or flight.relay.failed:
             session.delivered(flight)
@@ -478,12 +481,18 @@ def stopped(stop: Stop | None) -> _RefusedError:
     return _RefusedError(REFUSED, stop.cause.kind, str(stop))
 
 
-def _failed(dialect: Dialect, relay: Relay, error: BaseException) -> Response:
+def _interrupted(session: Session) -> _RefusedError:
+    """Return the refusal for a call that was cancelled: by the end of the run or of its attempt."""
+    if session.ended.done():
+        return stopped(session.stop)
+    return _RefusedError(REFUSED, "superseded", "The call was interrupted.")
+
+
+def _failed(dialect: Dialect, session: Session, relay: Relay, error: BaseException) -> Response:
     if isinstance(error, Stop):
         return stopped(error).response(dialect)
     if isinstance(error, asyncio.CancelledError):
-        message = "The call was interrupted."
-        return _RefusedError(REFUSED, "superseded", message).response(dialect)
+        return _interrupted(session).response(dialect)
     if relay.refused is not None:
         return _passed_back(dialect, relay.refused)
     return _RefusedError(502, "provider_failed", str(error)).response(dialect)

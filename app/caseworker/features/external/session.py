@@ -187,6 +187,10 @@ class Session:
         self.depth: int = 0 if parent is None else parent.depth + 1
         """Number of the run's ancestors."""
         self._parent = parent
+        self._children: set[Session] = set()
+        """Children whose sessions are open."""
+        if parent is not None:
+            parent._children.add(self)
         self.key = RunKey(context.run.tenant, context.run_id)
         self.scope = context.scope
         self._data = data
@@ -232,14 +236,21 @@ class Session:
 
     def left(self) -> dict[str, Any]:
         """Return the rest of each limit of the run, by its JSON name; None is unlimited."""
-        limits = {name: self.scope.remaining(name) for name in self.scope.tightest_limits()}
-        return {
-            name.value: None if left is None else json_number(left) for name, left in limits.items()
-        }
+        limits = self.scope.tightest_limits()
+        left = {name.value: json_number(self.scope.remaining(name)) for name in limits}
+        seconds = self.scope.remaining_seconds()
+        return left if seconds is None else {**left, "seconds": round(max(0.0, seconds), 3)}
 
     def touch(self) -> None:
-        """Note a sign of life of the client."""
+        """Note a sign of life of the client, which is also one of its parents."""
         self._heard_at = asyncio.get_running_loop().time()
+        if self._parent is not None:
+            self._parent.touch()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a call of the run or of a child is in flight."""
+        return bool(self._tasks) or any(child._is_busy for child in self._children)
 
     def opened(self, attempt: int, *, first_use: bool) -> None:
         """Note that the client works in this attempt; a later one restarts the replay.
@@ -321,9 +332,9 @@ class Session:
             if flight.is_repeated_by(call_key, is_retry=is_retry):
                 flight.join()
                 return flight
-        flight = Flight(digest, call_key)
         diverged = partial(self._note_divergence, lane, asked.body)
         entry = self._calls.call_for(digest, lane, replays=replays, diverged=diverged)
+        flight = Flight(digest, call_key)
         work = self._call(asked, entry, flight)
         flight.task = self._started(self._relayed(work, flight.relay))
         self._flights[digest].append(flight)
@@ -472,6 +483,9 @@ class Session:
         try:
             while not self.ended.done():
                 left = self._heard_at + self._data.idle_seconds - clock()
+                if left <= 0 and not self._tasks and self._is_busy:
+                    self.touch()  # look again after the idle time
+                    continue
                 if left <= 0 and not self._tasks:
                     self._stop = _abandoned(self._data.idle_seconds)
                     raise self._stop

@@ -7,7 +7,7 @@ Postgres stores less (no NUL, no unpaired surrogates). Both differences are reje
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any, NoReturn, TypeVar, get_args
@@ -55,13 +55,23 @@ class UnstorableTextError(ValueError):
         self.violations = violations
 
 
-def read_json(body: bytes, *, max_depth: int) -> Any:
-    """Parse a request body and return its value.
+def is_storable(text: str) -> bool:
+    """Return whether the database can store a text."""
+    return "\0" not in text and is_unicode(text)
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no unpaired surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def read_json(body: bytes, *, max_depth: int, accepts: Callable[[str], bool] = is_storable) -> Any:
+    """Parse a request body, whose strings are those that ``accepts`` returns true for.
 
     Raises:
         MalformedJsonError: it is not JSON, is nested deeper than ``max_depth``, or holds duplicate
             keys or numbers beyond 64 bits.
-        UnstorableTextError: it holds NUL characters or unpaired surrogates.
+        UnstorableTextError: it has other strings, which hold NUL or unpaired surrogates.
     """
     if body.startswith(_BOM):
         raise MalformedJsonError("The body must not start with a byte order mark.")
@@ -77,7 +87,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
         place = f"line {error.lineno}, column {error.colno}"
         raise MalformedJsonError(f"The body is not valid JSON: {place}.") from None
     if "\\u" in text:  # NUL and unpaired surrogates can only come from escapes
-        _require_storable(value)
+        _require(value, accepts)
     return value
 
 
@@ -99,33 +109,30 @@ def is_nested_deeper(text: str, limit: int) -> bool:
     return False
 
 
-def is_storable(text: str) -> bool:
-    """Return whether the database can store a text."""
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _require_storable(value: Any) -> None:
+def _require(value: Any, accepts: Callable[[str], bool]) -> None:
     message = "Strings must not contain NUL characters or unpaired surrogates."
-    places = islice(_unstorable(value, ()), MAX_VIOLATIONS)
+    places = islice(_refused(value, (), accepts), MAX_VIOLATIONS)
     violations = [Violation(field_of(path), message) for path in places]
     if violations:
         raise UnstorableTextError(violations)
 
 
-def _unstorable(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    """Yield the paths of strings and keys that cannot be stored."""
+def _refused(
+    value: Any, path: tuple[str | int, ...], accepts: Callable[[str], bool]
+) -> Iterator[tuple[str | int, ...]]:
+    """Yield the paths of strings and keys that are not accepted."""
     match value:
         case str():
-            if not is_storable(value):
+            if not accepts(value):
                 yield path
         case list():
             for index, item in enumerate(value):
-                yield from _unstorable(item, (*path, index))
+                yield from _refused(item, (*path, index), accepts)
         case dict():
             for key, item in value.items():
-                if not is_storable(key):
+                if not accepts(key):
                     yield (*path, key)
-                yield from _unstorable(item, (*path, key))
+                yield from _refused(item, (*path, key), accepts)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

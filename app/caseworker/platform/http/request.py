@@ -27,7 +27,12 @@ from caseworker.platform.caller import (
     ScopeMissingError,
 )
 from caseworker.platform.fair_slots import FairSlots
-from caseworker.platform.http.bodies import MalformedJsonError, UnstorableTextError, read_json
+from caseworker.platform.http.bodies import (
+    MalformedJsonError,
+    UnstorableTextError,
+    is_storable,
+    read_json,
+)
 from caseworker.platform.http.openapi import SCOPE, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
@@ -384,14 +389,14 @@ class ApiRequest(Request):
         """
         return self.parsed(await self.body())
 
-    def parsed(self, content: bytes) -> Any:
-        """Return the JSON value in the body of this request.
+    def parsed(self, content: bytes, accepts: Callable[[str], bool] = is_storable) -> Any:
+        """Return the JSON value in the body of this request, with strings that ``accepts`` allows.
 
         Raises:
             ProblemError: as for :meth:`json`.
         """
         try:
-            return read_json(content, max_depth=self.limits.max_json_depth)
+            return read_json(content, max_depth=self.limits.max_json_depth, accepts=accepts)
         except MalformedJsonError as error:
             raise ProblemError(MALFORMED_BODY, str(error)) from None
         except UnstorableTextError as error:
@@ -452,6 +457,9 @@ async def identify(request: Request, shared: HttpContext) -> Caller:
         ProblemError: it has no credential, and anonymous access is not allowed for it.
     """
     shown, run_keys = shown_credential(request), shared.services.get(RunKeys)
+    if shown is None and run_keys is not None:
+        named = request.headers.get("x-api-key", "")
+        shown = named if named.startswith(run_keys.prefix) else None
     if shown is not None and run_keys is not None and shown.startswith(run_keys.prefix):
         return cast("Caller", await run_keys.caller_of(shown))
     if shown is not None:
