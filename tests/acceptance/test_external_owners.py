@@ -141,6 +141,25 @@ async def test_the_next_request_recovers_the_run_of_a_process_that_was_killed(
     assert run["usage"]["llm_calls"] == 3
 
 
+async def test_a_request_leaves_an_owner_that_hangs_and_loses_the_run(
+    database_url: str, provider: FakeProvider
+) -> None:
+    settings = {**model_settings(provider.openai_url), **QUICK_RECOVERY}
+    async with (
+        ServiceProcess(database_url, settings=settings, name="frozen") as frozen,
+        ServiceProcess(database_url, settings=settings, name="heir") as heir,
+        client_of(frozen.url) as before,
+        client_of(heir.url) as after,
+    ):
+        agent = await start(before, run_id="hung")
+        frozen.child.freeze()
+        try:
+            reply = await replace(agent, http=after).ask_until_owned("HUNG")
+        finally:
+            frozen.child.thaw()
+    assert reply.status_code == 200, reply.text
+
+
 async def test_a_process_without_a_port_owns_runs_for_one_that_executes_none(
     database_url: str, provider: FakeProvider
 ) -> None:

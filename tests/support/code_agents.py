@@ -148,7 +148,7 @@ def blocking(context: CodeContext) -> Any:
         "socket": over_socket.choices[0].message.content,
         "tool": context.tool(len)("four"),
         "step": context.step("step", lambda: 7),
-        "asked": bool(context.ask("Shall it end?")),
+        "asked": context.ask("Shall it end?").approved,
     }
 
 
@@ -157,7 +157,7 @@ async def asking(context: CodeContext) -> Any:
     client = context.models.openai()
     before = await said(client, f"{context.input} before")
     decision = await context.ask(f"{context.input}: send it?")
-    if not decision:
+    if not decision.approved:
         return {"refused": decision.reason}
     return {"before": before, "after": await said(client, f"{context.input} after")}
 

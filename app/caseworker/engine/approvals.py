@@ -87,10 +87,6 @@ class Decision:
     reason: str | None = None
     at: datetime
 
-    def __bool__(self) -> bool:
-        """Return whether the action may proceed."""
-        return self.approved
-
     @property
     def approved(self) -> bool:
         """Whether the action may proceed."""

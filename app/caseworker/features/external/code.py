@@ -86,7 +86,7 @@ class CodeContext(ExecutionContext):
         return self._work.awaited(self._work.call(fn, name, name))
 
     def ask(self, question: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Any:
-        """Request an approval, and return the :class:`Decision`; it is true if approved.
+        """Request an approval, and return the :class:`Decision` with ``approved`` and ``reason``.
 
         While the step only waits for it, the run is suspended.
         """

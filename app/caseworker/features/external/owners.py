@@ -25,6 +25,8 @@ from caseworker.runs.service import RunService
 
 RECOVERY_SECONDS: Final = 5.0
 """Seconds that a request waits until a process owns its run and answers."""
+HUNG_SECONDS: Final = 5.0
+"""Seconds between two looks at who owns a run whose owner does not answer."""
 LOOK_SECONDS: Final = 0.1
 """Seconds between two looks at who owns a run."""
 
@@ -80,12 +82,31 @@ class Owners:
                 if request.scope.get(FORWARDED):
                     raise ProblemError(NOT_OWNED)
                 try:
-                    return await self.forwarder.forward(request, content, state.address)
+                    response = await self._forwarded(request, content, line[-1], state.address)
+                    if response is not None:
+                        return response
+                    until = clock() + RECOVERY_SECONDS
                 except UnreachableError:
                     pass  # it may have died a moment ago
                 except BrokenOffError:
                     raise ProblemError(NOT_OWNED) from None
             await self.sessions.get_within(key, LOOK_SECONDS)
+
+    async def _forwarded(
+        self, request: Request, content: bytes, key: RunKey, owner: Address
+    ) -> Response | None:
+        """Have the owner of a run answer a request; None if it hangs and loses the run.
+
+        Raises as :meth:`Forwarder.forward`.
+        """
+        sending = asyncio.ensure_future(self.forwarder.forward(request, content, owner))
+        try:
+            while not (await asyncio.wait((sending,), timeout=HUNG_SECONDS))[0]:
+                if (await self.attempts.owner_of(key)).address != owner:
+                    return None
+            return sending.result()
+        finally:
+            sending.cancel()
 
     async def create(self, request: Request, content: bytes) -> Response:
         """Have a process that executes runs answer a request that creates a run.

@@ -187,10 +187,9 @@ class Session:
         self.depth: int = 0 if parent is None else parent.depth + 1
         """Number of the run's ancestors."""
         self._parent = parent
-        self._children: set[Session] = set()
-        """Children whose sessions are open."""
+        self._open_children: set[Session] = set()
         if parent is not None:
-            parent._children.add(self)
+            parent._open_children.add(self)
         self.key = RunKey(context.run.tenant, context.run_id)
         self.scope = context.scope
         self._data = data
@@ -250,7 +249,7 @@ class Session:
     @property
     def _is_busy(self) -> bool:
         """Whether a call of the run or of a child is in flight."""
-        return bool(self._tasks) or any(child._is_busy for child in self._children)
+        return bool(self._tasks) or any(child._is_busy for child in self._open_children)
 
     def opened(self, attempt: int, *, first_use: bool) -> None:
         """Note that the client works in this attempt; a later one restarts the replay.
@@ -508,6 +507,8 @@ class Session:
     async def close(self) -> None:
         """Refuse further calls, cancel those in flight, and wait for their ends."""
         self._is_closed = True
+        if self._parent is not None:
+            self._parent._open_children.discard(self)
         for task in self._tasks:
             task.cancel()
         await until_done(tuple(self._tasks), self._context.run.grace_seconds)

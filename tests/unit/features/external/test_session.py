@@ -8,7 +8,7 @@ import pytest
 
 from caseworker.core.budget.stops import StopKind
 from caseworker.engine.report import GraphOutcome
-from caseworker.features.external.session import Session, Sessions, reported
+from caseworker.features.external.session import ExternalData, Session, Sessions, reported
 from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
 from caseworker.runs.run import CallRecord, RunKey, RunKind
 from tests.support.seeded_loop import run
@@ -39,6 +39,22 @@ def executed(client: Callable[[Session], Awaitable[None]]) -> tuple[GraphOutcome
         return outcome, asyncio.get_running_loop().time() - began
 
     return run(main, 0).result
+
+
+def test_a_run_is_not_idle_while_a_child_of_it_is_not() -> None:
+    """After the end of the child, the idle time of the parent begins."""
+
+    async def client(session: Session) -> None:
+        child = Session(ExternalData(), session._context, parent=session)
+        for _ in range(5):
+            await asyncio.sleep(0.9 * IDLE)
+            child.touch()
+        await child.close()
+
+    outcome, seconds = executed(client)
+    assert outcome.stop is not None
+    assert outcome.stop.cause.kind is StopKind.ABANDONED
+    assert seconds == pytest.approx(5.5 * IDLE)
 
 
 @pytest.mark.req("cw/15.finish")
