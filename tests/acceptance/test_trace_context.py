@@ -238,6 +238,30 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("own", [{}, {"traceparent": CALLER.replace("1", "2")}])
+async def test_the_provider_gets_the_span_of_a_call_of_the_gateway(
+    own: Mapping[str, str], world: World
+) -> None:
+    """The span belongs to the trace of the run, not to that of the client's request."""
+    world.model.arrivals.clear()
+    run_id = f"gateway-{len(own)}"
+    body = {"kind": "external", "run_id": run_id}
+    created = await world.http.post("/runs", json=body, headers={"traceparent": CALLER})
+    key = created.json()["access"]["key"]
+    asked = {"model": "big", "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {"Authorization": f"Bearer {key}", **own}
+    reply = await world.http.post(
+        "/gateway/openai/v1/chat/completions", json=asked, headers=headers
+    )
+    assert reply.status_code == 200, reply.text
+    await world.http.post(f"/runs/{run_id}/finish", json={"output": 1})
+    [model] = world.model.arrivals
+    told = read(model.headers)
+    assert f"{told.trace_id:032x}" == TRACE_ID
+    assert f"{told.span_id:016x}" == (await world.spans(run_id))["chat m"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
     world: World,
 ) -> None:
