@@ -61,7 +61,7 @@ def forwarding_address(settings: Settings, number: int | None) -> Address:
     Raises:
         StartupError: the folder for its Unix socket cannot be used.
     """
-    url = settings.server.advertise_url
+    url = (settings.server.advertise_url or "").replace("{host}", socket.gethostname()) or None
     if url is not None and number is not None:
         url = str(httpx.URL(url).copy_with(port=_advertised_port(url) + number))
     try:
