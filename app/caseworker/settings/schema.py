@@ -73,8 +73,9 @@ class ServerSettings(Section):
     workers: Positive = key(1, "Number of `caseworker serve` processes that share the port.")
     advertise_url: Annotated[Text, AfterValidator(_http_url)] | None = None
     """URL at which processes on other hosts reach this one, to forward requests for external runs.
-    `{host}` in it is replaced by the name of this host. Several processes (`server.workers`) and `caseworker worker` each listen on a port of their own
-    for it: this port plus their number, from 0."""
+    `{host}` in it is replaced by the name of this host. Several processes (`server.workers`) and
+    `caseworker worker` each listen on a port of their own for it: this port plus their number, from
+    0."""
     max_body_kb: Positive = key(
         256, "Maximum size of a request body, in KiB; larger ones are rejected with 413."
     )

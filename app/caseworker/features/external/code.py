@@ -26,7 +26,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.stops import HandOver
+from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.approvals import Approvals, Decision, Question
 from caseworker.engine.call import AttemptError, Call, Reply
 from caseworker.engine.context import ExecutionContext, FlowContext
@@ -109,6 +109,8 @@ async def run_code(
         Stop: a limit or a cancel request ended it.
     """
     work, usual = StepWork(context), execution_context(context, step_input)
+    if function.blocking:  # its thread has no event loop
+        work.session.touch()
     own = {each.name: getattr(usual, each.name) for each in fields(usual)}
     try:
         try:
@@ -118,9 +120,9 @@ async def run_code(
         finally:
             await work.close()
     except (Exception, BaseExceptionGroup):
-        if work.session.stop is None:
+        if work.stop is None:
             raise
-    if (stop := work.session.stop) is not None:
+    if (stop := work.stop) is not None:
         raise stop.with_traceback(None)
     return found
 
@@ -130,9 +132,6 @@ class StepWork:
 
     def __init__(self, context: FlowContext) -> None:
         self.context = context
-        self.session = Session(ExternalData(), context)
-        self.session.reopened()
-        self.session.ended.add_done_callback(self._interrupt)
         self.models = StepModels(self)
         self.limit: asyncio.Timeout | None = None
         """Interrupts the function; None before its start and after its end."""
@@ -141,6 +140,19 @@ class StepWork:
         self._pending: set[Future[Any]] = set()
         self._closed = False
 
+    @cached_property
+    def session(self) -> Session:
+        """The recorded calls of the step; most functions need none."""
+        session = Session(ExternalData(), self.context)
+        session.reopened()
+        session.ended.add_done_callback(self._interrupt)
+        return session
+
+    @property
+    def stop(self) -> Stop | None:
+        """The stop of the step, if any."""
+        return self.session.stop if "session" in self.__dict__ else self.context.token.stop
+
     @property
     def is_in_thread(self) -> bool:
         """Whether the caller runs in another thread than the event loop."""
@@ -148,7 +160,7 @@ class StepWork:
 
     def check(self) -> None:
         """Raise the stop of the step, or one if its function has ended."""
-        if (stop := self.session.stop) is not None:
+        if (stop := self.stop) is not None:
             raise stop.with_traceback(None)
         if self._closed:
             raise HandOver("The step of this call has ended.")
@@ -168,7 +180,8 @@ class StepWork:
         for future in tuple(self._pending):
             future.cancel()
         self.models.close()
-        await self.session.close()
+        if "session" in self.__dict__:
+            await self.session.close()
 
     def _interrupt(self, ended: "asyncio.Future[Any]") -> None:
         ended.exception()  # mark as retrieved
