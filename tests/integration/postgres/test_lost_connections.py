@@ -10,6 +10,7 @@ import pytest
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection
+from caseworker.platform.postgres.engines import read_row, transaction
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.run import RunKey, RunStatus
@@ -214,6 +215,7 @@ async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> No
         runs = [await world.claimed(f"case-{n}") for n in range(20)]
         world.proxy.refuse()
         world.proxy.cut()
+        world.proxy.cut()
         async with asyncio.TaskGroup() as group:
             journal = world.stores.journal
             writes = [
@@ -238,6 +240,7 @@ async def test_a_post_that_was_refused_is_not_stored_afterwards(database_url: st
     limits = store_limits(accept_timeout_seconds=0.05)
     async with open_world(database_url, limits) as world:
         world.proxy.refuse()
+        world.proxy.cut()
         world.proxy.cut()
         with pytest.raises(StoreUnavailableError):
             await world.claimed("refused")
@@ -365,3 +368,25 @@ async def test_a_connection_that_breaks_while_it_is_prepared_is_closed(
         await PostgresJournal(database_url, pool_sizes().patience).start()
 
     assert [connection.closed for connection in opened] == [True]
+
+
+async def test_a_row_is_read_without_a_transaction_over_a_connection_that_works(
+    database_url: str,
+) -> None:
+    """After an error and after lost connections, the pool still has working ones."""
+    async with open_world(database_url) as world:
+        pool = world.stores.engines.work
+        one = await read_row(pool, "SELECT %s::integer AS number", (1,))
+        wrong = await refusal(read_row(pool, "SELECT 1 / %s::integer", (0,)))
+        none = await read_row(pool, "SELECT 1 WHERE %s", (False,))
+        await world.oracle.rows(TERMINATE)
+        again = await read_row(pool, "SELECT %s::integer AS number", (2,))
+        async with transaction(pool) as connection:
+            await connection.exec_driver_sql("CREATE TEMPORARY TABLE a ON COMMIT DROP AS SELECT 1")
+        world.proxy.refuse()
+        world.proxy.cut()
+        away = await refusal(read_row(pool, "SELECT %s::integer AS number", (3,)))
+
+    assert (one, none, again) == ({"number": 1}, None, {"number": 2})
+    assert isinstance(wrong, psycopg.errors.DivisionByZero)
+    assert isinstance(away, StoreUnavailableError)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Column, Integer, LargeBinary, Table, Text
 
 from caseworker.platform.http.forwarding import Address
-from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.platform.postgres.engines import Pool, read_row, transaction
 from caseworker.runs.postgres.tables import INSTANT, metadata, run_key
 from caseworker.runs.run import RunKey, RunStatus
 
@@ -151,9 +151,7 @@ class PostgresAttempts:
 
     async def find(self, sha256: bytes) -> AttemptState | None:
         """Return the attempt of a key, or None."""
-        async with transaction(self._pool) as connection:
-            found = await connection.exec_driver_sql(_FIND, (sha256,))
-            row = found.mappings().one_or_none()
+        row = await read_row(self._pool, _FIND, (sha256,))
         if row is None:
             return None
         about = {name: row[name] for name in ("attempt", "newest", "stop_kind")}
@@ -162,13 +160,11 @@ class PostgresAttempts:
 
     async def owner_of(self, key: RunKey) -> OwnerState:
         """Return who owns a run."""
-        async with transaction(self._pool) as connection:
-            found = await connection.exec_driver_sql(_OWNER, (key.tenant, key.run_id))
-            row = found.one_or_none()
+        row = await read_row(self._pool, _OWNER, (key.tenant, key.run_id))
         if row is None:
             return OwnerState(None, None, None)
-        address = None if row.address is None else Address(**row.address)
-        return OwnerState(RunStatus(row.status), address, row.parent)
+        address = None if row["address"] is None else Address(**row["address"])
+        return OwnerState(RunStatus(row["status"]), address, row["parent"])
 
     async def any_owner(self) -> Address | None:
         """Return the address of a process that executes runs, or None."""
