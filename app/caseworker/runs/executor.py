@@ -336,7 +336,7 @@ class RunExecutor:
         earlier: Sequence[CallRecord] = ()
         if run.fence > 1 or run.request.source is not None:
             earlier = await when_there(partial(self._store.calls, run.key))
-        parent = parent_of(run.request)
+        parent = parent_of(run.request) if KINDS[run.kind].is_external else None
         above = None if parent is None else self._active.get(RunKey(run.key.tenant, parent))
         around = above.scope if above is not None and above.takes_children else None
         begin = partial(

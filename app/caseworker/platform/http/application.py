@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caseworker.platform.http import docs, health
+from caseworker.platform.http.forwarding import HEADER as FORWARDED_HEADER
 from caseworker.platform.http.forwarding import ForwardedRequests
 from caseworker.platform.http.health import READINESS_SECONDS, MetricsAccess, Readiness
 from caseworker.platform.http.openapi import describe
@@ -130,8 +131,8 @@ def build_api(
                 hosts=limits.allowed_hosts,
                 requests=requests,
                 logs_requests=limits.logs_requests,
-            ),
-            Middleware(ForwardedRequests, secret=forwarding_secret),
+                forwarding_secret=forwarding_secret,
+            )
         ],
         telemetry={**(telemetry or {}), "logs": False},
     )
@@ -189,9 +190,11 @@ class RequestEnvelope:
         hosts: frozenset[str] | None,
         requests: RequestObserver | None = None,
         logs_requests: bool = False,
+        forwarding_secret: str | None = None,
     ) -> None:
         """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name."""
         self._app = app
+        self._forwarded = ForwardedRequests(app, secret=forwarding_secret)
         self._hosts = hosts and frozenset(map(str.lower, hosts))
         self._requests = requests
         self._logs_requests = logs_requests
@@ -227,7 +230,8 @@ class RequestEnvelope:
                 if (refused := self._refused(scope, headers)) is not None:
                     await problem_response(request_id, refused)(scope, receive, send_named)
                     return
-                await self._app(scope, receive, send_named)
+                app = self._forwarded if FORWARDED_HEADER in headers else self._app
+                await app(scope, receive, send_named)
             except ClientDisconnect:
                 return  # the client is gone
             except asyncio.CancelledError:  # the process shuts down

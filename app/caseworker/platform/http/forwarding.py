@@ -104,21 +104,19 @@ class ForwardedRequests:
         self._secret = secret or secrets.token_hex()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Handle a request that has the header."""
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == _NAME]
-        if sent:
-            at, client, digest = [*sent[0].split(" "), "", ""][:3]
-            signed = _signed(self._secret, scope["method"], _path_of(scope), digest, client, at)
-            is_valid = len(sent) == 1 and hmac.compare_digest(sent[0].encode(), signed.encode())
-            is_now = at.isdecimal() and abs(time.time() - int(at)) <= VALID_SECONDS
-            if not (is_valid and is_now):
-                refusal = problem_response(scope["request_id"], ProblemError(FORGED))
-                await refusal(scope, receive, send)
-                return
-            scope[FORWARDED] = True
-            scope["client"] = None if client == "-" else (client, 0)
-            receive = _checked(receive, digest)
-        await self._app(scope, receive, send)
+        at, client, digest = [*sent[0].split(" "), "", ""][:3]
+        signed = _signed(self._secret, scope["method"], _path_of(scope), digest, client, at)
+        is_valid = len(sent) == 1 and hmac.compare_digest(sent[0].encode(), signed.encode())
+        is_now = at.isdecimal() and abs(time.time() - int(at)) <= VALID_SECONDS
+        if not (is_valid and is_now):
+            refusal = problem_response(scope["request_id"], ProblemError(FORGED))
+            await refusal(scope, receive, send)
+            return
+        scope[FORWARDED] = True
+        scope["client"] = None if client == "-" else (client, 0)
+        await self._app(scope, _checked(receive, digest), send)
 
 
 def only_forwarded(app: ASGIApp) -> ASGIApp:

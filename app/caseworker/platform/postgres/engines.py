@@ -24,6 +24,10 @@ A silent connection must be closed before other processes consider this process 
 """
 
 
+ERRORS = (OSError, DBAPIError, psycopg.Error)
+"""Errors of SQLAlchemy, of the driver and of the network, timeouts included."""
+
+
 class Pool:
     """A bounded pool of reusable database connections.
 
@@ -159,33 +163,17 @@ async def transaction(
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
             connection was lost during the commit, the outcome of the transaction is unknown.
     """
-    async with (
-        _store_errors(),
-        pool.connected(tenant or on_behalf_of) as connection,
-        connection.begin(),
-    ):
-        if statement_ms is not None:
-            await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {statement_ms:d}")
-        if tenant is not None:
-            raw = await connection.get_raw_connection()
-            driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
-            await driver.execute(AS_TENANT, (tenant,), prepare=True)
-        yield connection
-
-
-@asynccontextmanager
-async def _store_errors() -> AsyncIterator[None]:
-    """Raise StoreUnavailableError if the database cannot be reached during the block."""
     try:
-        yield
-    except OSError as error:  # includes TimeoutError
-        raise StoreUnavailableError from error
-    except DBAPIError as error:
-        if error.connection_invalidated or is_passing(error.orig):
-            raise StoreUnavailableError from error
-        raise
-    except psycopg.Error as error:  # while connecting, or from direct use of the driver
-        if is_passing(error):
+        async with pool.connected(tenant or on_behalf_of) as connection, connection.begin():
+            if statement_ms is not None:
+                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {statement_ms:d}")
+            if tenant is not None:
+                raw = await connection.get_raw_connection()
+                driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
+                await driver.execute(AS_TENANT, (tenant,), prepare=True)
+            yield connection
+    except ERRORS as error:
+        if _is_outage(error):
             raise StoreUnavailableError from error
         raise
 
@@ -198,16 +186,28 @@ async def read_row(pool: Pool, statement: str, values: Sequence[Any]) -> Mapping
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy.
     """
-    async with _store_errors(), pool.connected() as connection:
-        raw = await connection.get_raw_connection()
-        driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
-        await driver.set_autocommit(True)
-        try:
-            async with driver.cursor(row_factory=dict_row) as cursor:
-                await cursor.execute(statement, values, prepare=True)
-                return await cursor.fetchone()
-        finally:
-            await driver.set_autocommit(False)
+    try:
+        async with pool.connected() as connection:
+            raw = await connection.get_raw_connection()
+            driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
+            await driver.set_autocommit(True)
+            try:
+                async with driver.cursor(row_factory=dict_row) as cursor:
+                    await cursor.execute(statement, values, prepare=True)
+                    return await cursor.fetchone()
+            finally:
+                await driver.set_autocommit(False)
+    except ERRORS as error:
+        if _is_outage(error):
+            raise StoreUnavailableError from error
+        raise
+
+
+def _is_outage(error: Exception) -> bool:
+    """Return whether an error means that the database cannot be used at the moment."""
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or is_passing(error.orig)
+    return isinstance(error, OSError) or is_passing(error)
 
 
 async def takes_writes(pool: Pool) -> bool | None:

@@ -23,6 +23,7 @@ from caseworker.runs.http.admission import Admissions, request_hash
 from caseworker.runs.http.body import (
     POST_HEADERS,
     CancelBody,
+    ExternalBody,
     GoingOnBody,
     OwnBody,
     RunBody,
@@ -53,7 +54,6 @@ from caseworker.runs.http.views import (
     RunView,
     view_of,
 )
-from caseworker.runs.kinds import parent_of
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
@@ -245,9 +245,9 @@ async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepte
     try:
         new = await request.service(Admissions).new_run(body, request, key)
         accepted = await request.service(RunService).accept(new)
-        if (parent := parent_of(new.request)) is not None:  # before its key can be used
+        if isinstance(body, ExternalBody) and body.parent is not None:  # before its key is used
             adopted = request.service(ExternalAccess).adopted
-            await adopted(RunKey(new.key.tenant, parent), accepted.run.key.run_id)
+            await adopted(RunKey(new.key.tenant, body.parent.run_id), accepted.run.key.run_id)
         return accepted
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)

@@ -222,8 +222,8 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
     elif asked is not None:
         given = payloads.shown(asked), None
     members = _members(run, root)
-    if (parent := parent_of(run.request)) is not None:
-        members["parent_run_id"] = parent
+    if run.kind is RunKind.EXTERNAL:
+        members["parent_run_id"] = parent_of(run.request)
     return _VIEWS[run.kind](**members, input=given[0], inputs=given[1], result=run.result)
 
 
