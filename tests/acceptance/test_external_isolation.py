@@ -99,6 +99,7 @@ async def state_of(*agents: Agent) -> list[Any]:
     return [[run["usage"]["tokens"], *(run.get(name) for name in names)] for run in runs]
 
 
+@pytest.mark.req("cw/15.create")
 async def test_the_key_of_a_run_reaches_its_own_run_and_nothing_else(
     one: httpx.AsyncClient, two: httpx.AsyncClient, service: ServiceProcess
 ) -> None:

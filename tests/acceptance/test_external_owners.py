@@ -80,6 +80,7 @@ async def test_the_other_process_passes_every_request_to_the_owner(
     assert (await there.ask("PASSED")).json()["error"]["code"] == "finished"
 
 
+@pytest.mark.req("cw/15.stop")
 async def test_a_cancel_at_either_process_ends_a_forwarded_stream_with_an_error_event(
     owner: httpx.AsyncClient, other: httpx.AsyncClient, provider: FakeProvider
 ) -> None:

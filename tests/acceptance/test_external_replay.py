@@ -51,6 +51,7 @@ async def events_of(agent: Agent, kind: str) -> list[Mapping[str, Any]]:
     return [each["data"] for each in events if each["type"] == kind]
 
 
+@pytest.mark.req("cw/15.resume")
 async def test_a_later_attempt_gets_each_recorded_reply_once_and_in_order(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -75,6 +76,7 @@ async def test_a_later_attempt_gets_each_recorded_reply_once_and_in_order(
     assert await events_of(second, "replay.diverged") == []
 
 
+@pytest.mark.req("cw/15.resume")
 async def test_a_request_that_is_not_recorded_is_one_event_while_replies_are_unused(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -260,6 +262,7 @@ async def test_a_retry_after_a_lost_connection_gets_the_reply_of_the_first_call(
     assert await provider.count("LOST") == 1
 
 
+@pytest.mark.req("cw/15.resume")
 async def test_a_killed_owner_loses_no_reply_and_repeats_no_call(
     database_url: str, provider: FakeProvider
 ) -> None:

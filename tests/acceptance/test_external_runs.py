@@ -287,6 +287,7 @@ async def start(
     return Agent(http=http, run=posted.json(), api=api)
 
 
+@pytest.mark.req("cw/15.create")
 async def test_creating_a_run_returns_a_key_that_is_shown_once_and_stored_hashed(
     http: httpx.AsyncClient, service: ServiceProcess, module_database_url: str
 ) -> None:
@@ -446,6 +447,8 @@ async def test_the_usage_chunk_is_hidden_from_a_client_that_did_not_ask_for_it(
 
 
 @both
+@pytest.mark.req("cw/15.calls")
+@pytest.mark.req("cw/15.refusals")
 async def test_a_limit_of_three_calls_lets_exactly_three_of_twelve_parallel_calls_through(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -479,6 +482,7 @@ async def test_a_limit_of_three_calls_lets_exactly_three_of_twelve_parallel_call
     assert await provider.count("PARALLEL") == 3
 
 
+@pytest.mark.req("cw/15.calls")
 async def test_a_limit_on_cost_lowers_the_output_and_then_refuses(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -510,6 +514,7 @@ async def test_a_call_of_a_model_without_a_price_is_refused_under_a_limit_on_cos
 
 
 @both
+@pytest.mark.req("cw/15.stop")
 async def test_a_cancel_closes_the_connection_to_the_provider_and_ends_the_stream_with_an_error(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -565,6 +570,7 @@ async def test_a_cancel_answers_a_call_that_waits_for_its_whole_reply(
     assert arrival.outcome == "client_gone"
 
 
+@pytest.mark.req("cw/15.stop")
 async def test_a_cancel_before_the_run_exists_holds(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -742,6 +748,7 @@ async def test_an_unknown_key_is_refused_in_the_form_of_the_api(
     assert await provider.count("UNKNOWN") == 0
 
 
+@pytest.mark.req("cw/15.create")
 async def test_the_key_identifies_the_run_and_reaches_no_other(
     http: httpx.AsyncClient,
     service: ServiceProcess,
@@ -806,6 +813,8 @@ async def test_the_key_is_accepted_as_x_api_key_by_every_route_that_it_may_use(
     assert (child.status_code, listed.status_code, unknown.status_code) == (NEW, 403, 401)
 
 
+@pytest.mark.req("cw/15.refusals")
+@pytest.mark.req("cw/15.resume")
 async def test_another_post_opens_an_attempt_and_supersedes_the_earlier_key(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -946,6 +955,7 @@ async def test_errors_about_the_providers_key_do_not_look_like_errors_of_the_cli
 
 
 @both
+@pytest.mark.req("cw/15.refusals")
 async def test_a_provider_is_retried_only_while_no_byte_was_passed_on(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -970,6 +980,7 @@ async def test_a_provider_is_retried_only_while_no_byte_was_passed_on(
 
 
 @both
+@pytest.mark.req("cw/15.calls")
 async def test_the_trace_shows_each_call_with_prompt_and_reply(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -1185,6 +1196,7 @@ async def test_a_later_attempt_gets_the_recorded_replies_without_a_call(
 
 
 @both
+@pytest.mark.req("cw/15.resume")
 async def test_a_repeated_request_joins_the_call_in_flight_and_others_do_not(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -1316,6 +1328,7 @@ async def test_the_library_lists_the_models_that_it_may_call(
 
 
 @both
+@pytest.mark.req("cw/15.refusals")
 async def test_an_overloaded_process_answers_503_with_retry_after(
     api: Api, database_url: str, provider: FakeProvider
 ) -> None:

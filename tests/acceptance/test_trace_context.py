@@ -239,6 +239,7 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("own", [{}, {"traceparent": CALLER.replace("1", "2")}])
+@pytest.mark.req("cw/15.calls")
 async def test_the_provider_gets_the_span_of_a_call_of_the_gateway(
     own: Mapping[str, str], world: World
 ) -> None:
