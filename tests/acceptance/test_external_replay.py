@@ -46,6 +46,13 @@ async def texts(agent: Agent, *asked: str, **headers: str) -> list[str]:
     return [each.raise_for_status().json()["choices"][0]["message"]["content"] for each in replies]
 
 
+async def in_parallel(agent: Agent, *asked: str) -> list[str]:
+    """Send requests at the same time and return the texts of the answers."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(texts(agent, text)) for text in asked]
+    return [text for task in tasks for text in task.result()]
+
+
 async def events_of(agent: Agent, kind: str) -> list[Mapping[str, Any]]:
     events = (await agent.get("/events")).json()["events"]
     return [each["data"] for each in events if each["type"] == kind]
@@ -109,6 +116,46 @@ async def test_a_call_in_flight_at_a_new_attempt_is_made_again_without_an_event(
     assert await texts(second, "BROKEN", "whole") == ["more", "ok"]
     assert len(await events_of(second, "replay.diverged")) == 1
     assert (await call).json()["error"]["code"] == "superseded"
+
+
+async def test_samples_of_one_prompt_in_parallel_are_replayed_one_each(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Two open requests with equal content are two calls, and two recorded replies."""
+    await provider.script("SAMPLE", [Step(text=str(number)) for number in range(6)])
+    first = await start(http)
+    before = await in_parallel(first, *["SAMPLE"] * 5)
+    second = await next_attempt(http, first)
+    after = await in_parallel(second, *["SAMPLE"] * 6)
+
+    assert sorted(before) == ["0", "1", "2", "3", "4"]
+    assert sorted(after) == ["0", "1", "2", "3", "4", "5"]
+    assert await provider.count("SAMPLE") == 6
+
+
+async def test_parallel_branches_that_were_killed_in_the_middle_continue(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Their requests come in another order. One of them also has a clock in its prompt."""
+    await provider.script("BRANCH 2b", [Step(text="late", hang=True), Step(text="2b")])
+    first = await start(http)
+    assert await in_parallel(first, "BRANCH 1a", "BRANCH 2a", "BRANCH 3a at 12:00") == ["ok"] * 3
+    assert await texts(first, "BRANCH 1b") == ["ok"]
+    hanging = asyncio.create_task(first.ask("BRANCH 2b"))
+    await provider.wait_for_arrivals(1, "BRANCH 2b")
+    hanging.cancel()
+    await asyncio.wait([hanging])
+    second = await next_attempt(http, first)
+    await in_parallel(second, "BRANCH 2a", "BRANCH 3a at 12:01", "BRANCH 1a")
+    await in_parallel(second, "BRANCH 2b", "BRANCH 1b", "BRANCH 3b")
+    await second.finish({"output": 1})
+    run = (await second.get()).json()
+
+    counts = {name: await provider.count(f"BRANCH {name}") for name in ("1", "2a", "2b", "3")}
+    assert counts == {"1": 2, "2a": 1, "2b": 2, "3": 3}
+    assert run["result"]["replayed_calls"] == 3
+    assert run["result"]["unused_calls"] == 1
+    assert len(await events_of(second, "replay.diverged")) == 1
 
 
 async def test_a_lane_stops_replaying_when_it_diverges(
