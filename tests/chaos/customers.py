@@ -31,8 +31,9 @@ ONE_OF_EACH = 12
 """One in this many runs is cancelled before it is posted, and one has a too low limit."""
 WHEN_DEAF = 0.9
 """Below this draw, a run is cancelled without notification unless it was cancelled before."""
-FOLLOW_SECONDS = 15.0
-"""How long after a run's end its followers may still miss its last event, in seconds."""
+FOLLOW_SECONDS = 30.0
+"""How long after a run's end its followers may still miss its last event, in seconds. A replica may
+be frozen for almost half of that, and the database may be lost right after it."""
 
 
 class Customers:
