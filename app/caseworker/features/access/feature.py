@@ -54,7 +54,7 @@ def _verifier_of(jwt: JwtSettings) -> Callable[[str], Awaitable[Identity]] | Non
 
 ACCESS: Final = Feature(
     name="access",
-    routes=http.router.routes,
+    routes=[*http.router.routes, *http.callers.routes],
     errors=http.ERRORS,
     tables=["api_keys"],
     open=open_access,

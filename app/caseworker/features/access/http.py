@@ -25,7 +25,7 @@ from caseworker.platform.caller import (
     KeyScope,
 )
 from caseworker.platform.http.bodies import BodyModel, Instant, QueryModel, View
-from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.openapi import EVERY_BODY, EVERY_CALLER, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, Errors, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.validation import refusal
@@ -111,15 +111,27 @@ class IssuedKeyView(KeyView):
         return cls.model_validate({**_shown(issued.key), "key": issued.secret})
 
 
+class CallerView(View):
+    """The sender of this request, as the service identified it."""
+
+    tenant: str
+    name: str
+    """Name of the key, or subject of the token."""
+    scopes: list[ScopeName]
+    """Scopes of the caller, including implied ones."""
+    anonymous: bool
+    """Whether the request carried no credential."""
+
+
 class KeyList(View):
     """API keys, newest first."""
 
     keys: list[KeyView]
 
 
-def _shown(key: ApiKey) -> dict[str, object]:
-    shown = {name: getattr(key, name) for name in ApiKey.__dataclass_fields__}
-    return {**shown, "scopes": [scope.value for scope in KeyScope if scope in key.scopes]}
+def _shown(known: ApiKey | Caller) -> dict[str, object]:
+    shown = {name: getattr(known, name) for name in known.__dataclass_fields__}
+    return {**shown, "scopes": [scope.value for scope in KeyScope if scope in known.scopes]}
 
 
 KEY_NOT_FOUND = ProblemType(
@@ -209,6 +221,15 @@ async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     revoked = await request.service(PostgresKeys).revoke(_known(request), key_id)
     request.service(Authentication).forget()
     return KeyView.of(revoked)
+
+
+callers = api_router("callers")
+
+
+@callers.get("/whoami", responses=answers(*EVERY_CALLER))
+async def get_caller(request: ApiRequest) -> CallerView:
+    """Return the tenant, the name and the scopes of the caller."""
+    return CallerView.model_validate(_shown(request.caller))
 
 
 def _known(request: ApiRequest) -> Caller:

@@ -1,40 +1,25 @@
-// What can be done to a run: stop it, and go on from it.
+// What can be done to a run: start it, stop it, and go on from it.
 
-import { root, runPath, send } from "./api.js";
-import { fill, h } from "./dom.js";
+import { get, root, runPath } from "./api.js";
+import { h } from "./dom.js";
+import { dialog, field, inputFields, inputsOf, limitFields, limitsOf, requestForm } from "./forms.js";
 import { between, duration, instant, LIMITS } from "./format.js";
 import { badge, words } from "./status.js";
-
-/** Opens a dialog; `content` is given what closes it. */
-export function dialog(label, content) {
-  const box = h("dialog", { "aria-label": label, on: { close: () => box.remove() } });
-  fill(box, content(() => box.close()));
-  document.body.append(box);
-  box.showModal();
-}
 
 /** Asks whether a run is to be stopped, stops it, and shows the receipt. */
 export function cancelRun(run) {
   dialog("Cancel this run", (close) => {
-    const reason = h("input", { id: "reason", maxlength: "500", autocomplete: "off", placeholder: "Shown in the receipt and in the trace" });
-    const message = h("p", { class: "problem", role: "alert" });
-    const form = h("form", {},
-      h("h2", {}, "Cancel this run?"),
-      h("p", { class: "muted" }, "In-flight calls are aborted. Completed results and their cost are kept."),
-      h("label", { for: "reason" }, "Reason"), reason, message,
-      h("div", { class: "row" },
-        h("button", { type: "button", on: { click: close } }, "Do not cancel"),
-        h("button", { class: "danger" }, "Cancel the run")));
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      try {
-        const receipt = await send("POST", runPath(run.run_id, "cancel"), reason.value ? { reason: reason.value } : {});
-        form.replaceWith(receiptOf(receipt, close));
-      } catch (error) {
-        fill(message, error.message);
-      }
-    });
-    return form;
+    const reason = h("input", { name: "reason", maxlength: "500", autocomplete: "off", placeholder: "Shown in the receipt and in the trace" });
+    return requestForm({
+      title: "Cancel this run?",
+      action: "Cancel the run",
+      danger: true,
+      close,
+      request: () => [runPath(run.run_id, "cancel"), { reason: reason.value || undefined }],
+      done: (receipt) => dialog("Receipt", (shut) => receiptOf(receipt, shut)),
+    },
+    h("p", { class: "muted" }, "In-flight calls are aborted. Completed results and their cost are kept."),
+    field("Reason", reason));
   });
 }
 
@@ -57,38 +42,60 @@ function receiptOf(receipt, close) {
     h("div", { class: "row" }, h("button", { type: "button", class: "primary", on: { click: close } }, "Close")));
 }
 
-/** Begins a run that takes over what another has done, all of it or up to a call. */
+/** Starts a run that imports the finished work of another one, all of it or up to a call. */
 export function goOnFrom(run, until, go) {
   dialog("Resume this run", (close) => {
-    const input = h("textarea", { id: "input", placeholder: "Default: the original input" });
-    const limits = Object.entries(LIMITS).map(([name, [title]]) =>
-      h("label", {}, title, h("input", { name, type: "number", min: "0", step: "any", placeholder: run.limits[name] ?? "unlimited" })));
-    const message = h("p", { class: "problem", role: "alert" });
-    const form = h("form", {},
-      h("h2", {}, until ? `Resume from ${until}` : "Resume this run"),
-      h("p", { class: "muted" }, until
-        ? "A new run reuses all calls up to and including this one at no cost, and continues from there."
-        : "A new run reuses all successful calls at no cost, and executes the rest."),
-      h("label", { for: "input" }, "Input"), input,
-      h("fieldset", {}, h("legend", {}, "New limits"), limits),
-      message,
-      h("div", { class: "row" },
-        h("button", { type: "button", on: { click: close } }, "Close"),
-        h("button", { class: "primary" }, "Start the run")));
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      const budget = Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
-      const body = { from: { run_id: run.run_id, ...(until ? { until } : {}) } };
-      if (Object.keys(budget).length) body.budget = budget;
-      if (input.value) body.input = input.value;
-      try {
-        const begun = await send("POST", "/runs", body);
-        close();
-        go(`${root}/ui${runPath(begun.run_id)}`);
-      } catch (error) {
-        fill(message, [error.message, ...error.errors.map((one) => ` ${one.field}: ${one.message}`)]);
-      }
-    });
-    return form;
+    const input = h("textarea", { name: "input", placeholder: "Default: the original input" });
+    return requestForm({
+      title: until ? `Resume from ${until}` : "Resume this run",
+      action: "Start the run",
+      close,
+      request: (form) => ["/runs", { from: { run_id: run.run_id, ...(until ? { until } : {}) }, budget: limitsOf(form), input: input.value || undefined }],
+      done: (begun) => go(`${root}/ui${runPath(begun.run_id)}`),
+    },
+    h("p", { class: "muted" }, until
+      ? "A new run reuses all calls up to and including this one at no cost, and continues from there."
+      : "A new run reuses all successful calls at no cost, and executes the rest."),
+    field("Input", input),
+    h("fieldset", {}, h("legend", {}, "New limits"), limitFields(Object.keys(LIMITS), run.limits)));
   });
+}
+
+/** Runs a registered agent or graph with inputs, limits and a model that a form asks for. */
+export async function runDefinition(one, what, go) {
+  const inputs = one.agent ? one.agent.inputs ?? {} : inputsOfGraph(one);
+  const names = one.agent ? Object.keys((await get("/models")).models) : [];
+  const definition = { name: one.name, version: one.version };
+  dialog(`Run ${one.name}`, (close) => requestForm({
+    title: `Run ${one.name} @${one.version}`,
+    action: "Run",
+    close,
+    request: (form) => {
+      const { model, input } = form.elements;
+      return ["/runs", {
+        ...(one.agent ? { kind: "agent", agent: definition, input: input.value || undefined } : { kind: "graph", graph: definition }),
+        inputs: inputsOf(form, inputs),
+        model: model?.value ? { name: model.value } : undefined,
+        budget: limitsOf(form),
+      }];
+    },
+    done: (begun) => go(`${root}/ui${runPath(begun.run_id)}`),
+  },
+  one.agent && field("Input", h("textarea", { name: "input", class: "prose" }), "The request to the agent."),
+  inputFields(inputs),
+  names.length > 0 && field("Model", h("select", { name: "model" }, h("option", { value: "" }, "As defined"), names.map((name) => h("option", { value: name }, name)))),
+  h("fieldset", {}, h("legend", {}, "Limits"), limitFields())));
+}
+
+/** Returns the input handles that the first steps of a graph read; `default` is always one. */
+function inputsOfGraph({ graph, shape }) {
+  const found = new Set(["default"]);
+  const first = graph.steps.filter(({ id }) => shape.layers[0]?.includes(id));
+  const texts = JSON.stringify(first.map(({ data }) => data), (key, value) => {
+    if (["agent", "graph", "step"].includes(key)) return undefined; // their placeholders are not those of the step
+    if ((key === "over" || key === "path") && typeof value === "string") found.add(value.split(".")[0]);
+    return value;
+  });
+  for (const [, name] of texts.matchAll(/(?<!\$)\$\{([A-Za-z0-9_-]+)/g)) found.add(name);
+  return Object.fromEntries([...found].map((name) => [name, { type: "any", required: false }]));
 }

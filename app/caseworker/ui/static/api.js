@@ -55,9 +55,19 @@ export async function get(path, query = {}, signal) {
   return (await ask("GET", text ? `${path}?${text}` : path, { signal })).json();
 }
 
-export async function send(method, path, body) {
-  const answer = await ask(method, path, { body });
+export async function send(method, path, body, more) {
+  const answer = await ask(method, path, { body, more });
   return answer.status === 204 ? null : answer.json();
+}
+
+let caller = {};
+
+/** Returns why this key may not do what needs a scope; null if it may. */
+export async function refusal(scope) {
+  if (caller.key !== session.key || !caller.scopes) {
+    caller = { key: session.key, scopes: (await get("/whoami")).scopes };
+  }
+  return caller.scopes.includes(scope) ? null : `This key lacks the scope ${scope}.`;
 }
 
 /** Returns the address of a file in memory: pictures that need a key cannot be named directly. */

@@ -102,7 +102,7 @@ async function show({ keepFocus = false } = {}) {
   } catch (error) {
     if (!signal.aborted) showFailure(error);
   }
-  if (!signal.aborted && !keepFocus) main.focus({ preventScroll: true });
+  if (!signal.aborted && !keepFocus && !main.contains(document.activeElement)) main.focus({ preventScroll: true });
 }
 
 function showFailure(error) {

@@ -1,18 +1,21 @@
 // One registered agent or graph, in any of its versions.
 
-import { get, root } from "./api.js";
+import { runDefinition } from "./actions.js";
+import { get, refusal, root } from "./api.js";
 import { card, fill, h, shown, table } from "./dom.js";
 import { ago, count, instant } from "./format.js";
 import { stepGraph } from "./step_graph.js";
+import { newChat } from "./threads.js";
 
 const NOTHING = new Map();
 
 export async function show({ main, params: [what, name], query, signal, go }) {
   const path = `/${what}/${encodeURIComponent(name)}`;
   const version = query.get("version");
-  const [one, { [what]: versions }] = await Promise.all([
+  const [one, { [what]: versions }, refused] = await Promise.all([
     get(version ? `${path}/versions/${encodeURIComponent(version)}` : path, {}, signal),
     get(`${path}/versions`, { limit: 50 }, signal),
+    refusal("run"),
   ]);
   document.title = `${name} · Caseworker`;
   const pick = h("select", { "aria-label": "Version", on: { change: () => go(`${root}/ui${path}?version=${pick.value}`) } },
@@ -20,7 +23,11 @@ export async function show({ main, params: [what, name], query, signal, go }) {
   fill(main,
     h("div", { class: "page-head" }, h("h1", {}, one.name), pick,
       h("span", { class: "muted" }, `registered ${instant(one.created_at)}`),
-      what === "agents" ? h("div", { class: "end" }, h("a", { href: `${root}/ui?agent=${encodeURIComponent(name)}` }, "Its runs")) : null),
+      h("div", { class: "end" },
+        refused && h("span", { class: "muted" }, refused),
+        what === "agents" && h("a", { href: `${root}/ui?agent=${encodeURIComponent(name)}` }, "Its runs"),
+        h("button", { type: "button", disabled: refused, on: { click: () => newChat(go, `${what}/${name}`) } }, "Chat…"),
+        h("button", { type: "button", class: "primary", disabled: refused, on: { click: () => runDefinition(one, what, go) } }, "Run…"))),
     one.description && h("p", {}, one.description),
     one.shape ? card("Steps", stepGraph(one.shape, NOTHING, () => {})) : agent(one.agent),
     h("details", { class: "card" }, h("summary", {}, "Definition"), shown(one.graph ?? one.agent)),

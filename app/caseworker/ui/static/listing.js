@@ -3,7 +3,7 @@
 import { announce, fill, h, table } from "./dom.js";
 
 /** Shows a list; `load` returns `{items, next}` of a page, `row` the cells of an item. */
-export async function listing(main, { title, columns, load, row, empty, head }) {
+export async function listing(main, { title, columns, load, row, empty, head, actions }) {
   const items = [];
   const list = h("section", { class: "card list", "aria-label": title });
   const pager = h("div", { class: "pager" });
@@ -20,5 +20,5 @@ export async function listing(main, { title, columns, load, row, empty, head }) 
   }
 
   await more();
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, title)), head, list, pager);
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, title), h("div", { class: "end" }, actions)), head, list, pager);
 }

@@ -1,6 +1,6 @@
 // The page of one run: how it stands, what it may spend, its calls, steps, result and files.
 
-import { ApiError, events, get, pause, root, runPath } from "./api.js";
+import { ApiError, events, get, pause, refusal, root, runPath } from "./api.js";
 import { approvals } from "./approvals.js";
 import { cancelRun, goOnFrom } from "./actions.js";
 import { pictures } from "./artifacts.js";
@@ -39,8 +39,9 @@ class RunPage {
 
   async open() {
     document.title = `${this.runId} · Caseworker`;
-    await this.#load();
+    [this.refused] = await Promise.all([refusal("run"), this.#load()]);
     if (this.signal.aborted) return;
+    if (this.refused) this.detail.goOn = null;
     this.tabs = this.#tabs();
     fill(this.main, this.head, this.asked, this.facts, this.tabs, Object.values(this.panels));
     this.#draw();
@@ -133,8 +134,8 @@ class RunPage {
       run.from && h("span", { class: "muted" }, "resumed from ", h("a", { href: `${root}/ui${runPath(run.from.run_id)}` }, run.from.run_id)),
       h("div", { class: "end" },
         ended ? null : h("span", { class: "live" }, "Live"),
-        ended ? h("button", { type: "button", on: { click: () => goOnFrom(run, null, this.go) } }, "Resume this run…") : null,
-        ended ? null : h("button", { type: "button", class: "danger", on: { click: () => cancelRun(run) } }, "Cancel…")));
+        ended ? h("button", { type: "button", disabled: this.refused, title: this.refused, on: { click: () => goOnFrom(run, null, this.go) } }, "Resume this run…") : null,
+        ended ? null : h("button", { type: "button", class: "danger", disabled: this.refused, title: this.refused, on: { click: () => cancelRun(run) } }, "Cancel…")));
   }
 
   #stopped() {

@@ -1,31 +1,102 @@
-// Delayed and repeated runs.
+// Delayed and repeated runs: their times, and the ways to start, pause and resume them.
 
-import { get, root, runPath } from "./api.js";
-import { h, nothing } from "./dom.js";
+import { get, refusal, root, runPath } from "./api.js";
+import { announce, fill, h, nothing } from "./dom.js";
+import { definitionField, dialog, field, reference, requestForm, sender } from "./forms.js";
 import { ago, count, instant } from "./format.js";
 import { listing } from "./listing.js";
 
-const COLUMNS = [["Name", ""], ["When", ""], ["Next", "minor"], ["Last run", ""], ["What", "wide"], ["Overlap", "wide"], ["Skipped", "number wide"], ["State", ""]];
+const COLUMNS = [["Name", ""], ["When", ""], ["Last run", "wide"], ["What", "wide"], ["Overlap", "wide"], ["Skipped", "number wide"], ["State", "minor"], ["Actions", ""]];
+const OVERLAP = { skip: "Skip the run", allow: "Run both", cancel_running: "Cancel the earlier run" };
 
-export function show({ main, signal }) {
-  return listing(main, {
+export async function show({ main, signal, go }) {
+  const refused = await refusal("run");
+  const message = h("p", { class: "problem", role: "alert" });
+  const reload = () => go(`${root}/ui/schedules`, { replace: true });
+  let busy = false;
+  const act = async (submit, path, done) => {
+    if (busy) return;
+    busy = true;
+    fill(message);
+    try {
+      await done(await submit(path));
+    } catch (error) {
+      fill(message, error.message);
+    }
+    busy = false;
+  };
+
+  function row(first) {
+    const state = h("div", { class: "row" });
+    const submit = sender();
+    const toggle = h("button", { type: "button", disabled: refused, on: { click: () =>
+      act(submit, `${path}/${toggle.dataset.action}`, (one) => {
+        draw(one);
+        announce(`${one.name} is ${one.paused ? "paused" : "active"}.`);
+      }) } });
+    const path = `/schedules/${encodeURIComponent(first.name)}`;
+    const run = h("button", { type: "button", disabled: refused, on: { click: () =>
+      act(submit, `${path}/run`, ({ run_id: id }) => go(`${root}/ui${runPath(id)}`)) } }, "Run now");
+    const draw = (one) => {
+      fill(state, one.last_error ? h("span", { class: "tag tag-bad", title: one.last_error }, "failing") :
+        one.paused ? h("span", { class: "tag tag-warn" }, "paused") : h("span", { class: "tag tag-ok" }, "active"),
+      one.next_at && h("time", { datetime: one.next_at, title: instant(one.next_at) }, ago(one.next_at)));
+      toggle.dataset.action = one.paused ? "resume" : "pause";
+      fill(toggle, one.paused ? "Resume" : "Pause", h("span", { class: "unseen" }, ` ${one.name}`));
+    };
+    draw(first);
+    return [
+      h("strong", {}, first.name),
+      [h("code", {}, first.cron), " ", h("small", { class: "muted" }, first.timezone)],
+      first.last_run_id ? h("a", { class: "row-link", href: `${root}/ui${runPath(first.last_run_id)}` }, first.last_run_id) : "–",
+      first.run.agent?.name ?? first.run.graph?.name ?? first.run.kind ?? "case",
+      first.overlap,
+      count(first.skipped),
+      state,
+      h("div", { class: "row" }, run, toggle),
+    ];
+  }
+
+  await listing(main, {
     title: "Schedules",
     columns: COLUMNS,
     load: async (cursor) => {
       const page = await get("/schedules", { limit: 100, cursor }, signal);
       return { items: page.schedules, next: page.next_cursor };
     },
-    row: (one) => [
-      h("strong", {}, one.name),
-      [h("code", {}, one.cron), h("span", { class: "muted" }, ` ${one.timezone}`)],
-      one.next_at ? h("time", { datetime: one.next_at, title: instant(one.next_at) }, ago(one.next_at)) : "–",
-      one.last_run_id ? h("a", { class: "row-link", href: `${root}/ui${runPath(one.last_run_id)}` }, one.last_run_id) : "–",
-      one.run.kind ?? "case",
-      one.overlap,
-      count(one.skipped),
-      one.last_error ? h("span", { class: "tag tag-bad", title: one.last_error }, "failing") :
-        one.paused ? h("span", { class: "tag tag-warn" }, "paused") : h("span", { class: "tag tag-ok" }, "active"),
+    row,
+    head: message,
+    empty: nothing("No schedules.", "A schedule starts a run at the times of a cron expression."),
+    actions: [
+      refused && h("span", { class: "muted" }, refused),
+      h("button", { type: "button", class: "primary", disabled: refused, on: { click: () => newSchedule(reload) } }, "New schedule…"),
     ],
-    empty: nothing("No schedules.", "Create one with PUT /schedules/{name}."),
   });
+}
+
+async function newSchedule(done) {
+  const [select, what] = await definitionField("What to run", "A case (a question with a checked answer)");
+  const name = h("input", { name: "name", autocomplete: "off", pattern: "[A-Za-z0-9._\\-]{1,64}" });
+  const cron = h("input", { name: "cron", value: "0 6 * * *", autocomplete: "off", class: "mono" });
+  const timezone = h("input", { name: "timezone", value: Intl.DateTimeFormat().resolvedOptions().timeZone, autocomplete: "off" });
+  const input = h("textarea", { name: "run.input", class: "prose" });
+  const overlap = h("select", { name: "overlap" }, Object.entries(OVERLAP).map(([value, label]) => h("option", { value }, label)));
+  dialog("New schedule", (close) => requestForm({
+    method: "PUT",
+    title: "New schedule",
+    action: "Save",
+    close,
+    done,
+    request: () => {
+      if (!name.value || !name.validity.valid) throw Object.assign(new Error(), { errors: [{ field: "name", message: "Use 1 to 64 letters, digits, dots, hyphens and underscores." }] });
+      const kind = select.value ? { kind: select.value.split("/")[0].slice(0, -1), ...reference(select.value) } : {};
+      return [`/schedules/${encodeURIComponent(name.value)}`, {
+        cron: cron.value, timezone: timezone.value, overlap: overlap.value, run: { ...kind, input: input.value || undefined },
+      }];
+    },
+  },
+  field("Name", name, "An existing schedule of this name is replaced."),
+  field("When", cron, "Minute, hour, day of the month, month, day of the week."),
+  field("Time zone", timezone), what, field("Input", input),
+  field("If the earlier run has not ended", overlap)));
 }

@@ -1,64 +1,291 @@
-// A conversation: what was said on one branch, and the ways to the others.
+// A conversation: one branch of it, answers as they are written, and a field for the next message.
 
-import { get, pause, root, runPath, send } from "./api.js";
-import { fill, h, nothing, shown } from "./dom.js";
-import { ago, counted, instant } from "./format.js";
+import { events, get, refusal, root, runPath, send } from "./api.js";
+import { approvals } from "./approvals.js";
+import { announce, fill, h, nothing, oncePerFrame, shown } from "./dom.js";
+import { limitFields, limitsOf, sender, showProblem } from "./forms.js";
+import { ago, counted, instant, money } from "./format.js";
 import { badge, ENDED } from "./status.js";
 
 const WORKING = new Set(["queued", "running", "waiting"]);
+const INCOMPLETE = {
+  length: "cut off by the token limit", content_filter: "withheld by a content filter", refusal: "refused by the model",
+  empty: "empty", cancelled: "stopped", timeout: "timed out", error: "broken off",
+};
 
-export async function show({ main, params: [threadId], signal, query, go }) {
-  const path = `/threads/${encodeURIComponent(threadId)}`;
-  const thread = await get(path, {}, signal);
-  document.title = `${thread.title ?? threadId} · Caseworker`;
-  const talk = h("div", { class: "conversation", role: "log", "aria-label": "Conversation" });
-  const answering = thread.agent ?? thread.graph;
-  fill(main,
-    h("div", { class: "page-head" }, h("h1", {}, thread.title ?? thread.thread_id),
-      h("span", { class: "tag" }, thread.agent ? "agent" : "graph"),
-      h("span", { class: "muted" }, answering.name ? `${answering.name}, ` : "", `begun ${instant(thread.created_at)}`),
-      h("div", { class: "end" })),
-    talk,
-    h("details", { class: "card" }, h("summary", {}, "Agent or graph"), shown(answering)));
-  for (;;) {
-    const leaf = query.get("leaf");
-    const { messages } = await get(`${path}/messages`, { leaf }, signal);
-    const works = messages.some((one) => WORKING.has(one.status));
-    const now = JSON.stringify(messages);
-    if (talk.dataset.shown !== now) {
-      talk.dataset.shown = now;
-      fill(talk, messages.length ? messages.map((one) => message(one)) : nothing("No messages."));
-      fill(main.querySelector(".end"), works ? [h("span", { class: "live" }, "Live"), stop()] : null);
+export async function show(context) {
+  await new Chat(context).open(context.query.get("leaf"));
+}
+
+class Chat {
+  constructor({ main, params: [threadId], signal }) {
+    Object.assign(this, { main, signal, path: `/threads/${encodeURIComponent(threadId)}` });
+    this.runs = new Map();
+    this.submit = sender();
+    this.branch = new AbortController();
+    this.signal.addEventListener("abort", () => this.branch.abort(), { once: true });
+    this.talk = h("div", { class: "conversation", role: "log", "aria-live": "off", "aria-label": "Conversation" });
+  }
+
+  async open(leaf) {
+    let thread;
+    [thread, this.refused] = await Promise.all([get(this.path, {}, this.signal), refusal("run")]);
+    const title = thread.title ?? thread.thread_id;
+    const answering = thread.agent ?? thread.graph;
+    document.title = `${title} · Caseworker`;
+    this.composer = this.#composer();
+    fill(this.main,
+      h("div", { class: "page-head" }, h("h1", {}, title),
+        h("span", { class: "tag" }, thread.agent ? "agent" : "graph"),
+        h("span", { class: "muted" }, answering.name ? `${answering.name}, ` : "", `begun ${instant(thread.created_at)}`)),
+      h("details", {}, h("summary", {}, "Agent or graph"), shown(answering)),
+      this.talk, this.composer);
+    this.text.focus({ preventScroll: true });
+    await this.load(leaf);
+  }
+
+  /** Shows the branch through a message, or the newest one, and follows an answer in progress. */
+  async load(leaf) {
+    const { messages } = await get(`${this.path}/messages`, { leaf }, this.signal);
+    await this.#loadRuns(messages.map((one) => one.run_id));
+    if (this.signal.aborted) return;
+    if (leaf) history.replaceState(null, "", `${root}/ui${this.path}?leaf=${encodeURIComponent(leaf)}`);
+    this.branch.abort();
+    this.branch = new AbortController();
+    this.last = messages.at(-1);
+    const down = keptDown();
+    messages.forEach((one, at) => {
+      const now = JSON.stringify(one);
+      const old = this.talk.children[at];
+      if (old?.dataset.shown === now && ENDED.has(one.status ?? "completed")) return; // it may hold a draft
+      const article = this.#message(one);
+      article.dataset.shown = now;
+      if (old) old.replaceWith(article);
+      else this.talk.append(article);
+    });
+    while (this.talk.children.length > messages.length) this.talk.lastChild.remove();
+    if (!messages.length) fill(this.talk, nothing("No messages yet.", this.refused ? null : "Write the first one below."));
+    const working = WORKING.has(this.last?.status);
+    this.button.hidden = working;
+    this.stop.hidden = !working;
+    this.stop.disabled = false;
+    down();
+    if (working) this.#follow(this.last, this.talk.lastChild, this.branch.signal);
+  }
+
+  /** Loads cost and stop reason of the answers that have ended. */
+  async #loadRuns(wanted) {
+    const missing = new Set(wanted.filter((id) => id && !ENDED.has(this.runs.get(id)?.status)));
+    for (let cursor; missing.size && cursor !== null;) {
+      const page = await get("/runs", { thread_id: decodeURIComponent(this.path.slice(9)), limit: 100, cursor }, this.signal);
+      for (const run of page.runs) {
+        this.runs.set(run.run_id, run);
+        missing.delete(run.run_id);
+      }
+      cursor = page.next_cursor;
     }
-    if (!works) return;
-    await pause(1000, signal);
-    if (signal.aborted) return;
   }
 
-  function stop() {
-    return h("button", { type: "button", class: "danger", on: { click: () => send("POST", `${path}/cancel`, {}) } }, "Stop answering");
+  async #follow({ run_id: runId, message_id: id }, article, signal) {
+    announce("Answering.");
+    const place = article.querySelector(".message-text");
+    const asked = article.querySelector(".asked");
+    const calls = article.querySelector(".tool-calls ul");
+    const turns = new Map();
+    let newest;
+    const draw = oncePerFrame(() => {
+      const down = keptDown();
+      fill(place, turns.get(newest).join(""));
+      down();
+    });
+    try {
+      for await (const { type, step_id: step, data } of events(runId, { signal })) {
+        if (type === "content_chunk" && !step.includes("/turn/")) {
+          const turn = `${step}/${data.turn_number}`;
+          if (!turns.has(turn)) turns.set((newest = turn), []);
+          const text = turns.get(turn);
+          text.length = Math.min(text.length, data.offset); // offsets count characters, not UTF-16 units
+          text.push(...data.content);
+          draw();
+        } else if (type.startsWith("tool_call_")) {
+          toolCall(calls, type, data);
+          calls.parentNode.hidden = false;
+        } else if (type.startsWith("approval.")) {
+          approvals(asked, { run_id: runId }, signal).then(keptDown());
+          if (type === "approval.requested") announce(`${data.subject} needs an approval.`);
+        }
+      }
+      if (signal.aborted) return;
+      await this.load(id);
+      announce(`${this.last.incomplete ? "Incomplete answer" : "Answer"}: ${this.last.content ?? this.last.status}`.slice(0, 2000));
+    } catch (error) {
+      if (!signal.aborted) showProblem(this.composer, error);
+    }
   }
 
-  function message(one) {
-    const answers = one.role === "assistant";
-    return h("article", { class: `message message-${one.role}`, "aria-label": one.role },
-      one.content === null && !answers ? null : h("div", { class: "message-text" }, one.content ?? (ENDED.has(one.status) ? "(no answer)" : "…")),
-      h("div", { class: "message-meta" },
-        answers && one.status ? badge(one.status) : h("span", {}, one.role),
-        one.created_at && h("time", { datetime: one.created_at, title: instant(one.created_at) }, ago(one.created_at)),
-        one.run_id && h("a", { href: `${root}/ui${runPath(one.run_id)}` }, "Run"),
-        one.siblings.length > 1 ? branches(one) : null));
+  #message(one) {
+    const { role, content, status, incomplete } = one;
+    const answers = role === "assistant";
+    const run = this.runs.get(one.run_id);
+    const working = WORKING.has(status);
+    const reason = one.incomplete_reason ?? run?.stop?.reason;
+    const meta = h("div", { class: "message-meta" },
+      working ? h("span", { class: "live" }, "Live") : answers && status !== "completed" && badge(status),
+      incomplete && h("span", { class: "tag tag-warn" }, `incomplete: ${INCOMPLETE[incomplete] ?? incomplete}`),
+      one.created_at && h("time", { datetime: one.created_at, title: instant(one.created_at) }, ago(one.created_at)),
+      one.model && h("span", {}, one.model),
+      run?.usage && h("span", { title: "Cost" }, money(run.usage.cost_usd ?? run.usage.cost_usd_known)),
+      one.run_id && status !== "not_started" && status !== "erased" && h("a", { href: `${root}/ui${runPath(one.run_id)}` }, "Run"),
+      one.siblings.length > 1 && this.#branches(one),
+      this.refused || working ? null : answers
+        ? [this.#action("Retry", `/${one.message_id}/retry`), status !== "completed" && run && this.#action("Continue", `/${one.message_id}/continue`)]
+        : h("button", { type: "button", class: "quiet", on: { click: () => this.#edit(one, article) } }, "Edit"));
+    const text = answers && content === null
+      ? working ? h("span", { class: "typing" }, "…") : h("span", { class: "muted" }, "No answer.") : content;
+    const article = h("article", { class: `message message-${role}`, "aria-label": answers ? "Answer" : "You" },
+      answers && toolCalls(one, run, working, this.signal),
+      h("div", { class: "message-text" }, text),
+      answers && !working && status !== "completed" && reason && h("p", { class: "reason" }, reason),
+      working && h("div", { class: "asked stack" }),
+      meta);
+    return article;
   }
 
-  function branches({ message_id: id, siblings, role }) {
+  #branches({ message_id: id, siblings, role }) {
     const at = siblings.indexOf(id);
+    const what = role === "assistant" ? "answer" : "wording";
     const to = (step, label, sign) => {
       const other = siblings[at + step];
-      return h("button", { type: "button", class: "quiet", disabled: !other, "aria-label": label,
-        on: { click: () => go(`${root}/ui${path}?leaf=${encodeURIComponent(other)}`, { replace: true }) } }, sign);
+      return h("button", { type: "button", class: "quiet", disabled: !other, "aria-label": label, on: { click: async ({ target }) => {
+        const place = [...this.talk.children].indexOf(target.closest("article"));
+        await this.load(other);
+        const buttons = [...this.talk.children[place].querySelectorAll(".branches button")];
+        (buttons.find((one) => one.ariaLabel === label && !one.disabled) ?? buttons.find((one) => !one.disabled)).focus();
+      } } }, sign);
     };
-    const what = role === "assistant" ? "answer" : "wording";
     return h("span", { class: "branches", role: "group", "aria-label": counted(siblings.length, what) },
-      to(-1, `Earlier ${what}`, "‹"), `${at + 1} / ${siblings.length}`, to(1, `Later ${what}`, "›"));
+      to(-1, `Earlier ${what}`, "‹"), `${at + 1} of ${siblings.length}`, to(1, `Later ${what}`, "›"));
   }
+
+  #action(label, action) {
+    return h("button", { type: "button", class: "quiet", on: { click: () => this.#ask(action, {}) } }, label);
+  }
+
+  /** Replaces a message by a field with its text. Sending it creates a branch. */
+  #edit(one, article) {
+    const text = h("textarea", { class: "prose", "aria-label": "Edited message", value: one.content });
+    const close = () => {
+      const fresh = this.#message(one);
+      fresh.dataset.shown = article.dataset.shown;
+      article.replaceWith(fresh);
+      fresh.querySelector("button:last-child").focus();
+    };
+    const form = h("form", { class: "edit" }, text, h("div", { class: "row" },
+      h("button", { type: "button", on: { click: close } }, "Cancel"), h("button", { class: "primary" }, "Send")));
+    this.#keys(form, text, (event) => {
+      if (event.key === "Escape") close();
+    });
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#ask(`/${one.message_id}/edit`, { content: text.value });
+    });
+    fill(article, form);
+    text.focus();
+  }
+
+  #composer() {
+    this.text = h("textarea", { name: "content", class: "prose", rows: 1, "aria-label": "Message", placeholder: "Write a message" });
+    this.button = h("button", { class: "primary" }, "Send");
+    this.stop = h("button", { type: "button", class: "danger", hidden: true, on: { click: () => this.#stop() } }, "Stop");
+    if (this.refused) {
+      return h("form", { class: "composer card" }, h("p", { class: "muted" }, `${this.refused} You can read this chat.`),
+        h("p", { class: "problem", role: "alert" }));
+    }
+    const form = h("form", { class: "composer card" }, this.text, h("p", { class: "problem", role: "alert" }),
+      h("div", { class: "row" },
+        h("details", {}, h("summary", {}, "Limits of each answer"), h("fieldset", { "aria-label": "Limits" }, limitFields())),
+        h("small", { class: "muted wide" }, "Enter sends, Shift+Enter starts a line"), this.stop, this.button));
+    this.#keys(form, this.text);
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const content = this.text.value;
+      if (WORKING.has(this.last?.status) || !content.trim()) return;
+      if (await this.#ask("", { content, parent_id: this.last?.message_id })) this.text.value = "";
+    });
+    return form;
+  }
+
+  #keys(form, text, other = () => {}) {
+    text.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        form.requestSubmit();
+      } else other(event);
+    });
+  }
+
+  /** Requests an answer and shows it; returns whether the service accepted the request. */
+  async #ask(action, body) {
+    if (this.busy) return false;
+    this.busy = true;
+    showProblem(this.composer);
+    try {
+      const turn = await this.submit(`${this.path}/messages${action}`, { ...body, budget: limitsOf(this.composer) });
+      await this.load(turn.assistant.message_id);
+      this.text.focus({ preventScroll: true });
+      scrollTo(0, document.body.scrollHeight);
+      return true;
+    } catch (error) {
+      if (!this.signal.aborted) showProblem(this.composer, error);
+      return false;
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  async #stop() {
+    this.stop.disabled = true;
+    try {
+      await send("POST", runPath(this.last.run_id, "cancel"), {});
+      this.text.focus({ preventScroll: true });
+    } catch (error) {
+      this.stop.disabled = false;
+      showProblem(this.composer, error);
+    }
+  }
+}
+
+/** Returns a function that scrolls to the end of the page, if its end is visible now. */
+function keptDown() {
+  const below = innerHeight + scrollY > document.body.scrollHeight - 120;
+  return () => below && scrollTo(0, document.body.scrollHeight);
+}
+
+/** Returns the tool calls of an answer: as they happen, or loaded when they are opened. */
+function toolCalls({ run_id: runId }, run, working, signal) {
+  const number = run?.usage?.tool_calls ?? 0;
+  if (!working && !number) return null;
+  const list = h("ul", {});
+  const load = async () => {
+    if (working || list.childNodes.length) return;
+    for (let after = 0, full = true; full;) {
+      const page = await get(runPath(runId, "events"), { after, limit: 1000 }, signal);
+      for (const { type, data } of page.events) if (type.startsWith("tool_call_")) toolCall(list, type, data);
+      after = page.next_after;
+      full = page.events.length === 1000;
+    }
+    list.append(h("li", {}, h("a", { href: `${root}/ui${runPath(runId)}` }, "Show the run")));
+  };
+  return h("details", { class: "tool-calls", open: working, hidden: working, on: { toggle: load } },
+    h("summary", {}, working ? "Tool calls" : counted(number, "tool call")), list);
+}
+
+function toolCall(list, type, data) {
+  if (type === "tool_call_start") {
+    const { id, name, arguments: given } = data.tool_call;
+    list.append(h("li", { dataset: { call: id } }, h("code", {}, name), ` ${given} `));
+    return;
+  }
+  const item = [...list.children].findLast((one) => one.dataset.call === data.tool_call_id);
+  item?.append(data.error ? h("span", { class: "tag tag-bad" }, "failed") : h("span", { class: "tag tag-ok" }, "done"));
 }

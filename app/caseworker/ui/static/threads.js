@@ -1,14 +1,17 @@
-// The list of conversations.
+// The list of conversations, and the form that starts one.
 
-import { get, root } from "./api.js";
-import { h, nothing } from "./dom.js";
+import { get, refusal, root } from "./api.js";
+import { fill, h, nothing } from "./dom.js";
+import { definitionField, dialog, field, inputFields, inputsOf, reference, requestForm } from "./forms.js";
 import { ago, instant } from "./format.js";
 import { listing } from "./listing.js";
 
-const COLUMNS = [["Thread", ""], ["Title", "cut"], ["Metadata", "wide cut"], ["Created", "minor"]];
+const COLUMNS = [["Chat", ""], ["Thread", "mono wide"], ["Metadata", "wide cut"], ["Created", "minor"]];
+const ASSISTANT = { name: "assistant", prompt: { system: "You are a helpful assistant." } };
 
-export function show({ main, signal }) {
-  return listing(main, {
+export async function show({ main, signal, go }) {
+  const refused = await refusal("run");
+  await listing(main, {
     title: "Chats",
     columns: COLUMNS,
     load: async (cursor) => {
@@ -16,11 +19,43 @@ export function show({ main, signal }) {
       return { items: page.threads, next: page.next_cursor };
     },
     row: (thread) => [
-      h("a", { class: "row-link", href: `${root}/ui/threads/${encodeURIComponent(thread.thread_id)}` }, thread.thread_id),
-      thread.title ?? "",
+      h("a", { href: `${root}/ui/threads/${encodeURIComponent(thread.thread_id)}` }, thread.title ?? "Untitled"),
+      thread.thread_id,
       Object.keys(thread.metadata).length ? JSON.stringify(thread.metadata) : "",
       h("time", { datetime: thread.created_at, title: instant(thread.created_at) }, ago(thread.created_at)),
     ],
-    empty: nothing("No chats.", "Start one with POST /threads."),
+    empty: nothing("No chats.", "In a chat, an agent or a graph answers your messages."),
+    actions: [
+      refused && h("span", { class: "muted" }, refused),
+      h("button", { type: "button", class: "primary", disabled: refused, on: { click: () => newChat(go) } }, "New chat…"),
+    ],
   });
+}
+
+/** Starts a conversation with a registered agent or graph that a form asks for. */
+export async function newChat(go, chosen) {
+  const [select, answering] = await definitionField("Answered by", "An assistant without tools", chosen);
+  const title = h("input", { name: "title", maxlength: "200", autocomplete: "off", placeholder: "Optional" });
+  const place = h("div", { class: "stack" });
+  let specs = {};
+  const pick = async () => {
+    const value = select.value;
+    const found = value.startsWith("agents/") ? (await get(`/${value}`)).agent.inputs ?? {} : {};
+    if (value !== select.value) return;
+    specs = found;
+    fill(place, inputFields(specs));
+  };
+  select.addEventListener("change", pick);
+  await pick();
+  dialog("New chat", (close) => requestForm({
+    title: "New chat",
+    action: "Start the chat",
+    close,
+    request: (form) => ["/threads", {
+      ...(select.value ? reference(select.value) : { agent: ASSISTANT }),
+      title: title.value || undefined,
+      inputs: inputsOf(form, specs),
+    }],
+    done: ({ thread_id: id }) => go(`${root}/ui/threads/${encodeURIComponent(id)}`),
+  }, answering, place, field("Title", title)));
 }
