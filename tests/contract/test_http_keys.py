@@ -304,3 +304,13 @@ async def test_deciding_approvals_needs_a_scope_of_its_own(
         KeyScope.ADMIN: 404,
     }
     assert slug(started) == "scope-missing"
+
+
+async def test_callers_see_their_own_name_and_scopes(client: httpx.AsyncClient, api: Api) -> None:
+    """Implied scopes are included."""
+    headers = await bearer(api, KeyScope.RUN)
+
+    answer = (await client.get("/whoami", headers=headers)).json()
+
+    own = {"tenant": "a", "name": "robot", "anonymous": False}
+    assert answer == {**own, "scopes": ["read", "run"]}

@@ -49,11 +49,16 @@ class Reader:
     @classmethod
     @asynccontextmanager
     async def signed_in(
-        cls, browser: Browser, url: str, theme: Theme = "light", width: int = 1280
+        cls,
+        browser: Browser,
+        url: str,
+        theme: Theme = "light",
+        width: int = 1280,
+        key: str = KEY,
     ) -> AsyncIterator[Self]:
         """Yield a reader whose tab has the key."""
         async with cls.opened(browser, url, theme, width) as reader:
-            script = f"sessionStorage.setItem('caseworker.key', '{KEY}')"
+            script = f"sessionStorage.setItem('caseworker.key', '{key}')"
             await reader.page.add_init_script(script)
             yield reader
 

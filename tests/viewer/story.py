@@ -15,6 +15,17 @@ MANY = 9_900
 
 Json = dict[str, Any]
 
+TEACHER: Json = {
+    "name": "teacher",
+    "prompt": {"system": "Teach ${subject}."},
+    "inputs": {"subject": {"type": "string", "description": HOSTILE}},
+}
+CAREFUL: Json = {
+    "name": "careful",
+    "prompt": {"system": "Add carefully."},
+    "tools": [{"tool": "calculator", "requires_approval": True}],
+}
+
 
 def ask(step_id: str, prompt: str) -> Json:
     """Return a step that calls a model."""
@@ -74,6 +85,8 @@ async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
     await _made(
         http.post("/agents", json={"agent": {"name": "tutor", "prompt": {"system": "Be."}}})
     )
+    await _made(http.post("/agents", json={"agent": TEACHER}))
+    await _made(http.post("/agents", json={"agent": CAREFUL}))
     schedule = {"cron": "0 6 * * *", "run": {"input": "What is 6 * 7?"}}
     await _made(http.put("/schedules/daily", json=schedule))
     await _talk(http)
@@ -119,6 +132,10 @@ async def _script(provider: FakeProvider) -> None:
     await provider.script("Fetch the rates", [Step(status=503), Step(text="EUR 1.08")])
     await provider.script("hostile", [Step(text=HOSTILE)], repeat_last=True)
     await provider.script("no answer", [Step(status=400)], repeat_last=True)
+    sums = {"id": "call", "name": "calculator", "arguments": '{"expression": "1 + 1"}'}
+    await provider.script("Add carefully", [Step(tool_calls=[sums]), Step(text="It is two.")])
+    story = Step(text="Once upon a time there was a query.", after_events=4)
+    await provider.script("Tell a story", [story], repeat_last=True)
     await provider.script("hang on", [Step(hang=True)], repeat_last=True)
     plan = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
     await provider.script("What is 6 * 7?", [Step(text=json.dumps(plan))], repeat_last=True)

@@ -29,19 +29,15 @@ export function field(label, control, note) {
 export function showProblem(form, error) {
   const controls = [...form.elements].filter((one) => one.name);
   const rest = [];
-  let first = null;
+  let first;
   for (const one of controls) one.removeAttribute("aria-invalid");
   for (const place of form.querySelectorAll(".problem")) fill(place);
   for (const { field: name, message } of error?.errors ?? []) {
-    const control = controls.find((one) => name === one.name || name.startsWith(`${one.name}.`));
-    const place = control && document.getElementById(`${control.id}-problem`);
-    if (!place) {
-      rest.push(` ${name}: ${message}`);
-      continue;
-    }
-    control.setAttribute("aria-invalid", "true");
-    fill(place, message);
-    control.closest("details")?.setAttribute("open", "");
+    const control = controls.find((one) => one.id && (name === one.name || name.startsWith(`${one.name}.`)));
+    if (!control) rest.push(` ${name}: ${message}`);
+    else fill(document.getElementById(`${control.id}-problem`), message);
+    control?.setAttribute("aria-invalid", "true");
+    control?.closest("details")?.setAttribute("open", "");
     first ??= control;
   }
   if (error) fill(form.querySelector("[role=alert]"), first && !rest.length ? "Correct the marked fields." : [error.message, rest]);
@@ -112,24 +108,18 @@ export function inputFields(specs) {
 
 /** Returns the values that were filled in; undefined if there are none. */
 export function inputsOf(form, specs) {
-  const given = Object.entries(specs).map(([name, { type }]) => [name, valueOf(form.elements[`inputs.${name}`], type)]);
-  const kept = given.filter(([, value]) => value !== undefined);
-  return kept.length ? Object.fromEntries(kept) : undefined;
+  const given = Object.entries(specs).map(([name, { type }]) => [name, valueOf(form.elements[`inputs.${name}`], type)])
+    .filter(([, value]) => value !== undefined);
+  return given.length ? Object.fromEntries(given) : undefined;
 }
 
 function valueOf({ name, value }, type) {
   if (value === "") return undefined;
   if (type === "string") return value;
-  if (type === "any" && !/^\s*[[{"]/.test(value)) {
-    try {
-      return JSON.parse(value);
-    } catch {
-      return value;
-    }
-  }
   try {
     return JSON.parse(value);
   } catch (error) {
+    if (type === "any" && !/^\s*[[{"]/.test(value)) return value;
     throw Object.assign(new Error(), { errors: [{ field: name, message: `This is not valid JSON: ${error.message}` }] });
   }
 }

@@ -6,7 +6,7 @@ import { definitionField, dialog, field, reference, requestForm, sender } from "
 import { ago, count, instant } from "./format.js";
 import { listing } from "./listing.js";
 
-const COLUMNS = [["Name", ""], ["When", ""], ["Last run", "wide"], ["What", "wide"], ["Overlap", "wide"], ["Skipped", "number wide"], ["State", "minor"], ["Actions", ""]];
+const COLUMNS = [["Name", ""], ["State", "minor"], ["Actions", ""], ["When", ""], ["Last run", "wide"], ["What", "wide"], ["Overlap", "wide"], ["Skipped", "number wide"]];
 const OVERLAP = { skip: "Skip the run", allow: "Run both", cancel_running: "Cancel the earlier run" };
 
 export async function show({ main, signal, go }) {
@@ -47,13 +47,13 @@ export async function show({ main, signal, go }) {
     draw(first);
     return [
       h("strong", {}, first.name),
+      state,
+      h("div", { class: "row" }, run, toggle),
       [h("code", {}, first.cron), " ", h("small", { class: "muted" }, first.timezone)],
       first.last_run_id ? h("a", { class: "row-link", href: `${root}/ui${runPath(first.last_run_id)}` }, first.last_run_id) : "–",
       first.run.agent?.name ?? first.run.graph?.name ?? first.run.kind ?? "case",
       first.overlap,
       count(first.skipped),
-      state,
-      h("div", { class: "row" }, run, toggle),
     ];
   }
 

@@ -23,7 +23,7 @@ class Chat {
     this.runs = new Map();
     this.submit = sender();
     this.branch = new AbortController();
-    this.signal.addEventListener("abort", () => this.branch.abort(), { once: true });
+    signal.addEventListener("abort", () => this.branch.abort(), { once: true });
     this.talk = h("div", { class: "conversation", role: "log", "aria-live": "off", "aria-label": "Conversation" });
   }
 
@@ -108,7 +108,7 @@ class Chat {
           text.push(...data.content);
           draw();
         } else if (type.startsWith("tool_call_")) {
-          toolCall(calls, type, data);
+          toolCall(calls, data);
           calls.parentNode.hidden = false;
         } else if (type.startsWith("approval.")) {
           approvals(asked, { run_id: runId }, signal).then(keptDown());
@@ -125,10 +125,9 @@ class Chat {
 
   #message(one) {
     const { role, content, status, incomplete } = one;
-    const answers = role === "assistant";
-    const run = this.runs.get(one.run_id);
-    const working = WORKING.has(status);
+    const [answers, working, run] = [role === "assistant", WORKING.has(status), this.runs.get(one.run_id)];
     const reason = one.incomplete_reason ?? run?.stop?.reason;
+    const button = (label, click) => h("button", { type: "button", class: "quiet", on: { click } }, label);
     const meta = h("div", { class: "message-meta" },
       working ? h("span", { class: "live" }, "Live") : answers && status !== "completed" && badge(status),
       incomplete && h("span", { class: "tag tag-warn" }, `incomplete: ${INCOMPLETE[incomplete] ?? incomplete}`),
@@ -138,8 +137,8 @@ class Chat {
       one.run_id && status !== "not_started" && status !== "erased" && h("a", { href: `${root}/ui${runPath(one.run_id)}` }, "Run"),
       one.siblings.length > 1 && this.#branches(one),
       this.refused || working ? null : answers
-        ? [this.#action("Retry", `/${one.message_id}/retry`), status !== "completed" && run && this.#action("Continue", `/${one.message_id}/continue`)]
-        : h("button", { type: "button", class: "quiet", on: { click: () => this.#edit(one, article) } }, "Edit"));
+        ? [button("Retry", () => this.#ask(`/${one.message_id}/retry`)), status !== "completed" && run && button("Continue", () => this.#ask(`/${one.message_id}/continue`))]
+        : button("Edit", () => this.#edit(one, article)));
     const text = answers && content === null
       ? working ? h("span", { class: "typing" }, "…") : h("span", { class: "muted" }, "No answer.") : content;
     const article = h("article", { class: `message message-${role}`, "aria-label": answers ? "Answer" : "You" },
@@ -167,10 +166,6 @@ class Chat {
       to(-1, `Earlier ${what}`, "‹"), `${at + 1} of ${siblings.length}`, to(1, `Later ${what}`, "›"));
   }
 
-  #action(label, action) {
-    return h("button", { type: "button", class: "quiet", on: { click: () => this.#ask(action, {}) } }, label);
-  }
-
   /** Replaces a message by a field with its text. Sending it creates a branch. */
   #edit(one, article) {
     const text = h("textarea", { class: "prose", "aria-label": "Edited message", value: one.content });
@@ -182,9 +177,7 @@ class Chat {
     };
     const form = h("form", { class: "edit" }, text, h("div", { class: "row" },
       h("button", { type: "button", on: { click: close } }, "Cancel"), h("button", { class: "primary" }, "Send")));
-    this.#keys(form, text, (event) => {
-      if (event.key === "Escape") close();
-    });
+    this.#keys(form, text, close);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#ask(`/${one.message_id}/edit`, { content: text.value });
@@ -197,14 +190,14 @@ class Chat {
     this.text = h("textarea", { name: "content", class: "prose", rows: 1, "aria-label": "Message", placeholder: "Write a message" });
     this.button = h("button", { class: "primary" }, "Send");
     this.stop = h("button", { type: "button", class: "danger", hidden: true, on: { click: () => this.#stop() } }, "Stop");
+    const problem = h("p", { class: "problem", role: "alert" });
     if (this.refused) {
-      return h("form", { class: "composer card" }, h("p", { class: "muted" }, `${this.refused} You can read this chat.`),
-        h("p", { class: "problem", role: "alert" }));
+      return h("form", { class: "composer card" }, h("p", { class: "muted" }, `${this.refused} You can read this chat.`), problem);
     }
-    const form = h("form", { class: "composer card" }, this.text, h("p", { class: "problem", role: "alert" }),
+    const form = h("form", { class: "composer card" }, this.text, problem,
       h("div", { class: "row" },
         h("details", {}, h("summary", {}, "Limits of each answer"), h("fieldset", { "aria-label": "Limits" }, limitFields())),
-        h("small", { class: "muted wide" }, "Enter sends, Shift+Enter starts a line"), this.stop, this.button));
+        h("small", { class: "muted hint" }, "Enter sends, Shift+Enter starts a line"), this.stop, this.button));
     this.#keys(form, this.text);
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -215,17 +208,17 @@ class Chat {
     return form;
   }
 
-  #keys(form, text, other = () => {}) {
+  #keys(form, text, close) {
     text.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        form.requestSubmit();
-      } else other(event);
+      if (event.key === "Escape") close?.();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      form.requestSubmit();
     });
   }
 
   /** Requests an answer and shows it; returns whether the service accepted the request. */
-  async #ask(action, body) {
+  async #ask(action, body = {}) {
     if (this.busy) return false;
     this.busy = true;
     showProblem(this.composer);
@@ -268,11 +261,10 @@ function toolCalls({ run_id: runId }, run, working, signal) {
   const list = h("ul", {});
   const load = async () => {
     if (working || list.childNodes.length) return;
-    for (let after = 0, full = true; full;) {
+    for (let after = 0; after !== null;) {
       const page = await get(runPath(runId, "events"), { after, limit: 1000 }, signal);
-      for (const { type, data } of page.events) if (type.startsWith("tool_call_")) toolCall(list, type, data);
+      for (const { type, data } of page.events) if (type.startsWith("tool_call_")) toolCall(list, data);
       after = page.next_after;
-      full = page.events.length === 1000;
     }
     list.append(h("li", {}, h("a", { href: `${root}/ui${runPath(runId)}` }, "Show the run")));
   };
@@ -280,12 +272,9 @@ function toolCalls({ run_id: runId }, run, working, signal) {
     h("summary", {}, working ? "Tool calls" : counted(number, "tool call")), list);
 }
 
-function toolCall(list, type, data) {
-  if (type === "tool_call_start") {
-    const { id, name, arguments: given } = data.tool_call;
-    list.append(h("li", { dataset: { call: id } }, h("code", {}, name), ` ${given} `));
-    return;
-  }
+function toolCall(list, data) {
+  const { id, name, arguments: given } = data.tool_call ?? {};
+  if (id) return list.append(h("li", { dataset: { call: id } }, h("code", {}, name), ` ${given} `));
   const item = [...list.children].findLast((one) => one.dataset.call === data.tool_call_id);
   item?.append(data.error ? h("span", { class: "tag tag-bad" }, "failed") : h("span", { class: "tag tag-ok" }, "done"));
 }
