@@ -81,9 +81,9 @@ export function requestForm({ method, request, done, action, danger, close, titl
 }
 
 /** Returns fields for limits; `values` are those that apply if a field stays empty. */
-export function limitFields(names = USUAL_LIMITS, values = {}) {
+export function limitFields(names = USUAL_LIMITS, values = null) {
   return names.map((name) => field(UNITS[name] ?? LIMITS[name][0],
-    h("input", { name: `budget.${name}`, type: "number", min: "0", step: "any", placeholder: values[name] ?? "default" })));
+    h("input", { name: `budget.${name}`, type: "number", min: "0", step: "any", placeholder: values ? values[name] ?? "unlimited" : "default" })));
 }
 
 /** Returns the limits that were filled in; undefined if there are none. */
@@ -126,10 +126,12 @@ function valueOf({ name, value }, type) {
 
 /** Returns a field that selects an agent or a graph; its values are "", "agents/…" and "graphs/…". */
 export async function definitionField(label, other, chosen) {
-  const [{ agents }, { graphs }] = await Promise.all([get("/agents", { limit: 100 }), get("/graphs", { limit: 100 })]);
-  const group = (title, what, items) => items.length > 0 && h("optgroup", { label: title },
-    items.map(({ name }) => h("option", { value: `${what}/${name}`, selected: chosen === `${what}/${name}` }, name)));
-  const select = h("select", { name: "definition" }, group("Agents", "agents", agents), group("Graphs", "graphs", graphs), h("option", { value: "" }, other));
+  const option = (what, name) => h("option", { value: `${what}/${name}` }, name);
+  const select = h("select", { name: "definition" }, chosen ? option(...chosen.split("/"))
+    : await Promise.all([["Agents", "agents"], ["Graphs", "graphs"]].map(async ([title, what]) => {
+      const { [what]: items } = await get(`/${what}`, { limit: 100 });
+      return items.length > 0 && h("optgroup", { label: title }, items.map(({ name }) => option(what, name)));
+    })), chosen ? null : h("option", { value: "" }, other));
   return [select, field(label, select)];
 }
 

@@ -47,7 +47,7 @@ class Chat {
   /** Shows the branch through a message, or the newest one, and follows an answer in progress. */
   async load(leaf) {
     const { messages } = await get(`${this.path}/messages`, { leaf }, this.signal);
-    await this.#loadRuns(messages.map((one) => one.run_id));
+    await this.#loadRuns(messages.filter(({ status }) => ENDED.has(status) || WORKING.has(status)).map((one) => one.run_id));
     if (this.signal.aborted) return;
     if (leaf) history.replaceState(null, "", `${root}/ui${this.path}?leaf=${encodeURIComponent(leaf)}`);
     this.branch.abort();
@@ -75,7 +75,7 @@ class Chat {
 
   /** Loads cost and stop reason of the answers that have ended. */
   async #loadRuns(wanted) {
-    const missing = new Set(wanted.filter((id) => id && !ENDED.has(this.runs.get(id)?.status)));
+    const missing = new Set(wanted.filter((id) => !ENDED.has(this.runs.get(id)?.status)));
     for (let cursor; missing.size && cursor !== null;) {
       const page = await get("/runs", { thread_id: decodeURIComponent(this.path.slice(9)), limit: 100, cursor }, this.signal);
       for (const run of page.runs) {
@@ -159,7 +159,7 @@ class Chat {
         const place = [...this.talk.children].indexOf(target.closest("article"));
         await this.load(other);
         const buttons = [...this.talk.children[place].querySelectorAll(".branches button")];
-        (buttons.find((one) => one.ariaLabel === label && !one.disabled) ?? buttons.find((one) => !one.disabled)).focus();
+        (buttons.find((one) => one.getAttribute("aria-label") === label && !one.disabled) ?? buttons.find((one) => !one.disabled)).focus();
       } } }, sign);
     };
     return h("span", { class: "branches", role: "group", "aria-label": counted(siblings.length, what) },
