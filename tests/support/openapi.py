@@ -55,6 +55,7 @@ ROUTES = frozenset(
         "GET /quotas/{tenant}",
         "PUT /quotas/{tenant}",
         "DELETE /quotas/{tenant}",
+        "GET /whoami",
         "GET /mcp-credentials",
         "PUT /mcp-credentials/{server}",
         "DELETE /mcp-credentials/{server}",
@@ -90,7 +91,7 @@ WITHOUT_INPUT = frozenset(
     f"GET /{each}"
     for each in (
         *("quotas", "mcp-credentials", "webhooks/secret", "tools", "models", "node-types"),
-        *("healthz", "readyz", "metrics"),
+        *("healthz", "readyz", "metrics", "whoami"),
     )
 )
 """Operations that take no parameters and no body."""
