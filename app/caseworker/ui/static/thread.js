@@ -203,7 +203,8 @@ class Chat {
       event.preventDefault();
       const content = this.text.value;
       if (WORKING.has(this.last?.status) || !content.trim()) return;
-      if (await this.#ask("", { content, parent_id: this.last?.message_id })) this.text.value = "";
+      this.text.value = "";
+      if (!(await this.#ask("", { content, parent_id: this.last?.message_id }))) this.text.value ||= content;
     });
     return form;
   }
@@ -222,18 +223,17 @@ class Chat {
     if (this.busy) return false;
     this.busy = true;
     showProblem(this.composer);
+    let turn = null;
     try {
-      const turn = await this.submit(`${this.path}/messages${action}`, { ...body, budget: limitsOf(this.composer) });
+      turn = await this.submit(`${this.path}/messages${action}`, { ...body, budget: limitsOf(this.composer) });
       await this.load(turn.assistant.message_id);
       this.text.focus({ preventScroll: true });
       scrollTo(0, document.body.scrollHeight);
-      return true;
     } catch (error) {
       if (!this.signal.aborted) showProblem(this.composer, error);
-      return false;
-    } finally {
-      this.busy = false;
     }
+    this.busy = false;
+    return turn !== null;
   }
 
   async #stop() {
