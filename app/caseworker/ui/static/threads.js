@@ -6,7 +6,7 @@ import { definitionField, dialog, field, inputFields, inputsOf, reference, reque
 import { ago, instant } from "./format.js";
 import { listing } from "./listing.js";
 
-const COLUMNS = [["Chat", ""], ["Thread", "mono wide"], ["Metadata", "wide cut"], ["Created", "minor"]];
+const COLUMNS = [["Chat", "cut"], ["Created", "minor"], ["Thread", "mono nowrap wide"], ["Metadata", "wide cut"]];
 const ASSISTANT = { name: "assistant", prompt: { system: "You are a helpful assistant." } };
 
 export async function show({ main, signal, go }) {
@@ -20,9 +20,9 @@ export async function show({ main, signal, go }) {
     },
     row: (thread) => [
       h("a", { href: `${root}/ui/threads/${encodeURIComponent(thread.thread_id)}` }, thread.title ?? "Untitled"),
+      h("time", { datetime: thread.created_at, title: instant(thread.created_at) }, ago(thread.created_at)),
       thread.thread_id,
       Object.keys(thread.metadata).length ? JSON.stringify(thread.metadata) : "",
-      h("time", { datetime: thread.created_at, title: instant(thread.created_at) }, ago(thread.created_at)),
     ],
     empty: nothing("No chats.", "In a chat, an agent or a graph answers your messages."),
     actions: [
