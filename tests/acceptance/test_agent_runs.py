@@ -75,6 +75,28 @@ async def test_a_registered_agent_is_run_and_its_answer_streams(
     assert violations(snapshot) == []
 
 
+async def test_a_caller_that_waits_gets_the_same_run_as_a_later_reader(
+    service: ServiceProcess, client: JsonClient, provider: FakeProvider
+) -> None:
+    """The process answers from memory; messages that refer to calls are complete in both."""
+    await register(service, HELPER)
+    await provider.script("(waited)", [Step(tool_calls=[CALL]), Step(text="It is 42. " * 20)])
+    agent = {"agent": {"name": "helper"}, "inputs": {"topic": "sums"}}
+    step = {"id": "help", "type": "agent", "data": {**agent, "input": "6 times 7? (waited)"}}
+    bodies = {
+        "waited": asked("waited", budget={"max_turns": 1}),
+        "resumed": {"run_id": "resumed", "from": {"run_id": "waited"}, "budget": {"max_turns": 5}},
+        "inside": {"run_id": "inside", "kind": "graph", "graph": {"steps": [step], "edges": []}},
+    }
+
+    for run_id, body in bodies.items():
+        waited = await client.post_run(body, wait_seconds=60)
+        read = await client.get_run(run_id)
+
+        assert waited["finished_at"] is not None
+        assert waited == read
+
+
 @pytest.mark.req("003/sub", "003/FR1.1")
 async def test_a_registered_agent_calls_another_one(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider

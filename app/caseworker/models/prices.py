@@ -5,16 +5,57 @@ when this module is imported, before the process serves requests. A configuratio
 provider does not import it.
 """
 
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final, NamedTuple
+
 from genai_prices import Usage, calc_price
 from genai_prices.data_snapshot import get_snapshot
+from genai_prices.types import PriceCalculation, TieredPrices
 
 from caseworker.models.ports import TokenUsage
 from caseworker.models.pricing import Cost, PriceUnknownError
 
 get_snapshot()
 
-_PRICED_AS: dict[str, str | None] = {"recorded": None}
+_PRICED_AS: Final[dict[str, str | None]] = {"recorded": None}
 """A recording costs what its model costs; the price is looked up by the model's name alone."""
+
+_PROBE: Final = 1_000_000
+_PROBES: Final = tuple(
+    TokenUsage(**{"tokens_in": 0, "tokens_out": 0, **dict.fromkeys(kinds, _PROBE)})
+    for kinds in (
+        (),
+        ("tokens_in",),
+        ("tokens_in", "tokens_cached"),
+        ("tokens_in", "tokens_cache_written"),
+        ("tokens_in", "tokens_cache_written", "tokens_cache_written_1h"),
+        ("tokens_out",),
+    )
+)
+
+
+class _Rates(NamedTuple):
+    """Prices in US dollars: of a request, and of one token of each kind."""
+
+    request: Decimal
+    input: Decimal
+    cached: Decimal
+    written: Decimal
+    written_1h: Decimal
+    output: Decimal
+
+    def cost_of(self, usage: TokenUsage) -> Cost:
+        """Return the cost of an attempt."""
+        output = usage.tokens_out * self.output
+        cost = self.request + output
+        cached, written = min(usage.tokens_cached, usage.tokens_in), usage.tokens_cache_written
+        if cached or written:
+            cost += cached * self.cached + usage.tokens_cache_written_1h * self.written_1h
+            cost += (written - usage.tokens_cache_written_1h) * self.written
+        return Cost(cost + (usage.tokens_in - cached - written) * self.input, output)
 
 
 def list_price(provider: str, model: str, usage: TokenUsage) -> Cost:
@@ -26,6 +67,36 @@ def list_price(provider: str, model: str, usage: TokenUsage) -> Cost:
     Raises:
         PriceUnknownError: the model has no list price.
     """
+    # Prices change at whole minutes: some providers charge less at night.
+    cost_of = _pricing(provider, model, int(time.time() // 60))
+    if cost_of is None:
+        raise PriceUnknownError(provider, model)
+    return cost_of(usage)
+
+
+@lru_cache(maxsize=1024)
+def _pricing(provider: str, model: str, minute: int) -> Callable[[TokenUsage], Cost] | None:
+    """Return the function that computes costs of a model; None if it has no list price.
+
+    A look-up in the tables takes 50 microseconds, so rates are kept. ``minute`` limits for how
+    long. A price that depends on the number of input tokens is looked up each time.
+    """
+
+    def looked_up(usage: TokenUsage) -> Cost:
+        found = _calculation(provider, model, usage)
+        return Cost(found.total_price, found.output_price)
+
+    try:
+        found = [_calculation(provider, model, usage) for usage in _PROBES]
+    except LookupError:
+        return None
+    if any(isinstance(price, TieredPrices) for price in vars(found[0].model_price).values()):
+        return looked_up
+    request = found[0].total_price
+    return _Rates(request, *((one.total_price - request) / _PROBE for one in found[1:])).cost_of
+
+
+def _calculation(provider: str, model: str, usage: TokenUsage) -> PriceCalculation:
     tokens = Usage(
         input_tokens=usage.tokens_in,
         cache_read_tokens=min(usage.tokens_cached, usage.tokens_in),
@@ -33,8 +104,4 @@ def list_price(provider: str, model: str, usage: TokenUsage) -> Cost:
         cache_write_1h_tokens=usage.tokens_cache_written_1h,
         output_tokens=usage.tokens_out,
     )
-    try:
-        found = calc_price(tokens, model, provider_id=_PRICED_AS.get(provider, provider))
-    except LookupError:
-        raise PriceUnknownError(provider, model) from None
-    return Cost(found.total_price, found.output_price)
+    return calc_price(tokens, model, provider_id=_PRICED_AS.get(provider, provider))

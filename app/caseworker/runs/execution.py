@@ -44,6 +44,7 @@ class ActiveRun:
     """Whether runs may start that share the budget of this one; not while it ends."""
     final: Run | None = None
     """Final state of the run as this process stored it. None if it must be read from the store."""
+    journal: RunJournal | None = None  # once it is executed
 
     def end(self, finish: FinishRun, finished_at: datetime) -> Run:
         """Return the run with the outcome in ``finish`` applied.

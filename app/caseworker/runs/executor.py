@@ -55,6 +55,7 @@ from caseworker.runs.observing import RunObservers, log_context
 from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.ports import JournalStore, RunStore
+from caseworker.runs.references import references_in, resolved
 from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper
@@ -274,12 +275,16 @@ class RunExecutor:
     async def ended(self, key: RunKey) -> Run | None:
         """Wait until a run that this process executes has ended, and return it.
 
-        Returns None if this process does not execute it, or if only the store has its final state.
+        Call references in its result are resolved. Returns None if this process does not execute
+        the run, or if only the store has its final state.
         """
         if (active := self._active.get(key)) is None:
             return None
         await active.ended.wait()
-        return active.final
+        final, journal = active.final, active.journal
+        if final is None or journal is None:
+            return None
+        return resolved(final, journal.results(references_in(final)))
 
     async def drain(self, grace_seconds: float) -> None:
         """Stop accepting runs, wait up to ``grace_seconds``, then release the remaining runs.
@@ -362,7 +367,7 @@ class RunExecutor:
         if parent is not None and around is None:
             await self._end_without_parent(active, execution, RunKey(run.key.tenant, parent))
             return
-        active.scope = execution.scope
+        active.scope, active.journal = execution.scope, execution.journal
         try:
             outcome = await self._outcome(active, execution)
         except GraphProblemsError as error:  # valid when accepted

@@ -32,6 +32,7 @@ from caseworker.core.trace.frozen_json import (
     ValueTooLargeError,
     freeze,
     least_bytes,
+    thawed,
 )
 from caseworker.core.trace.node import TERMINAL, TraceNode
 from caseworker.engine.cancellation import CancellationToken
@@ -164,6 +165,14 @@ class RunJournal:
     def recorded_below(self, prefix: str) -> Mapping[str, Recorded]:
         """Return the records of earlier executions whose keys begin with ``prefix``, by key."""
         return {key: one for key, one in self._recorded.items() if key.startswith(prefix)}
+
+    def results(self, call_keys: Set[str]) -> Mapping[str, Any]:
+        """Return the results of the calls with these keys, as far as the run has them."""
+        return {
+            each.call_key: thawed(each.value)
+            for each in self._entries.values()
+            if each.call_key in call_keys and each.outcome is CallOutcome.RESULT
+        }
 
     def spent_below(self, path: StepPath) -> Charge:
         """Return the total charge of earlier executions for the calls and steps inside a step."""

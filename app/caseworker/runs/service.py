@@ -5,10 +5,9 @@ Results and events of agents refer to calls instead of repeating their texts; se
 """
 
 import asyncio
-import copy
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,12 +19,7 @@ import structlog
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.supervision import set_within, shielded
-from caseworker.nodes.agent.references import (
-    key_in_event,
-    key_in_message,
-    whole_event_data,
-    whole_message,
-)
+from caseworker.nodes.agent.references import key_in_event, whole_event_data
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
@@ -43,6 +37,7 @@ from caseworker.runs.ports import (
     RunFilter,
     RunStore,
 )
+from caseworker.runs.references import references_in, resolved
 from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 
@@ -354,35 +349,8 @@ def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
 
 async def whole_run(store: RunStore, run: Run) -> Run:
     """Return the run with the call references in its result replaced by the texts."""
-    named = {
-        key
-        for each in _agent_results(run.result)
-        for message in each["messages"]
-        if (key := key_in_message(message)) is not None
-    }
-    if not named:
-        return run
-    values = await _values(store, run.key, named)
-    result = copy.copy(run.result)
-    if "outputs" in (result or {}):
-        result = copy.deepcopy(run.result)
-    for each in _agent_results(result):
-        each["messages"] = [_message(one, values) for one in each["messages"]]
-    return replace(run, result=result)
-
-
-def _agent_results(result: Any) -> Iterator[dict[str, Any]]:
-    """Yield every agent result in a run's result, for the run itself or for its steps.
-
-    The dicts are not copies: callers may modify them to change ``result``.
-    """
-    if not isinstance(result, dict):
-        return
-    outputs = result.get("outputs")
-    steps = outputs.values() if isinstance(outputs, dict) else ()
-    for each in (result, *(step.get("result") for step in steps if isinstance(step, dict))):
-        if isinstance(each, dict) and isinstance(each.get("messages"), list):
-            yield each
+    named = references_in(run)
+    return resolved(run, await _values(store, run.key, named)) if named else run
 
 
 async def whole_events(
@@ -409,8 +377,3 @@ async def _values(store: RunStore, key: RunKey, named: Set[str]) -> Mapping[str,
         for record in found
         if record.call_key is not None and record.outcome == CallOutcome.RESULT
     }
-
-
-def _message(message: Any, values: Mapping[str, Any]) -> Any:
-    key = key_in_message(message)
-    return message if key is None or key not in values else whole_message(message, values[key])

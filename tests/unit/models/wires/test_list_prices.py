@@ -1,9 +1,12 @@
 """Public list prices."""
 
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from genai_prices import Usage, calc_price
+from genai_prices.data_snapshot import get_snapshot
 
 from caseworker.models.ports import TokenUsage
 from caseworker.models.prices import list_price
@@ -62,3 +65,42 @@ def test_an_unknown_price_is_an_error_and_not_zero(provider: str, model: str) ->
     """A model without a price cannot be kept within a cost limit."""
     with pytest.raises(PriceUnknownError):
         list_price(provider, model, USAGE)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        TokenUsage(tokens_in=1000, tokens_out=100),
+        TokenUsage(tokens_in=300_001, tokens_out=7, tokens_cached=300),
+        TokenUsage(
+            tokens_in=1234,
+            tokens_out=77,
+            tokens_cached=300,
+            tokens_cache_written=500,
+            tokens_cache_written_1h=200,
+        ),
+        TokenUsage(tokens_in=0, tokens_out=0),
+    ],
+)
+def test_costs_from_rates_equal_those_from_the_tables(usage: TokenUsage) -> None:
+    """Fees per request, tiers by input tokens and cheaper nights are included."""
+    tokens = Usage(
+        input_tokens=usage.tokens_in,
+        cache_read_tokens=usage.tokens_cached,
+        cache_write_tokens=usage.tokens_cache_written,
+        cache_write_1h_tokens=usage.tokens_cache_written_1h,
+        output_tokens=usage.tokens_out,
+    )
+    different: list[str] = []
+    listed = 0
+    for provider in get_snapshot().providers:
+        for model in provider.models[::3]:
+            with suppress(LookupError):  # some IDs are no model names
+                found = calc_price(tokens, model.id, provider_id=provider.id)
+                cost = list_price(provider.id, model.id, usage)
+                listed += 1
+                if (cost.total, cost.output) != (found.total_price, found.output_price):
+                    different.append(f"{provider.id}/{model.id}")
+
+    assert different == []
+    assert listed > 500

@@ -1,0 +1,53 @@
+"""Call references in the result of a run; see :mod:`caseworker.nodes.agent.references`."""
+
+import copy
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from caseworker.nodes.agent.references import key_in_message, whole_message
+from caseworker.runs.run import Run
+
+
+def references_in(run: Run) -> Set[str]:
+    """Return the keys of the calls that the messages in the result refer to."""
+    return {
+        key
+        for each in _agent_results(run.result)
+        for message in each["messages"]
+        if (key := key_in_message(message)) is not None
+    }
+
+
+def resolved(run: Run, values: Mapping[str, Any]) -> Run:
+    """Return the run with the references in its result replaced by the texts.
+
+    ``values`` maps keys of calls to their journaled values. References without a value stay.
+    """
+    if not values:
+        return run
+    result = copy.copy(run.result)
+    if "outputs" in (result or {}):
+        result = copy.deepcopy(run.result)
+    for each in _agent_results(result):
+        each["messages"] = [_message(one, values) for one in each["messages"]]
+    return replace(run, result=result)
+
+
+def _agent_results(result: Any) -> Iterator[dict[str, Any]]:
+    """Yield every agent result in a run's result, for the run itself or for its steps.
+
+    The dicts are not copies: callers may modify them to change ``result``.
+    """
+    if not isinstance(result, dict):
+        return
+    outputs = result.get("outputs")
+    steps = outputs.values() if isinstance(outputs, dict) else ()
+    for each in (result, *(step.get("result") for step in steps if isinstance(step, dict))):
+        if isinstance(each, dict) and isinstance(each.get("messages"), list):
+            yield each
+
+
+def _message(message: Any, values: Mapping[str, Any]) -> Any:
+    key = key_in_message(message)
+    return message if key is None or key not in values else whole_message(message, values[key])
