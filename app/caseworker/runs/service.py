@@ -24,6 +24,7 @@ from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
 from caseworker.runs.executor import RunExecutor
+from caseworker.runs.following import AT_ONCE, Batch, Followers
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.outcome import usage_so_far
@@ -32,7 +33,6 @@ from caseworker.runs.ports import (
     CancelledRuns,
     CancelStatus,
     EventPage,
-    Notification,
     Page,
     RunFilter,
     RunStore,
@@ -47,19 +47,6 @@ ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
 """First and maximum poll interval, in seconds, while a caller waits for a run that another process
 executes."""
-
-QUIET_SECONDS = 5.0
-"""Seconds without events after which a follower receives an empty batch."""
-
-LOOK_SECONDS = 60.0
-"""Seconds after which a follower's events are read even without a notification."""
-
-AT_ONCE = 500
-
-READ_GRACE_SECONDS = 5.0
-"""Seconds that a read may take after its follower has disconnected; SQL statements are not
-interrupted."""
-
 
 EVERYTHING = 1 << 40
 """A size limit that is never reached: results and pages were limited when they were created."""
@@ -93,7 +80,7 @@ class RunService:
         self._closing = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
         """Timeouts of callers that wait for runs of this process."""
-        self._followed: set[Notification] = set()
+        self._followers = Followers(store.listening, self._events_after)
 
     async def accept(self, new: NewRun) -> Accepted:
         """Store a run durably and start it immediately if this process has a free slot.
@@ -198,8 +185,7 @@ class RunService:
         for limit in tuple(self._waiting):
             if not limit.expired():
                 limit.reschedule(0)
-        for notification in self._followed:
-            notification.set()
+        self._followers.close()
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
@@ -225,39 +211,17 @@ class RunService:
             raise RunNotFoundError(key.run_id)
         return replace(page, events=await whole_events(self._store, key, page.events))
 
-    async def follow(
-        self, key: RunKey, *, after: int = 0
-    ) -> AsyncGenerator[Sequence[EventRecord], None]:
+    def follow(self, key: RunKey, *, after: int = 0) -> AsyncGenerator[Batch, None]:
         """Yield batches of events after the sequence number ``after``, until the run has ended.
 
-        Events are in order. The store is read on each notification, and occasionally without one.
-        While there are no events, empty batches are yielded, so that the caller can send
-        keep-alives. The stream ends early if the process shuts down; the caller can resume on
-        another replica.
+        The store is read on each notification, and occasionally without one. While there are no
+        events, empty batches are yielded, so that the caller can send keep-alives. The stream ends
+        early if the process shuts down; the caller can resume on another replica.
         """
-        look_at, clock = 0.0, asyncio.get_running_loop().time
-        with self._store.listening(key) as notification:
-            self._followed.add(notification)
-            try:
-                while not self._closing.is_set():
-                    if not notification.is_set() and clock() < look_at:
-                        yield ()
-                        await set_within(notification, QUIET_SECONDS)
-                        continue
-                    notification.clear()  # before the read, so that no later event is missed
-                    look_at = clock() + LOOK_SECONDS
-                    read = self.events(key, after=after, limit=AT_ONCE)
-                    page = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
-                    yield page.events
-                    after = page.events[-1].seq if page.events else after
-                    if len(page.events) == AT_ONCE:
-                        look_at = 0.0
-                    elif page.finished:
-                        return
-                    elif not self._closing.is_set():
-                        await set_within(notification, QUIET_SECONDS)
-            finally:
-                self._followed.discard(notification)
+        return self._followers.follow(key, after=after)
+
+    async def _events_after(self, key: RunKey, after: int) -> EventPage:
+        return await self.events(key, after=after, limit=AT_ONCE)
 
     async def trace(self, key: RunKey) -> Trace:
         """Return a run with its calls so far."""

@@ -1,13 +1,14 @@
 """Following a run: without delay, in order, until its end or until the follower leaves."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
 import pytest
 
-from caseworker.runs import service
+from caseworker.runs import following
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.observing import RunNotifier
@@ -52,15 +53,24 @@ async def end(store: MemoryRuns, last_seq: int) -> None:
 class Follower:
     """Follows a run in its own task and records the time of each event."""
 
-    def __init__(self, store: MemoryRuns, after: int = 0) -> None:
-        self.service = RunService(store, None)
+    def __init__(
+        self,
+        store: MemoryRuns,
+        after: int = 0,
+        *,
+        service: RunService | None = None,
+        pause: float = 0,
+    ) -> None:
+        self.service = service or RunService(store, None)
+        self.pause = pause
         self.seen: list[tuple[float, int]] = []
         self.task = asyncio.create_task(self._follow(after))
 
     async def _follow(self, after: int) -> None:
         async with aclosing(self.service.follow(KEY, after=after)) as batches:
             async for batch in batches:
-                self.seen += [(round(loop().time(), 3), each.seq) for each in batch]
+                self.seen += [(round(loop().time(), 3), each.seq) for each in batch.events]
+                await asyncio.sleep(self.pause)
 
 
 async def running(store: MemoryRuns) -> MemoryRuns:
@@ -92,10 +102,10 @@ def test_what_nobody_told_of_is_found_all_the_same() -> None:
     async def story() -> None:
         store = Elsewhere()
         follower = Follower(await running(store))
-        await asyncio.sleep(4.95 * service.LOOK_SECONDS)
+        await asyncio.sleep(4.95 * following.LOOK_SECONDS)
         assert len(store.reads) == 5
         await tell(store, 1)
-        await asyncio.sleep(service.LOOK_SECONDS)
+        await asyncio.sleep(following.LOOK_SECONDS)
         assert [seq for _, seq in follower.seen] == [1]
         await end(store, 1)
         await follower.task
@@ -110,7 +120,7 @@ def test_a_follower_is_told_now_and_then_that_there_is_nothing_new() -> None:
     async def story() -> None:
         batches = RunService(await running(Elsewhere()), None).follow(KEY)
         async with aclosing(batches):
-            told = [(len(await anext(batches)), round(loop().time(), 3)) for _ in range(9)]
+            told = [(len((await anext(batches)).events), round(loop().time(), 3)) for _ in range(9)]
         assert told == [(0, 5 * looks) for looks in range(9)]
 
     play(story)
@@ -134,7 +144,7 @@ def test_a_run_that_has_ended_is_followed_from_any_point() -> None:
 
 def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages follow one another up to the last one, also if it is exactly full."""
-    monkeypatch.setattr(service, "AT_ONCE", 2)
+    monkeypatch.setattr(following, "AT_ONCE", 2)
 
     async def story() -> None:
         store = await running(Elsewhere())
@@ -151,6 +161,52 @@ def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [seq for _, seq in follower.seen] == [1, 2, 3, 4]
 
     play(story)
+
+
+@pytest.mark.guarantee("7")
+@pytest.mark.parametrize("seed", range(20))
+def test_followers_of_one_run_share_the_reads_and_each_sees_every_event_once(seed: int) -> None:
+    """Slow followers and followers that join or leave in between miss and repeat nothing."""
+    followers: list[Follower] = []
+
+    class Counted(MemoryRuns):
+        reads = 0
+
+        async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+            self.reads += 1
+            await asyncio.sleep(0.01)
+            return await super().events(key, after=after, limit=limit)
+
+    async def story() -> None:
+        chance = random.Random(seed)
+        store = Counted()
+        service = RunService(await running(store), None)
+        followers.extend(Follower(store, service=service) for _ in range(50))
+        followers.extend(
+            Follower(store, service=service, pause=chance.uniform(0, 0.2)) for _ in range(5)
+        )
+        await asyncio.sleep(0.1)
+        initial = store.reads
+        for number in range(1, 101):
+            await tell(store, number)
+            if number % 20 == 0:
+                followers.append(Follower(store, after=number - 15, service=service))
+                leaving = followers.pop(0)
+                leaving.task.cancel()
+                await asyncio.wait({leaving.task})
+            await asyncio.sleep(chance.choice((0, 0.005, 0.05)))
+        shared = store.reads - initial
+        await end(store, 100)
+        for follower in followers:
+            await follower.task
+        assert initial == 55
+        assert shared < 6 * 100  # fifty followers on their own: more than 3,000
+        assert store._notifier._listeners == {}
+
+    play(story, seed)
+    for follower in followers:
+        first = follower.seen[0][1]
+        assert [seq for _, seq in follower.seen] == list(range(first, 102))
 
 
 def test_the_end_of_the_process_ends_it_at_once() -> None:

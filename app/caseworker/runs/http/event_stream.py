@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -19,6 +19,7 @@ from caseworker.platform.http.bodies import QueryModel, View
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import Shares
 from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.following import Batch
 from caseworker.runs.http.problems import TOO_MANY_STREAMS
 from caseworker.runs.ports import EventPage
 from caseworker.runs.run import EventRecord
@@ -29,7 +30,7 @@ HEARTBEAT_SECONDS = 15.0
 """Seconds without an event after which a stream sends a comment to keep the connection open."""
 MAX_SEQ = 2**31 - 1
 
-Batches = AsyncGenerator[Sequence[EventRecord], None]
+Batches = AsyncGenerator[Batch, None]
 
 _SEQ = "^[0-9]{1,10}$"
 _VALID_SEQ = re.compile(_SEQ[1:-1], re.ASCII)
@@ -135,7 +136,7 @@ class EventStream(EventSourceResponse):
     when the client disconnects.
     """
 
-    def __init__(self, run_id: str, first: Sequence[EventRecord], rest: Batches) -> None:
+    def __init__(self, run_id: str, first: Batch, rest: Batches) -> None:
         super().__init__(_sent(run_id, first, rest), headers={"X-Accel-Buffering": "no"})
         self._rest = rest
 
@@ -150,7 +151,7 @@ class EventStream(EventSourceResponse):
             await self._rest.aclose()
 
 
-async def _sent(run_id: str, first: Sequence[EventRecord], rest: Batches) -> AsyncIterator[bytes]:
+async def _sent(run_id: str, first: Batch, rest: Batches) -> AsyncIterator[bytes]:
     """Yield the bytes of the stream.
 
     The stream ends early if the database becomes unavailable or the caller's key is revoked;
@@ -160,7 +161,7 @@ async def _sent(run_id: str, first: Sequence[EventRecord], rest: Batches) -> Asy
     yield _lines(run_id, first) or KEEPALIVE_COMMENT
     try:
         async for batch in rest:
-            if batch:
+            if batch.events:
                 yield _lines(run_id, batch)
             elif time.monotonic() - spoke_at < HEARTBEAT_SECONDS:
                 continue
@@ -171,11 +172,13 @@ async def _sent(run_id: str, first: Sequence[EventRecord], rest: Batches) -> Asy
         log.warning("events.cut_off", error=type(error).__name__)
 
 
-def _lines(run_id: str, batch: Sequence[EventRecord]) -> bytes:
-    return b"".join(
-        format_sse_event(data_str=_json(run_id, record), event=record.type, id=str(record.seq))
-        for record in batch
-    )
+def _lines(run_id: str, batch: Batch) -> bytes:
+    if batch.encoded is None:
+        batch.encoded = b"".join(
+            format_sse_event(data_str=_json(run_id, record), event=record.type, id=str(record.seq))
+            for record in batch.events
+        )
+    return batch.encoded
 
 
 def _json(run_id: str, record: EventRecord) -> str:

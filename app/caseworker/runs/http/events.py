@@ -8,6 +8,7 @@ from fastapi import Query, Response
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.request import ApiRequest, api_router
+from caseworker.runs.following import Batch
 from caseworker.runs.http.event_stream import (
     EVENT_HEADERS,
     Batches,
@@ -21,11 +22,8 @@ from caseworker.runs.http.event_stream import (
 from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.openapi import EVENT_STREAM
 from caseworker.runs.http.problems import RUN_NOT_FOUND, TOO_MANY_STREAMS
-from caseworker.runs.run import EventRecord, RunKey
+from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService
-
-_NOTHING: list[EventRecord] = []
-"""Default for a closing process. Must not be a tuple: ``anext`` would treat it as arguments."""
 
 router = api_router("runs", prefix="/runs")
 
@@ -72,7 +70,7 @@ async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> Even
         request,
         request.service(RunService).follow(RunKey(request.caller.tenant, run_id), after=after),
     )
-    return EventStream(run_id, await anext(batches, _NOTHING), batches)
+    return EventStream(run_id, await anext(batches, Batch(after)), batches)
 
 
 async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:
