@@ -12,6 +12,7 @@ import pytest
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
 from tests.support.memory_rows import RUN_ENDS
 from tests.support.service import ServiceProcess, finished, model_settings, two_services
 
@@ -32,9 +33,14 @@ async def events_of(
         assert answer.headers["content-type"].startswith("text/event-stream")
         if opened is not None:
             opened.set()
-        async for line in answer.aiter_lines():
-            if line.startswith("data: "):
-                yield json.loads(line.removeprefix("data: "))
+        async for event in _data(answer):
+            yield event
+
+
+async def _data(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+    async for line in answer.aiter_lines():
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
 
 
 async def _seen(service: ServiceProcess, opened: asyncio.Event) -> list[dict[str, Any]]:
@@ -70,6 +76,33 @@ async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
     assert [event["seq"] for event in seen] == [event.seq for event in stored]
     assert whole == [seen, seen]
     require_sound_events(database_url)
+
+
+async def test_a_post_streams_the_run_and_a_closed_connection_does_not_cancel_it(
+    service: ServiceProcess, client: JsonClient, provider: FakeProvider
+) -> None:
+    """The first event names the run, and the same request again continues the stream."""
+    await provider.script("6 times 7", [Step(text="It is 42.", hang=True)])
+    headers = {"Accept": "text/event-stream", "Idempotency-Key": "streamed"}
+    body = {"kind": "agent", "agent": {"name": "a", "prompt": {}}, "input": "6 times 7?"}
+    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
+        async with http.stream("POST", "/runs", headers=headers, json=body) as answer:
+            assert answer.status_code == 200
+            events = _data(answer)
+            first, *_ = seen = [await anext(events) for _ in range(3)]
+        run_id = first["run_id"]
+        assert answer.headers["location"] == f"/runs/{run_id}"
+        assert (first["type"], first["seq"]) == ("run.accepted", 0)
+        assert (await client.get_run(run_id))["status"] == "running"
+        await provider.release()
+        again = headers | {"Last-Event-ID": str(seen[-1]["seq"])}
+        async with http.stream("POST", "/runs", headers=again, json=body) as answer:
+            seen += [event async for event in _data(answer)][1:]
+        refused = await http.post("/runs", headers=headers, json={"kind": "agent"})
+
+    assert [event["seq"] for event in seen] == list(range(len(seen)))
+    assert seen[-1]["type"] == "run.completed"
+    assert refused.headers["content-type"] == "application/problem+json"
 
 
 async def test_open_streams_do_not_hold_up_the_end_of_a_process(

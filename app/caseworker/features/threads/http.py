@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Self
 
@@ -37,8 +38,8 @@ from caseworker.platform.http.problems import Errors, ProblemError, ProblemType,
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.http.body import POST_HEADERS, idempotency_key, wait_seconds
-from caseworker.runs.http.event_stream import EVENT_HEADERS, EventStreams, last_event_id
-from caseworker.runs.http.events import stream_of
+from caseworker.runs.http.event_stream import EVENT_HEADERS
+from caseworker.runs.http.events import stream_accepted, wants_stream
 from caseworker.runs.http.fields import MessageId, ThreadId
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
@@ -49,10 +50,10 @@ from caseworker.runs.http.problems import (
     RUN_CONFLICT,
     TOO_MANY_PENDING_CANCELS,
     TOO_MANY_STREAMS,
-    rate_headers,
 )
 from caseworker.runs.http.runs import answer_of, awaited, shown
-from caseworker.runs.http.views import CancelReceipt, Links, RunView
+from caseworker.runs.http.views import CancelReceipt, RunView
+from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService
 
@@ -484,8 +485,8 @@ class _Action:
 
     async def answer(self, thread_id: str) -> Response:
         """Store the messages, accept the run, and return both or the event stream."""
-        if "text/event-stream" in self.request.headers.get("accept", ""):
-            return await self._stream(thread_id)
+        if wants_stream(self.request.headers):
+            return await stream_accepted(partial(self._accept, thread_id), self.request)
         request, chats = self.request, self.request.service(Chats)
         wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
         thread, answered = await self._answered(thread_id)
@@ -498,18 +499,8 @@ class _Action:
         accepted = answered.accepted
         return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
 
-    async def _stream(self, thread_id: str) -> Response:
-        """Return the event stream of the run; a repeated request continues after Last-Event-ID."""
-        request = self.request
-        after = last_event_id(request.headers) or 0
-        await request.service(EventStreams).enter(request.caller.tenant, request.scope)
-        _, answered = await self._answered(thread_id)
-        run_id = answered.accepted.run.key.run_id
-        stream = await stream_of(run_id, request, after=after)
-        stream.headers["Location"] = Links.of(run_id, request.root).self
-        if (rate := answered.accepted.rate) is not None:
-            stream.headers.update(rate_headers(rate))
-        return stream
+    async def _accept(self, thread_id: str) -> Accepted:
+        return (await self._answered(thread_id))[1].accepted
 
     async def _answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
         request, body = self.request, self.body

@@ -22,7 +22,7 @@ from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.following import Batch
 from caseworker.runs.http.problems import TOO_MANY_STREAMS
 from caseworker.runs.ports import EventPage
-from caseworker.runs.run import EventRecord
+from caseworker.runs.run import EventRecord, Run
 
 log = structlog.get_logger(__name__)
 
@@ -136,8 +136,9 @@ class EventStream(EventSourceResponse):
     when the client disconnects.
     """
 
-    def __init__(self, run_id: str, first: Batch, rest: Batches) -> None:
-        super().__init__(_sent(run_id, first, rest), headers={"X-Accel-Buffering": "no"})
+    def __init__(self, run_id: str, first: Batch, rest: Batches, *, opening: bytes = b"") -> None:
+        """Send ``opening`` before the first batch."""
+        super().__init__(_sent(run_id, first, rest, opening), headers={"X-Accel-Buffering": "no"})
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,14 +152,14 @@ class EventStream(EventSourceResponse):
             await self._rest.aclose()
 
 
-async def _sent(run_id: str, first: Batch, rest: Batches) -> AsyncIterator[bytes]:
+async def _sent(run_id: str, first: Batch, rest: Batches, opening: bytes) -> AsyncIterator[bytes]:
     """Yield the bytes of the stream.
 
     The stream ends early if the database becomes unavailable or the caller's key is revoked;
     clients are expected to reconnect.
     """
     spoke_at = time.monotonic()
-    yield _lines(run_id, first) or KEEPALIVE_COMMENT
+    yield opening + _lines(run_id, first) or KEEPALIVE_COMMENT
     try:
         async for batch in rest:
             if batch.events:
@@ -170,6 +171,14 @@ async def _sent(run_id: str, first: Batch, rest: Batches) -> AsyncIterator[bytes
             spoke_at = time.monotonic()
     except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
         log.warning("events.cut_off", error=type(error).__name__)
+
+
+def opening_event(run: Run) -> bytes:
+    """Encode the event that opens the stream of a new run. It is not stored and has no ID."""
+    record = EventRecord(
+        seq=0, ts=run.created_at, type="run.accepted", data={"status": run.status.value}
+    )
+    return format_sse_event(data_str=_json(run.key.run_id, record), event=record.type)
 
 
 def _lines(run_id: str, batch: Batch) -> bytes:

@@ -1,9 +1,11 @@
 """Routes for events: follow a run live, or read its events later."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import Query, Response
+from starlette.datastructures import Headers
 
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
@@ -17,11 +19,14 @@ from caseworker.runs.http.event_stream import (
     EventStream,
     EventStreams,
     last_event_id,
+    opening_event,
     wants_page,
 )
 from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.openapi import EVENT_STREAM
-from caseworker.runs.http.problems import RUN_NOT_FOUND, TOO_MANY_STREAMS
+from caseworker.runs.http.problems import RUN_NOT_FOUND, TOO_MANY_STREAMS, rate_headers
+from caseworker.runs.http.views import Links
+from caseworker.runs.ports import Accepted
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService
 
@@ -61,16 +66,43 @@ async def get_events(
     return await stream_of(run_id, request, after=after)
 
 
-async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> EventStream:
+async def stream_of(
+    run_id: str, request: ApiRequest, *, after: int = 0, opening: bytes = b""
+) -> EventStream:
     """Return a response that streams the run's events after the sequence number ``after``.
 
-    The caller must have acquired a stream slot for the request.
+    The caller must have acquired a stream slot for the request. ``opening`` is sent first.
     """
     batches = _while_allowed(
         request,
         request.service(RunService).follow(RunKey(request.caller.tenant, run_id), after=after),
     )
-    return EventStream(run_id, await anext(batches, Batch(after)), batches)
+    return EventStream(run_id, await anext(batches, Batch(after)), batches, opening=opening)
+
+
+async def stream_accepted(
+    accept: Callable[[], Awaitable[Accepted]], request: ApiRequest, *, opens: bool = False
+) -> EventStream:
+    """Accept a run and return its events, from `Last-Event-ID` if the request is repeated.
+
+    ``opens`` sends the event `run.accepted` first, which names the run. It has no ID, because it
+    is not stored.
+    """
+    after = last_event_id(request.headers) or 0
+    await request.service(EventStreams).enter(request.caller.tenant, request.scope)
+    accepted = await accept()
+    run_id = accepted.run.key.run_id
+    opening = opening_event(accepted.run) if opens else b""
+    stream = await stream_of(run_id, request, after=after, opening=opening)
+    stream.headers["Location"] = Links.of(run_id, request.root).self
+    if accepted.rate is not None:
+        stream.headers.update(rate_headers(accepted.rate))
+    return stream
+
+
+def wants_stream(headers: Headers) -> bool:
+    """Return whether a client that creates a run asks for its events."""
+    return "text/event-stream" in headers.get("accept", "")
 
 
 async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:

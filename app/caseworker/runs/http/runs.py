@@ -1,5 +1,6 @@
 """Routes for runs: create, get, list, cancel and erase."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -30,10 +31,11 @@ from caseworker.runs.http.body import (
     idempotency_key,
     wait_seconds,
 )
+from caseworker.runs.http.events import stream_accepted, wants_stream
 from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
 from caseworker.runs.http.going_on import completed, going_on, source_of
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.http.openapi import RUN_HEADERS, RUNS
+from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS, RUNS
 from caseworker.runs.http.problems import (
     IDEMPOTENCY_MISMATCH,
     QUEUE_FULL,
@@ -79,8 +81,10 @@ _ACCEPTED: Responses = {
         QUOTA_EXCEEDED,
     ),
     200: {
-        "description": "The run ended within the wait time, or had already been accepted.",
+        "description": "The run ended within the wait time, or had already been accepted. With "
+        "`Accept: text/event-stream`, the events of the run until it ends.",
         "model": RunView,
+        "content": {"text/event-stream": EVENT_STREAM},
         "headers": RUN_HEADERS,
     },
     202: {
@@ -108,6 +112,9 @@ async def post_run(
 
     Repeating a request with the same `run_id` or `Idempotency-Key` returns the existing run. With
     `from`, the run resumes from an ended run and imports its completed steps and calls.
+
+    With `Accept: text/event-stream`, the response streams the events of the run. The first one is
+    `run.accepted`, which names the run. Closing the connection does not cancel the run.
     """
     wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
     access = request.service(ExternalAccess)
@@ -116,6 +123,8 @@ async def post_run(
         if isinstance(parented, Response):
             return parented
         body = parented
+    if wants_stream(request.headers) and not isinstance(body, ExternalBody):
+        return await stream_accepted(partial(_accepted, body, request), request, opens=True)
     try:
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
