@@ -33,7 +33,12 @@ class MemoryTraces:
         return spent_of(self.rows[key])
 
     async def payloads(
-        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+        self,
+        key: RunKey,
+        *,
+        max_bytes: int,
+        call_keys: Sequence[str] | None = None,
+        node_ids: Sequence[str] | None = None,
     ) -> Sequence[CallRecord]:
         async with transaction():
             return [each for each in journal_of(self.rows.get(key, Row())) if each.call_key]

@@ -1,7 +1,8 @@
 """The requests and replies of a run's calls, in a displayable form for traces."""
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -86,16 +87,23 @@ class PayloadReading:
         snapshot = ExecutionGraph.restore(key.run_id, nodes).snapshot()
         return record.node_id in waiting_nodes(snapshot)
 
-    async def of_run(self, key: RunKey) -> Mapping[str, Payload]:
+    async def of_run(
+        self, key: RunKey, node_ids: Sequence[str] | None = None
+    ) -> Mapping[str, Payload]:
         """Return the payloads of a run's first calls, by node ID, up to the size limit.
 
+        ``node_ids`` selects calls; None selects all.
         The request of a call in a conversation contains only the messages that the call added, and
         the number of messages before them.
         """
         if self._payloads.mode == "none":
             return {}
-        records = await self._store.payloads(key, max_bytes=self._max_shown_bytes)
-        return {record.node_id: self._shown(record) for record in records}
+        records = await self._store.payloads(
+            key, max_bytes=self._max_shown_bytes, node_ids=node_ids
+        )
+        return await asyncio.to_thread(
+            lambda: {record.node_id: self._shown(record) for record in records}
+        )
 
     async def _whole(self, run: Run, record: CallRecord) -> Payload:
         """Return the payload of a call or step, including data stored with other records."""

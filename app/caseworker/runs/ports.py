@@ -310,12 +310,17 @@ class RunStore(Protocol):
         ...
 
     async def payloads(
-        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+        self,
+        key: RunKey,
+        *,
+        max_bytes: int,
+        call_keys: Sequence[str] | None = None,
+        node_ids: Sequence[str] | None = None,
     ) -> Sequence[CallRecord]:
         """Return the first calls and steps of a run, with their requests and replies.
 
-        ``call_keys`` selects records; None selects all. Once requests and replies together would
-        exceed ``max_bytes``, further records are left out.
+        ``call_keys`` and ``node_ids`` select records; None selects all. Once requests and replies
+        together would exceed ``max_bytes``, further records are left out.
         """
         ...
 

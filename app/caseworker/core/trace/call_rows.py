@@ -33,6 +33,17 @@ _TELLING: Final = 12
 """The minimum length of a reason to be recognised inside a longer reason that wraps it."""
 
 
+def first_in_tree(snapshot: Snapshot, count: int) -> list[str]:
+    """Return the IDs of the first nodes of the tree of calls, each parent before its children."""
+    children = children_of(snapshot)
+    pending = [] if snapshot["root_id"] is None else [snapshot["root_id"]]
+    found: list[str] = []
+    while pending and len(found) < count:
+        found.append(pending.pop())
+        pending += [child["node_id"] for child in reversed(children[found[-1]])]
+    return found
+
+
 class CallRows:
     """Formats the calls in one snapshot; an error that several nodes share is shown only once."""
 

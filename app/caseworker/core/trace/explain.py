@@ -24,6 +24,8 @@ from caseworker.core.trace.plain_text import counted, cut, duration, money, plai
 from caseworker.core.trace.snapshot import Snapshot
 
 WIDTH: Final = 98
+MAX_NODES: Final = 200
+"""Maximum number of calls in the tree."""
 _TOP: Final = 5
 _FELT_MS: Final = 10
 """The shortest time in the queue that is shown."""
@@ -44,7 +46,7 @@ def explain(
     *,
     cancelled: bool = False,
     waiting: bool = False,
-    max_nodes: int = 200,
+    max_nodes: int = MAX_NODES,
     payloads: Mapping[str, Payload] = NOTHING_KEPT,
     skipped: Sequence[str] = (),
     queued_ms: int = 0,

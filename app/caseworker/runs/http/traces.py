@@ -7,7 +7,8 @@ from fastapi import Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
-from caseworker.core.trace.explain import explain
+from caseworker.core.trace.call_rows import first_in_tree
+from caseworker.core.trace.explain import MAX_NODES, explain
 from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
@@ -53,7 +54,10 @@ async def get_trace(
         spans = await run_in_threadpool(_as_spans, trace, request.app.version)
         return Response(spans, media_type="application/json")
     payloads = None
-    if query.payloads or query.format == "explain":
+    if query.format == "explain":
+        shown = await run_in_threadpool(first_in_tree, cast("Snapshot", trace.snapshot), MAX_NODES)
+        payloads = await reading.of_run(key, shown)
+    elif query.payloads:
         payloads = await reading.of_run(key)
     # A run may have a hundred thousand calls: process them in a thread to keep serving others.
     if query.format == "explain":

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Text, and_, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.core.trace.node import ATTEMPT
+from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.ports import EventPage, Notification, Page, RunFilter, SpentSoFar
@@ -44,10 +44,12 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
     SELECT *, sum(
         coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
     ) OVER (ORDER BY seq) AS bytes_so_far
-    FROM journal WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
-    AND (%s::text[] IS NULL OR call_key = ANY(%s::text[]))
+    FROM journal
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND call_key IS NOT NULL
+    AND (%(keys)s::text[] IS NULL OR call_key = ANY(%(keys)s::text[]))
+    AND (%(numbers)s::int[] IS NULL OR seq = ANY(%(numbers)s::int[]))
 ) call
-WHERE bytes_so_far <= %s ORDER BY seq
+WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
 """
 """Return the first calls of a run with their requests and results, up to a total size in bytes."""
 
@@ -178,11 +180,21 @@ class PostgresRunReader:
             return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
     async def payloads(
-        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+        self,
+        key: RunKey,
+        *,
+        max_bytes: int,
+        call_keys: Sequence[str] | None = None,
+        node_ids: Sequence[str] | None = None,
     ) -> Sequence[CallRecord]:
         """Return the first calls of a run, with requests and results of up to ``max_bytes``."""
-        wanted = None if call_keys is None else list(call_keys)
-        asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
+        asked = {
+            "tenant": key.tenant,
+            "run_id": key.run_id,
+            "keys": None if call_keys is None else list(call_keys),
+            "numbers": None if node_ids is None else list(map(number_of, node_ids)),
+            "max_bytes": max_bytes,
+        }
         async with transaction(self.engines.work, key.tenant) as connection:
             rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
         return [call_from_row(row) for row in rows]
