@@ -43,14 +43,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of an environment with only the wheels, without any extra."""
+    """Return the programs of an environment with only the wheel, without any extra."""
     folder = tmp_path_factory.mktemp("bare")
-    for package in ("caseworker", "caseworker-client"):
-        uv("build", "--quiet", "--wheel", "--out-dir", folder / "dist", "--package", package, ROOT)
+    uv("build", "--quiet", "--wheel", "--out-dir", folder / "dist", ROOT)
     uv("venv", "--quiet", "--python", sys.executable, folder / "venv")
     programs = folder / "venv" / "bin"
-    wheels = (folder / "dist").glob("*.whl")
-    uv("pip", "install", "--quiet", "--python", programs / "python", *wheels)
+    [wheel] = (folder / "dist").glob("*.whl")
+    uv("pip", "install", "--quiet", "--python", programs / "python", wheel)
     return programs
 
 

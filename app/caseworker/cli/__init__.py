@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from caseworker.cli import agents, executing, graphs, keys, processes, quotas, runs, watching
+from caseworker.cli import (
+    agents,
+    executing,
+    graphs,
+    keys,
+    processes,
+    project,
+    quotas,
+    runs,
+    watching,
+)
 from caseworker.cli.output import out, startup_errors
 from caseworker.main.commands import run_with_client
 from caseworker.main.plugins import installed_commands
@@ -21,6 +31,7 @@ cli = typer.Typer(
     epilog="To add tools, functions and model providers, see docs/extending.md (also served at "
     "/docs/extending.md).",
 )
+cli.add_typer(project.cli)
 cli.add_typer(processes.cli)
 cli.add_typer(runs.cli)
 cli.add_typer(watching.cli)

@@ -1,5 +1,6 @@
 """Operator commands for the service's processes, configuration and database."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from caseworker.main.commands import (
     keep_for,
     run_server,
     run_worker,
+    shown_settings,
     upgrade_database,
     workers_of_database,
 )
@@ -161,6 +163,31 @@ def config_check(as_json: AsJson = False) -> None:
         show(f"The configuration {meant} ({checked.source}).")
     if checked.near_misses:
         raise typer.Exit(1)
+
+
+@config_cli.command("show")
+def config_show(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Include settings that have their default.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show each setting with its value and its source; secrets are masked.
+
+    The source is an environment variable, a line of the configuration file, or the default.
+    """
+    with startup_errors():
+        shown = [each for each in shown_settings() if everything or each.source != "default"]
+    if as_json:
+        show_json([asdict(each) for each in shown])
+        return
+    values = [json.dumps(each.value, ensure_ascii=False) for each in shown]
+    key_width = max((len(each.key) for each in shown), default=0)
+    width = min(max(map(len, values), default=0), 40)
+    for each, value in zip(shown, values, strict=True):
+        show(f"{each.key:{key_width}}  {value:{width}}  {each.source}")
+    if not everything:
+        show("All other settings have their defaults; --all shows them.")
 
 
 @db_cli.command("upgrade")

@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from caseworker.models.recorded import Recorder
 from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import read_yaml
 from caseworker.settings.schema import Settings
+from caseworker.settings.values import joined, keys_of
 
 T = TypeVar("T")
 
@@ -67,12 +69,12 @@ def run_server(
     if (count := workers or settings.server.workers) > 1:
         if record is not None:
             raise StartupError("--record supports only one process. Remove --workers.")
-        with _database(settings, migrate=migrate) as url:
+        with open_database(settings, migrate=migrate) as url:
             _serve_many(settings, url, count=count, executes=executes, started=started)
         return
     with (
         _recorder(settings, record, {}) as recorder,
-        _database(settings, migrate=migrate) as url,
+        open_database(settings, migrate=migrate) as url,
         database_errors(),
     ):
         serve(settings, url, executes=executes, started=started, recorder=recorder)
@@ -121,7 +123,7 @@ def run_worker(*, migrate: bool) -> None:
     settings = logged_settings()
     from caseworker.main.worker import work
 
-    with _database(settings, migrate=migrate) as url, database_errors():
+    with open_database(settings, migrate=migrate) as url, database_errors():
         work(settings, url)
 
 
@@ -157,6 +159,32 @@ def check_configuration() -> CheckedConfiguration:
         f"retention.{each}_days: not set; {each} are kept until they are deleted" for each in kept
     )
     return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """A setting with its value as JSON, in which secrets are masked, and its source."""
+
+    key: str
+    value: Any
+    source: str
+    """Environment variables and lines of the configuration file that set it, or ``default``."""
+
+
+def shown_settings() -> list[ShownSetting]:
+    """Return all settings of this process, in the order of ``config.yaml.example``.
+
+    Raises:
+        StartupError: the configuration is invalid.
+    """
+    loaded = read_settings()
+    values: Any = loaded.settings.model_dump(mode="json")
+    shown = []
+    for path, _ in keys_of(Settings):
+        origins = {loaded.origins[at]: None for at in loaded.origins if at[: len(path)] == path}
+        value = reduce(lambda section, name: section[name], path, values)
+        shown.append(ShownSetting(joined(path), value, ", ".join(origins) or "default"))
+    return shown
 
 
 def service_url() -> str:
@@ -216,7 +244,7 @@ def upgrade_database() -> None:
     Raises:
         StartupError: the database cannot be reached or started.
     """
-    with _database(logged_settings(), migrate=True):
+    with open_database(logged_settings(), migrate=True):
         return
 
 
@@ -299,7 +327,7 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
         finally:
             await engines.dispose()
 
-    with _database(settings, migrate=False) as url, database_errors():
+    with open_database(settings, migrate=False) as url, database_errors():
         return asyncio.run(asked(url))
 
 
@@ -346,7 +374,7 @@ def _use_in_process(
 
     with (
         _recorder(loaded.settings, record, about) as recorder,
-        _database(loaded.settings, migrate=False) as url,
+        open_database(loaded.settings, migrate=False) as url,
         database_errors(),
     ):
         return use_in_process(use, loaded.settings, url, recorder, retry)
@@ -382,7 +410,7 @@ async def _use_remote(
 
 
 @contextmanager
-def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
+def open_database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     """Yield the database URL; start and migrate the embedded database if no URL is configured.
 
     An external database is migrated only with ``migrate``.

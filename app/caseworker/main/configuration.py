@@ -10,7 +10,7 @@ import structlog
 from pydantic_settings import SettingsError
 
 from caseworker.platform.logs.logs import configure_logging
-from caseworker.settings.loader import LoadedSettings, load_settings
+from caseworker.settings.loader import PROJECT_FILE, LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
@@ -23,13 +23,20 @@ class StartupError(Exception):
 def read_settings() -> LoadedSettings:
     """Read the settings of this process from the configuration file and the environment.
 
+    A ``caseworker.yaml`` in the working directory marks a project, whose modules can be imported.
+
     Raises:
         StartupError: a setting is invalid; the message names the key and the allowed values.
     """
+    folder = Path.cwd()
     try:
-        return load_settings(os.environ, Path.cwd())
+        loaded = load_settings(os.environ, folder)
     except SettingsError as error:
         raise StartupError(str(error)) from None
+    # Last, so that no file of the project replaces an installed module.
+    if loaded.source == folder / PROJECT_FILE and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return loaded
 
 
 def logged_settings() -> Settings:

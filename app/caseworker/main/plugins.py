@@ -16,6 +16,8 @@ from contextlib import AsyncExitStack
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 from caseworker.main.configuration import StartupError
@@ -359,6 +361,14 @@ def _loaded(point: EntryPoint, kind: str) -> Any:
         reason, missing = message_of_error(error), getattr(error, "name", None) or ""
         if isinstance(error, ModuleNotFoundError) and missing.partition(".")[0] == "app":
             reason = f"it imports {missing}, but the package app was renamed to caseworker"
+        elif not isinstance(error, SyntaxError):  # its message ends with the place
+            reason = f"{reason}{_place_of(error)}"
         raise StartupError(
             f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {reason}"
         ) from error
+
+
+def _place_of(error: Exception) -> str:
+    """Return the innermost file and line of a module that raised an error when it was imported."""
+    frames = [each for each in extract_tb(error.__traceback__) if each.name == "<module>"]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -243,7 +243,7 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
 
     assert str(refused.value) == (
         f"{key}: unknown provider 'opnai'; did you mean openai? Available: anthropic, offline, "
-        "openai, recorded"
+        "openai, recorded, stub"
     )
 
 
