@@ -163,3 +163,21 @@ def test_without_extras_it_serves_all_but_cases(
         {"field": "kind", "message": "Runs of kind case need caseworker[cases]."}
     ]
     assert (ran.status_code, ran.json()["status"]) == (200, "completed"), ran.text
+
+
+def test_a_project_is_created_and_tested_with_the_wheel_alone(bare: Path, tmp_path: Path) -> None:
+    """The templates and the client are part of the wheel, so no other package of ours is needed."""
+    clean = {"PATH": os.environ["PATH"]}
+    uv("pip", "install", "--quiet", "--python", bare / "python", "pytest")
+
+    def ended(*command: str) -> subprocess.CompletedProcess[str]:
+        program = [str(bare / command[0]), *command[1:]]
+        return subprocess.run(program, env=clean, cwd=tmp_path, capture_output=True, text=True)
+
+    created = ended("caseworker", "init")
+    tested = ended("pytest", "-q")
+    checked = ended("caseworker", "config", "check")
+
+    assert created.returncode == 0, created.stderr
+    assert tested.returncode == 0, tested.stdout
+    assert checked.returncode == 0, checked.stderr

@@ -58,7 +58,7 @@ def dev(
 ) -> None:
     """Serve the project in this folder, and reload it when its files change.
 
-    Reads .env, logs warnings for humans, and uses an embedded Postgres unless DATABASE_URL is set.
+    Reads .env, logs for humans, and uses an embedded Postgres unless DATABASE_URL is set.
     Unfinished runs continue after a reload. If no model is configured, a stub model answers.
     """
     from caseworker.main.development import run_development

@@ -23,12 +23,14 @@ class StartupError(Exception):
 def read_settings() -> LoadedSettings:
     """Read the settings of this process from the configuration file and the environment.
 
-    A ``caseworker.yaml`` in the working directory marks a project, whose modules can be imported.
+    A ``caseworker.yaml`` in the working directory marks a project: its modules can be imported, and
+    its ``.env`` adds to the environment.
 
     Raises:
         StartupError: a setting is invalid; the message names the key and the allowed values.
     """
     folder = Path.cwd()
+    use_dotenv(folder)
     try:
         loaded = load_settings(os.environ, folder)
     except SettingsError as error:
@@ -37,6 +39,16 @@ def read_settings() -> LoadedSettings:
     if loaded.source == folder / PROJECT_FILE and str(folder) not in sys.path:
         sys.path.append(str(folder))
     return loaded
+
+
+def use_dotenv(folder: Path) -> None:
+    """Set the variables in the ``.env`` of a project that the environment does not set."""
+    if (folder / PROJECT_FILE).is_file() and (folder / ".env").is_file():
+        from dotenv import dotenv_values
+
+        for name, text in dotenv_values(folder / ".env").items():
+            if text:
+                os.environ.setdefault(name, text)
 
 
 def logged_settings() -> Settings:

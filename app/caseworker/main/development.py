@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from caseworker.main.commands import HAND_OVER_SECONDS, open_database
-from caseworker.main.configuration import database_errors, logged_settings, url_of
+from caseworker.main.configuration import (
+    database_errors,
+    logged_settings,
+    url_of,
+    use_dotenv,
+)
 from caseworker.main.demo import has_model, with_stub_model
 from caseworker.main.lifetime import lifetime
 
@@ -34,14 +39,14 @@ def run_development(*, report: Callable[[str], None], started: Callable[[str], N
         StartupError: the configuration is invalid, or the database or the port cannot be used.
     """
     folder, environment = Path.cwd(), dict(os.environ)
-    _use_environment(folder, environment)
+    _use_environment(environment)
     sys.dont_write_bytecode = True  # Python compares whole seconds, which would hide quick changes
     settings = logged_settings()
     from caseworker.main.server import serve
     from caseworker.main.supervisor import ReloadingSupervisor, WorkerSlot
 
     def serve_at(place: WorkerSlot) -> None:
-        _use_environment(folder, environment)
+        _use_environment(environment)
         current = logged_settings()
         if place.is_first and not has_model(current):
             report("No model is configured: the stub model answers. Set OPENAI_API_KEY in .env.")
@@ -64,15 +69,14 @@ def run_development(*, report: Callable[[str], None], started: Callable[[str], N
         supervisor.run(grace_seconds=settings.shutdown.grace_seconds + HAND_OVER_SECONDS)
 
 
-def _use_environment(folder: Path, environment: Mapping[str, str]) -> None:
-    """Set the variables of ``.env``, the environment and development, in this order of use."""
-    from dotenv import dotenv_values
-
-    given = {name: text for name, text in dotenv_values(folder / ".env").items() if text}
-    known = {**given, **environment}
-    taken = {name.removeprefix("CASEWORKER_") for name in known}
+def _use_environment(environment: Mapping[str, str]) -> None:
+    """Set the variables of the shell, then those of ``.env``, then those of development."""
     os.environ.clear()
-    os.environ.update({name: text for name, text in _SETTINGS.items() if name not in taken} | known)
+    os.environ.update(environment)
+    use_dotenv(Path.cwd())
+    for name, text in _SETTINGS.items():
+        if f"CASEWORKER_{name}" not in os.environ:
+            os.environ.setdefault(name, text)
 
 
 def _changes(folder: Path) -> Callable[[], str]:

@@ -1,4 +1,4 @@
-"""Check the parts that a service needs, each with its problem and what to do about it."""
+"""Check the parts that a service needs; each result names the problem and its remedy."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ class Finding:
     check: str
     ok: bool
     detail: str
-    """What was found; of a problem, also what to do."""
+    """The state of the part; for a problem, also the remedy."""
 
 
 def examine(*, ask_models: bool) -> Iterator[Finding]:
@@ -113,50 +113,40 @@ async def _asked_of(settings: Settings, url: str) -> list[Finding]:
     from caseworker.platform.postgres.engines import open_engines
 
     sizes = pool_sizes(settings)
-    async with (
-        await Connection.open(url, sizes.patience, autocommit=True) as first,
-        await Connection.open(url, sizes.patience, autocommit=True) as second,
-    ):
-        # Behind a pooler with transaction pooling, a transaction of the second connection takes
-        # the server that the first one used, and the first one then gets another.
-        asking = "SELECT pg_backend_pid()"
-        before = await (await first.execute(asking)).fetchone()
-        async with second.transaction():
-            await second.execute("SELECT 1")
-            after = await (await first.execute(asking)).fetchone()
-        pooled = None if before == after else "use session pooling, or connect to Postgres directly"
-        sent = time.time()
-        row = await (
-            await first.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
-        ).fetchone()
-        behind = float(row[0] if row else 0) - (sent + time.time()) / 2
-    late = None if abs(behind) <= _MAX_CLOCK_SECONDS else "synchronize the clocks (NTP)"
-    engines = open_engines(url, sizes)
+    patience, engines = sizes.patience, open_engines(url, sizes)
+    query = "SELECT pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8"
     try:
+        async with (
+            await Connection.open(url, patience, autocommit=True) as first,
+            await Connection.open(url, patience, autocommit=True) as second,
+        ):
+            # With transaction pooling, a transaction of the second connection takes the server
+            # that the first one used last, and the first one gets another.
+            [(server, _)] = await (await first.execute(query)).fetchall()
+            async with second.transaction():
+                await second.execute("SELECT 1")
+                sent = time.time()
+                [(other, now)] = await (await first.execute(query)).fetchall()
+                ahead = now - (sent + time.time()) / 2
         has_keys = await PostgresKeys(engines.control).any()
     finally:
         await engines.dispose()
-    return [
-        _found(
-            "pooling",
-            "each connection keeps its server"
-            if pooled is None
-            else "a connection pooler uses transaction pooling",
-            pooled,
-        ),
-        _found("clock", f"{behind:+.3f} s to the database", late),
-        _access(settings, has_keys=has_keys),
-    ]
-
-
-def _access(settings: Settings, *, has_keys: bool) -> Finding:
+    pooled = None if server == other else "use session pooling, or connect to Postgres directly"
+    shown = "not by transaction" if pooled is None else "a pooler uses transaction pooling"
+    late = None if abs(ahead) <= _MAX_CLOCK_SECONDS else "synchronize the clocks (NTP)"
     auth = settings.auth
-    if has_keys or auth.bootstrap_key or auth.jwt.issuer:
-        return Finding("access", True, "requests need a key")
-    if auth.anonymous == "loopback":
-        return Finding("access", True, "no keys; requests from this machine need none")
-    advice = "create a key (`caseworker keys create`) or unset AUTH_ANONYMOUS"
-    return Finding("access", False, f"requests from anywhere need no key: {advice}")
+    needs_key = has_keys or auth.bootstrap_key or auth.jwt.issuer
+    anyone = not needs_key and auth.anonymous == "anywhere"
+    return [
+        _found("pooling", shown, pooled),
+        _found("clock", f"{ahead:+.3f} s at the database", late),
+        _found(
+            "access",
+            f"requests from {'anywhere' if anyone else 'other machines'} need "
+            f"{'no ' if anyone else 'a '}key",
+            "create one (`caseworker keys create`), or unset AUTH_ANONYMOUS" if anyone else None,
+        ),
+    ]
 
 
 def _port(settings: Settings) -> Finding:
@@ -172,7 +162,8 @@ def _port(settings: Settings) -> Finding:
             answer = httpx.get(f"{url_of(host, port)}/healthz", timeout=2, trust_env=False)
             if answer.headers.get("X-Request-Id"):
                 return Finding("port", True, f"the service runs at {address}")
-        return Finding("port", False, f"{address}: {error.strerror}: set SERVER_PORT")
+        reason = os.strerror(error.errno or 0)
+        return Finding("port", False, f"{address}: {reason}: stop its user or set SERVER_PORT")
 
 
 def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:

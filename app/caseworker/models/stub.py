@@ -1,12 +1,11 @@
-"""A stand-in for a model: it calls the tools that it is offered and repeats their results."""
+"""A substitute for a model: it calls the tools that it is offered and repeats their results."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from caseworker.models.ports import (
-    Message,
     ModelEndpoint,
     ModelError,
     ModelFault,
@@ -14,7 +13,6 @@ from caseworker.models.ports import (
     ModelRequest,
     TokenUsage,
     ToolCall,
-    ToolDefinition,
 )
 from caseworker.models.recorded import streamed
 
@@ -48,8 +46,14 @@ class StubProvider:
         last = max(at for at, each in enumerate(request.messages) if each.role != "tool")
         results = [each for each in request.messages[last + 1 :] if each.role == "tool"]
         asked = request.messages[last].content
-        calls = () if results else _calls(request.tools, asked)
-        text = "" if calls else _answer(results, asked)
+        calls = tuple(
+            ToolCall(id=f"stub-{number}", name=tool.name, arguments=json.dumps(arguments))
+            for number, tool in enumerate(() if results else request.tools, 1)
+            if tool.name != _FINISH
+            and (arguments := _arguments(tool.parameters, asked)) is not None
+        )
+        shown = "; ".join(f"{each.tool_name} returned {each.content}" for each in results)
+        text = "" if calls else f"This is the stub model. {shown or f'You wrote: {asked}'}"
         usage = TokenUsage(
             tokens_in=sum(len(each.canonical_json()) for each in request.messages) // 4,
             tokens_out=(len(text) + sum(len(each.arguments) for each in calls)) // 4 + 1,
@@ -62,22 +66,6 @@ class StubProvider:
 
     async def aclose(self) -> None:
         """Do nothing, because this provider opens no connection."""
-
-
-def _answer(results: Sequence[Message], asked: str) -> str:
-    shown = "; ".join(f"{each.tool_name} returned {each.content}" for each in results)
-    return f"This is the stub model. {shown or f'You wrote: {asked}'}"
-
-
-def _calls(tools: Sequence[ToolDefinition], asked: str) -> tuple[ToolCall, ...]:
-    found = [
-        (tool.name, _arguments(tool.parameters, asked)) for tool in tools if tool.name != _FINISH
-    ]
-    return tuple(
-        ToolCall(id=f"stub-{number}", name=name, arguments=json.dumps(arguments))
-        for number, (name, arguments) in enumerate(found, 1)
-        if arguments is not None
-    )
 
 
 def _arguments(schema: Mapping[str, Any], asked: str) -> dict[str, Any] | None:
