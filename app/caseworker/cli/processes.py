@@ -16,7 +16,6 @@ from caseworker.main.commands import (
     keep_for,
     run_server,
     run_worker,
-    shown_settings,
     upgrade_database,
     workers_of_database,
 )
@@ -176,6 +175,8 @@ def config_show(
 
     The source is an environment variable, a line of the configuration file, or the default.
     """
+    from caseworker.main.configuration import shown_settings
+
     with startup_errors():
         shown = [each for each in shown_settings() if everything or each.source != "default"]
     if as_json:

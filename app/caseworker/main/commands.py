@@ -9,7 +9,6 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +31,6 @@ from caseworker.models.recorded import Recorder
 from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import read_yaml
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import joined, keys_of
 
 T = TypeVar("T")
 
@@ -159,32 +157,6 @@ def check_configuration() -> CheckedConfiguration:
         f"retention.{each}_days: not set; {each} are kept until they are deleted" for each in kept
     )
     return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSetting:
-    """A setting with its value as JSON, in which secrets are masked, and its source."""
-
-    key: str
-    value: Any
-    source: str
-    """Environment variables and lines of the configuration file that set it, or ``default``."""
-
-
-def shown_settings() -> list[ShownSetting]:
-    """Return all settings of this process, in the order of ``config.yaml.example``.
-
-    Raises:
-        StartupError: the configuration is invalid.
-    """
-    loaded = read_settings()
-    values: Any = loaded.settings.model_dump(mode="json")
-    shown = []
-    for path, _ in keys_of(Settings):
-        origins = {loaded.origins[at]: None for at in loaded.origins if at[: len(path)] == path}
-        value = reduce(lambda section, name: section[name], path, values)
-        shown.append(ShownSetting(joined(path), value, ", ".join(origins) or "default"))
-    return shown
 
 
 def service_url() -> str:

@@ -4,7 +4,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pydantic_settings import SettingsError
@@ -12,6 +15,7 @@ from pydantic_settings import SettingsError
 from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import PROJECT_FILE, LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
+from caseworker.settings.values import joined, keys_of
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +53,32 @@ def use_dotenv(folder: Path) -> None:
         for name, text in dotenv_values(folder / ".env").items():
             if text:
                 os.environ.setdefault(name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """A setting with its value as JSON, in which secrets are masked, and its source."""
+
+    key: str
+    value: Any
+    source: str
+    """Environment variables and lines of the configuration file that set it, or ``default``."""
+
+
+def shown_settings() -> list[ShownSetting]:
+    """Return all settings of this process, in the order of ``config.yaml.example``.
+
+    Raises:
+        StartupError: the configuration is invalid.
+    """
+    loaded = read_settings()
+    values: Any = loaded.settings.model_dump(mode="json")
+    shown = []
+    for path, _ in keys_of(Settings):
+        origins = {loaded.origins[at]: None for at in loaded.origins if at[: len(path)] == path}
+        value = reduce(lambda section, name: section[name], path, values)
+        shown.append(ShownSetting(joined(path), value, ", ".join(origins) or "default"))
+    return shown
 
 
 def logged_settings() -> Settings:
