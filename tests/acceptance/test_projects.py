@@ -85,13 +85,13 @@ def test_a_created_project_passes_its_test_and_is_never_overwritten(project: Pat
 
 def test_every_setting_is_shown_with_its_source_and_no_secret(project: Path) -> None:
     """A variable replaces the file, and a line of the file replaces the default."""
-    env = {"OPENAI_API_KEY": "sk-a-secret", "BUDGET_MAX_SECONDS": "5"}
+    env = {"OPENAI_API_KEY": "sk-a-secret", "ADMISSION_MAX_SECONDS": "5"}
     listed = caseworker("config", "show", **env)
     every = json.loads(caseworker("config", "show", "--all", "--json", **env).stdout)
     sources = {each["key"]: (each["value"], each["source"]) for each in every}
     written = (project / "caseworker.yaml").read_text().splitlines()
 
-    assert sources["budget.max_seconds"] == (5, "BUDGET_MAX_SECONDS")
+    assert sources["admission.max_seconds"] == (5, "ADMISSION_MAX_SECONDS")
     assert sources["server.port"] == (8080, "default")
     assert sources["models.small.api_key"][1] == "OPENAI_API_KEY"
     value, source = sources["tools.plugins"]

@@ -12,15 +12,16 @@ import typer
 
 from caseworker.cli.output import AsJson, fail, show, show_json, startup_errors
 
-cli = typer.Typer()
+cli = typer.Typer(rich_markup_mode=None)
 
 _DOT = "dot-"
 """Prefix of template files whose names start with a dot in the project."""
 CREATED = """\
 Created a project in {folder}. Next:
-{enter}  caseworker dev                                       serve it; reload on changes
-  caseworker agent run support "Where is order 1042?"  in another terminal
-  pytest                                               test it without a model
+{enter}  caseworker dev      serve it, and reload it on changes
+  caseworker agent run support "Where is order 1042?" --max-cost-usd 0.01
+                      ask the agent in another terminal, within a budget
+  pytest              test tool and agent without a model
 README.md describes the files."""
 
 

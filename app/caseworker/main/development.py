@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -80,12 +81,19 @@ def _use_environment(environment: Mapping[str, str]) -> None:
 
 
 def _changes(folder: Path) -> Callable[[], str]:
-    """Return a function that returns the name of a file that changed since its last call."""
-    known = dict(_times(folder))
+    """Return a function that returns the name of a file that changed since its last call.
+
+    It reads a large folder less often, so that it takes at most a twentieth of the time.
+    """
+    known, next_at = dict(_times(folder)), 0.0
 
     def changed() -> str:
-        nonlocal known
+        nonlocal known, next_at
+        if (began := time.monotonic()) < next_at:
+            return ""
         before, known = known, dict(_times(folder))
+        ended = time.monotonic()
+        next_at = ended + 20 * (ended - began)
         different = sorted(path for path, _ in before.items() ^ known.items())
         return different[0] if different else ""
 
