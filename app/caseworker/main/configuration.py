@@ -9,15 +9,12 @@ from pathlib import Path
 import structlog
 from pydantic_settings import SettingsError
 
+from caseworker.main.errors import StartupError as StartupError
 from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
-
-
-class StartupError(Exception):
-    """The process cannot start. The message is a single line for the operator."""
 
 
 def read_settings() -> LoadedSettings:
