@@ -165,6 +165,15 @@ _SENT = "Delivery {delivery_id} to {url} is {status}."
 add_action(webhooks, "redeliver", "Deliver a webhook again.", "redeliver_webhook", _SENT)
 
 
+@webhooks.command()
+def secret(url: Url = None) -> None:
+    """Create or rotate the secret that signs webhooks, and print it.
+
+    It cannot be shown again. The previous secret also signs for a day.
+    """
+    talk(url, lambda client: typer.echo(client.rotate_webhook_secret().secret))
+
+
 @webhooks.command("test")
 def send_message(
     receiver: Annotated[str, typer.Argument(metavar="URL", help="URL of the receiver.")],
@@ -181,9 +190,8 @@ def send_message(
         if as_json:
             show_json(sent)
         else:
-            error = sent["last_error"]
-            show(f"{receiver} accepted the message." if error is None else f"{receiver}: {error}")
-        if sent["status"] != "delivered":
+            show(f"{receiver}: {sent['error'] or 'accepted the message.'}")
+        if not sent["delivered"]:
             raise typer.Exit(NOT_COMPLETED)
 
     talk(url, ask)
@@ -264,8 +272,9 @@ def check_endpoint(
 ) -> None:
     """Test the endpoint of a configured model.
 
-    Uses the configuration of this process and no service. Sends four short requests, which may cost money: a plain answer, a stream, a tool call and JSON
-    that follows a schema. Exits with 1 if the plain answer fails.
+    Uses the configuration of this process and no service. Sends four short requests, which may cost
+    money: a plain answer, a stream, a tool call and JSON that follows a schema. Exits with 1 if the
+    plain answer fails.
     """
     from caseworker.main.model_check import check_model
 
