@@ -1,7 +1,6 @@
 """CLI options for a run's limits, one for each budget field."""
 
 import inspect
-import math
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter
@@ -39,8 +38,8 @@ def with_budget(command: Callable[..., None]) -> Callable[..., None]:
     def called(**given: Any) -> None:
         set_ = {name: limit for name in options if (limit := given.pop(name)) is not None}
         for name, limit in set_.items():
-            if not math.isfinite(limit):
-                fail(f"--{name.replace('_', '-')}: must be a finite number, not {limit}.")
+            if not limit < 2**63:
+                fail(f"--{name.replace('_', '-')}: must be a number below 2^63, not {limit}.")
         command(**given, budget=set_)
 
     signature = inspect.signature(command)

@@ -100,7 +100,10 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="Reason, stored with the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a run, including a run that does not exist yet. --json prints the full receipt."""
+    """Cancel a run, including a run that does not exist yet.
+
+    --json prints the full receipt.
+    """
 
     def ask(client: CaseworkerClient) -> None:
         receipt = client.cancel_run(run_id, reason=reason)

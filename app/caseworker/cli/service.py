@@ -1,6 +1,7 @@
 """Call the service from commands, explain errors, and map run statuses to exit codes."""
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final  # noqa: TID251 - see below
 
@@ -44,6 +45,7 @@ _LISTS: Final = {
     "approval": "approvals",
 }
 """The command that lists all resources of a kind, by the start of the problem type of its 404."""
+_LIST_ROUTE: Final = re.compile(r"GET /(agents|graphs|models|schedules|threads|tools)\b")
 _COMPLETION_SECONDS: Final = 2.0
 
 
@@ -59,6 +61,8 @@ def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
     with startup_errors():
         address = url or service_url()
     try:
+        if not address.startswith(("http://", "https://")):
+            raise httpx.InvalidURL("it must start with http:// or https://")
         with CaseworkerClient(address) as client:
             ask(client)
     except CaseworkerError as error:
@@ -94,7 +98,7 @@ def explained(error: CaseworkerError) -> str:
     if error.status == 403:
         return f"{title}. Set CASEWORKER_API_KEY to a key with the required scope."
     fields = "\n".join(f"{each.field}: {each.message}" for each in error.errors)
-    return fields or str(error)
+    return _LIST_ROUTE.sub(r"`caseworker \1 list`", fields or str(error))
 
 
 def end_by(status: str) -> None:
