@@ -19,7 +19,7 @@ _DOT = "dot-"
 CREATED = """\
 Created a project in {folder}. Next:
 {enter}  caseworker dev      serve it, and reload it on changes
-  caseworker agent run support "Where is order 1042?" --max-cost-usd 0.01
+  caseworker agents run support "Where is order 1042?" --max-cost-usd 0.01
                       ask the agent in another terminal, within a budget
   pytest              test tool and agent without a model
 README.md describes the files."""

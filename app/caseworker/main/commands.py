@@ -5,7 +5,6 @@ two.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from caseworker_client import AsyncCaseworkerClient, RetryPolicy
-from pydantic_settings import SettingsError
 
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.quotas.postgres import PostgresQuotas
@@ -22,14 +20,12 @@ from caseworker.main.configuration import (
     database_errors,
     logged_settings,
     read_settings,
-    url_of,
     warn_of_near_misses,
 )
 from caseworker.main.demo import with_recorded_model
 from caseworker.main.lifetime import lifetime
 from caseworker.models.recorded import Recorder
 from caseworker.platform.logs.logs import configure_logging
-from caseworker.settings.loader import read_yaml
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")
@@ -157,42 +153,6 @@ def check_configuration() -> CheckedConfiguration:
         f"retention.{each}_days: not set; {each} are kept until they are deleted" for each in kept
     )
     return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
-
-
-def service_url() -> str:
-    """Return the URL at which the configured service can be reached on this machine.
-
-    Raises:
-        StartupError: the configuration is invalid, or ``server.port`` is 0.
-    """
-    loaded = read_settings()
-    warn_of_near_misses(loaded)
-    server = loaded.settings.server
-    if server.port == 0:
-        raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
-    return url_of(server.host, server.port)
-
-
-def read_agent(path: Path) -> dict[str, Any]:
-    """Return the agent definition in a YAML or JSON file, without validating it.
-
-    Raises:
-        StartupError: the file cannot be read, or does not contain an object.
-    """
-    try:
-        agent = read_yaml(path)
-        json.dumps(agent, allow_nan=False)  # rejects dates, for example
-    except SettingsError as error:
-        raise StartupError(str(error)) from None
-    except (TypeError, ValueError, RecursionError):
-        raise StartupError(
-            f"{path.name} contains values that JSON does not support. Quote them."
-        ) from None
-    if not isinstance(agent, dict):
-        raise StartupError(
-            f"{path.name} does not define an agent. An agent is an object with name and prompt."
-        )
-    return agent
 
 
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:

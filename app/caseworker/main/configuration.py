@@ -12,16 +12,13 @@ from typing import Any
 import structlog
 from pydantic_settings import SettingsError
 
+from caseworker.main.errors import StartupError as StartupError
 from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import PROJECT_FILE, LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import joined, keys_of
 
 log = structlog.get_logger(__name__)
-
-
-class StartupError(Exception):
-    """The process cannot start. The message is a single line for the operator."""
 
 
 def read_settings() -> LoadedSettings:
