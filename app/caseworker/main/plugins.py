@@ -7,11 +7,14 @@ it. A factory with a required parameter receives a :class:`ModelEndpoint` (provi
 """
 
 import inspect
+import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint
+from typing import Any, cast
 
 from caseworker.main.entry_points import created, loaded_from, registered, unique
 from caseworker.main.errors import StartupError
@@ -19,7 +22,8 @@ from caseworker.models.ports import ModelEndpoint, ModelProvider
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.parts import NodeParts
-from caseworker.settings.cases import McpSettings, ToolSettings
+from caseworker.settings.cases import HttpToolSettings, McpSettings, ToolSettings
+from caseworker.settings.loader import read_yaml
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker.tools.servers import Credentials, NoServers, ToolServers
@@ -96,7 +100,11 @@ class Toolbox:
         self._held.push_async_callback(resources.aclose)
         named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
         made = [(at, _tool(at, resources)) for at in (*registered(TOOLS, points), *named)]
-        by_name = unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
+        found = [(tool.spec.name, at.value, tool) for at, tool in made]
+        for name, each in settings.http.items():
+            key = f"tools.http.{name}"
+            found.append((name, key, _http_tool(key, name, each, resources)))
+        by_name = unique("tool", found)
         self.tools: tuple[Tool, ...] = tuple(by_name.values())
         self.servers = _tool_servers(settings.mcp, os.environ, credentials)
         self._held.push_async_callback(self.servers.aclose)
@@ -140,6 +148,36 @@ def _tool_servers(
         for name, each in settings.servers.items()
     )
     return McpServers(configs, credentials)
+
+
+def _http_tool(key: str, name: str, settings: HttpToolSettings, resources: ToolResources) -> Tool:
+    """Return a configured HTTP tool; without any, the HTTP client is not imported.
+
+    Raises:
+        StartupError: it is misconfigured; the message names the key and the fix.
+    """
+    from caseworker.tools.http_tool import HttpTool, templated
+    from caseworker.tools.openapi import operation_of
+
+    try:
+        if settings.openapi is None:
+            operation = templated(
+                settings.method, str(settings.url), settings.parameters, str(settings.description)
+            )
+        else:
+            path = settings.openapi  # the YAML parser is slow
+            is_json = path.suffix == ".json"
+            operation = operation_of(
+                json.loads(path.read_bytes()) if is_json else read_yaml(path),
+                str(settings.operation_id),
+                server=settings.url,
+                description=settings.description,
+                headers=settings.headers_env,
+            )
+        return HttpTool(name, operation, settings, os.environ, resources)
+    except (ValueError, OSError) as error:
+        of_file = isinstance(error, OSError | json.JSONDecodeError)
+        raise StartupError(f"{key}: {'openapi: ' if of_file else ''}{error}") from None
 
 
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:
@@ -206,12 +244,25 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
 
 
 def _tool(point: EntryPoint, resources: ToolResources) -> Tool:
-    tool: Tool = created(point, "tool", resources)
+    tool: Any = None if _is_plain(loaded_from(point, "tool")) else created(point, "tool", resources)
     if not isinstance(getattr(tool, "spec", None), ToolSpec) or not callable(
         getattr(tool, "run", None)
     ):
-        raise StartupError(f"The tool {point.name!r} must have spec and run().")
-    return tool
+        hint = "decorate a function with @caseworker.tool"
+        raise StartupError(f"The tool {point.name!r} must have spec and run(): {hint}.")
+    return cast("Tool", tool)
+
+
+def _is_plain(loaded: object) -> bool:
+    """Return whether an object is a function that takes other values than ToolResources."""
+    if not inspect.isfunction(loaded):
+        return False
+    taken = inspect.signature(loaded).parameters.values()
+    return any(
+        each.default is each.empty
+        and not re.search("ToolResources|Any|_empty", str(each.annotation))
+        for each in taken
+    )
 
 
 def _node_type(point: EntryPoint, parts: NodeParts) -> NodeType:

@@ -217,6 +217,7 @@ class RecordedProvider:
         """
         if endpoint.recording is None:
             raise RecordingError("the setting recording must name the file of a recording")
+        self.model = endpoint.model
         self._file = Path(endpoint.recording).name
         self._exchanges = _read(Path(endpoint.recording), endpoint.model)
         self._by_request = {

@@ -252,7 +252,7 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
     [
         (f"{HERE}:absent", "cannot be loaded: AttributeError"),
         (f"{HERE}:no_function", "must have spec and run"),
-        (f"{HERE}:plain", "cannot be created: AttributeError"),
+        (f"{HERE}:plain", "must have spec and run.*: decorate a function with @caseworker.tool"),
     ],
 )
 def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:

@@ -17,8 +17,8 @@ from caseworker.core.trace.spans import SpanOf
 from caseworker.features.webhooks.delivery import Attempt, DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.sender import WebhookSender
-from caseworker.features.webhooks.signing import signed_headers
 from caseworker.platform.logs.trace_context import HEADER
+from caseworker.platform.signing import signed_headers
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
