@@ -29,7 +29,7 @@ README.md describes the files."""
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder of the project.")] = Path(),
 ) -> None:
-    """Create a project: an agent, a tool in Python, a test, and files for Docker.
+    """Create a project with an agent, a tool, a test and files for Docker.
 
     Exits with 2, and changes nothing, if one of its files exists.
     """
@@ -57,7 +57,7 @@ def dev(
         bool, typer.Option("--open/--no-open", help="Open the viewer in a browser.")
     ] = True,
 ) -> None:
-    """Serve the project in this folder, and reload it when its files change.
+    """Serve the project in this folder, and reload it on changes.
 
     Reads .env, logs for humans, and uses an embedded Postgres unless DATABASE_URL is set.
     Unfinished runs continue after a reload. If no model is configured, a stub model answers.
@@ -82,9 +82,10 @@ def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check everything that the service needs: one line for each check.
+    """Check everything that the service needs.
 
-    Exits with 1 if there is a problem. Starts and migrates an embedded database.
+    Prints one line for each check. Exits with 1 if there is a problem. An embedded database is
+    started and migrated.
     """
     from caseworker.main.doctor import examine
 
