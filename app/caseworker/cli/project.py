@@ -84,7 +84,8 @@ def doctor(
 ) -> None:
     """Check everything that the service needs.
 
-    Prints one line for each check. Exits with 1 if there is a problem. Starts and migrates an embedded database.
+    Prints one line for each check. Exits with 1 if there is a problem. An embedded database is
+    started and migrated.
     """
     from caseworker.main.doctor import examine
 
