@@ -23,7 +23,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 
 FROM python:${PYTHON_VERSION}-slim
 # --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL say where the image comes from.
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=""
 ARG SOURCE=""
 LABEL org.opencontainers.image.title="caseworker" \

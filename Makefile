@@ -18,6 +18,7 @@
 #   make mutants   break the source in 150 places; fails if the tests notice fewer than 95 %
 #   make test-pythons  run the unit tests under each installed Python from 3.11 to 3.14
 #   make pictures  take the screenshots of docs/pictures
+#   make dist      build the wheels and source archives of the service and the client, in dist/
 #   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
 #   make audit     check all dependencies for known vulnerabilities; fails without an answer
 #   make clean     remove the output of these commands; data/ stays
@@ -29,7 +30,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve quick test proofs check format docs example eval bench chaos attacks \
-	mutants test-pythons pictures sbom audit clean \
+	mutants test-pythons pictures dist sbom audit clean \
 	guard exact races crashes takeovers \
 	checked-style checked-types checked-types-of-all checked-layers checked-words
 
@@ -145,6 +146,9 @@ test-pythons: $(SYNC_STAMP)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.support.pythons $(ARGS)
 pictures: $(SYNC_STAMP)
 	$(BIN)/python -m tests.viewer.pictures $(ARGS)
+
+dist: $(SYNC_STAMP)
+	$(BIN)/uv build --quiet --all-packages --out-dir dist
 
 SBOM := dist/sbom.json
 

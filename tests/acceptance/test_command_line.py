@@ -1,16 +1,23 @@
 """Commands of a caller, over HTTP against a service."""
 
+import asyncio
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from caseworker_client import AsyncCaseworkerClient
 
-from tests.support.processes import run_caseworker
-from tests.support.service import ServiceProcess
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.processes import ChildProcess, run_caseworker
+from tests.support.service import ServiceProcess, model_settings
+from tests.support.stores import eventually
 
 GRAPH = {
     "steps": [
@@ -146,19 +153,72 @@ def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
     assert "Where the time went" in explained.stdout
 
 
-def test_what_is_refused_is_told_in_a_line(at: dict[str, str]) -> None:
-    """The line states the error and the remedy, for every command."""
+NOWHERE = {"CASEWORKER_URL": "http://127.0.0.1:9"}
+WRONG: dict[str, str | tuple[str, dict[str, str]]] = {
+    "runs": ("or set its URL with --url or CASEWORKER_URL", NOWHERE),
+    "graphs list": ("`caseworker serve`", NOWHERE),
+    "tools list": ("Set CASEWORKER_API_KEY to another", {"CASEWORKER_API_KEY": "cwk_none.no"}),
+    "runs --url :::": "is not a valid URL",
+    "runs --url 127.0.0.1:8080": "is not a valid URL",
+    "rnus": "Did you mean 'runs'? See `caseworker --help`.",
+    "agents lst": "Did you mean 'list'? See `caseworker agents --help`.",
+    "runs --limt 3": "Did you mean --limit? See `caseworker runs --help`.",
+    "runs --limit 0": "0 is not in the range",
+    "runs --metadata ticket": "must be KEY=VALUE",
+    "run": "Missing argument",
+    "run x --max-seconds -1": "'--max-seconds': -1.0 is not in the range",
+    "run x --max-cost-usd nan": "--max-cost-usd: must be a number",
+    "run x --max-tokens 99999999999999999999": "--max-tokens: must be a number",
+    "watch nobody": "`caseworker runs`",
+    "events nobody": "`caseworker runs`",
+    "trace nobody": "`caseworker runs`",
+    "threads show nobody": "`caseworker threads list`",
+    "agents show nobody@2": "`caseworker agents list`",
+    "agents show clerk@two": "must be a number, such as clerk@2",
+    "agents run nobody": "`caseworker agents list`",
+    "agents run no-file.yaml": "File not found: 'no-file.yaml'",
+    "graphs run no-file.json": "no-file.json: No such file",
+    "graphs validate {broken}": "is not valid JSON: Expecting property name enclosed in double "
+    "quotes: line 2 column 3",
+    "graphs register x {binary}": "is not valid JSON",
+    "tools call calculator {{": "ARGUMENTS is not valid JSON",
+    "tools show calculatr": "Did you mean calculator?",
+    "models test smal": "Did you mean small?",
+}
 
-    def told(*arguments: str, **variables: str) -> str:
-        ended = caseworker(*arguments, **{**at, **variables})
-        assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-        return ended.stderr
 
-    assert "caseworker serve" in told("runs", CASEWORKER_URL="http://127.0.0.1:9")
-    assert "CASEWORKER_API_KEY" in told("runs", CASEWORKER_API_KEY="cwk_none.nothing")
-    assert "is not a valid URL" in told("runs", "--url", ":::")
-    for command in ("watch", "trace", "events"):
-        assert "`caseworker runs`" in told(command, "nobody")
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_command_line_gets_one_line_that_says_what_to_do(
+    words: str, at: dict[str, str], tmp_path: Path
+) -> None:
+    """The exit code is 2, and standard output is empty."""
+    files = {"broken": tmp_path / "broken.json", "binary": tmp_path / "binary.json"}
+    files["broken"].write_text('{"steps": [],\n  }')
+    files["binary"].write_bytes(b"\xff\xfe")
+    given = WRONG[words]
+    text, env = (given, {}) if isinstance(given, str) else given
+
+    ended = caseworker(*words.format_map(files).split(), **{**at, **env})
+
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert text in ended.stderr
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_interrupted_command_exits_with_130(at: dict[str, str]) -> None:
+    """It prints nothing to standard error."""
+    graph = {"steps": [{"id": "a", "type": "approval", "data": {"message": "?"}}], "edges": []}
+    async with AsyncCaseworkerClient(at["CASEWORKER_URL"]) as client:
+        await client.run_graph(graph, run_id="asleep")
+    with ChildProcess.service("events", "asleep", env=at, name="events") as child:
+
+        async def follows() -> bool:
+            return "run.started" in child.stdout
+
+        await eventually(follows)
+        child.signal(signal.SIGINT)
+
+        assert (await child.wait(), child.stderr) == (130, "")
 
 
 def test_a_shell_completes_commands_and_runs(at: dict[str, str]) -> None:
@@ -174,6 +234,22 @@ def test_a_shell_completes_commands_and_runs(at: dict[str, str]) -> None:
 
     assert completed("caseworker wat") == ["watch"]
     assert completed("caseworker watch complete-") == ["complete-me"]
+    assert completed("caseworker threads s") == ["show", "send"]
+
+
+def test_the_completion_that_is_shown_for_bash_works_in_bash() -> None:
+    """Bash calls the function with the words of the command line."""
+    program = Path(sys.executable).with_name("caseworker")
+    script = f"""
+        eval "$({program} --show-completion bash)"
+        COMP_WORDS=({program} schedules p) COMP_CWORD=2
+        _caseworker_completion {program}
+        echo "${{COMPREPLY[@]}}"
+    """
+
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+
+    assert (shown.stdout, shown.stderr) == ("pause\n", "")
 
 
 def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: Path) -> None:
@@ -201,6 +277,97 @@ def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: 
     assert "status  completed" in ran.stdout
     assert '"value": "42"' in ran.stdout
     assert (no_json.returncode, no_json.stderr.count("\n")) == (2, 1)
+
+
+def test_agents_and_graphs_are_registered_listed_run_and_deleted(
+    at: dict[str, str], tmp_path: Path
+) -> None:
+    """A name stands for the newest version; NAME@VERSION selects one."""
+    agent, graph = tmp_path / "agent.json", tmp_path / "graph.json"
+    agent.write_text(json.dumps({"name": "filed", "prompt": {"system": "Answer."}}))
+    graph.write_text(json.dumps(GRAPH))
+
+    registered = caseworker("agents", "register", str(agent), **at)
+    listed = caseworker("agents", "list", **at)
+    shown = caseworker("agents", "show", "filed@1", **at)
+    deleted = caseworker("agents", "delete", "filed", **at)
+    caseworker("graphs", "register", "doubling", str(graph), **at)
+    ran = caseworker("graphs", "run", "doubling@1", "--input", '{"price": 21}', **at)
+    page = caseworker("graphs", "list", "--limit", "1", "--json", **at)
+    removed = caseworker("graph", "delete", "doubling", **at)
+
+    assert registered.stdout == "Registered agent filed, version 1.\n", registered.stderr
+    assert [line.split()[:2] for line in listed.stdout.splitlines()] == [["filed", "1"]]
+    assert json.loads(shown.stdout)["agent"]["prompt"] == {"system": "Answer."}
+    assert deleted.stdout == "Deleted agent filed.\n"
+    assert '"value": "42"' in ran.stdout
+    assert [each["name"] for each in json.loads(page.stdout)["graphs"]] == ["doubling"]
+    assert removed.stdout == "Deleted graph doubling.\n"
+
+
+def test_a_schedule_is_created_paused_resumed_triggered_and_deleted(at: dict[str, str]) -> None:
+    """A triggered schedule creates a run with its budget."""
+    called = ("schedules", "create", "nightly", "0 3 * * *", "1 + 1?", "--max-seconds", "9")
+    made = caseworker(*called, **at)
+    paused = caseworker("schedules", "pause", "nightly", **at)
+    listed = caseworker("schedules", "list", "--json", **at)
+    resumed = caseworker("schedules", "resume", "nightly", **at)
+    ran = json.loads(caseworker("schedules", "trigger", "nightly", "--json", **at).stdout)
+    deleted = caseworker("schedules", "delete", "nightly", **at)
+    empty = caseworker("schedules", "list", **at)
+    neither = caseworker("schedules", "create", "nothing", "0 3 * * *", **at)
+
+    assert made.stdout.startswith("nightly  0 3 * * *  UTC  no "), made.stderr
+    assert paused.stdout == "Schedule nightly is paused.\n"
+    assert [each["paused"] for each in json.loads(listed.stdout)["schedules"]] == [True]
+    assert resumed.stdout.startswith("Schedule nightly: next at ")
+    assert ran["limits"]["max_seconds"] == 9
+    assert (deleted.stdout, empty.stdout) == ("Deleted schedule nightly.\n", "")
+    assert (neither.returncode, neither.stdout) == (2, "")
+
+
+def test_threads_tools_models_and_artifacts_are_listed(at: dict[str, str]) -> None:
+    """Lists of other resources have one line for each item, and JSON with --json."""
+    thread = caseworker("threads", "create", "nobody", "--id", "chat", **at)
+    tools = caseworker("tools", "list", **at)
+    tool = json.loads(caseworker("tools", "show", "calculator", **at).stdout)
+    called = caseworker("tools", "call", "calculator", '{"expression": "6 * 7"}', **at)
+    models = json.loads(caseworker("models", "list", "--json", **at).stdout)["models"]
+    caseworker("run", "8 + 8?", "--run-id", "fileless", **at)
+    files = json.loads(caseworker("artifacts", "list", "fileless", "--json", **at).stdout)
+    missing = caseworker("artifacts", "download", "fileless", "plot.png", **at)
+
+    assert "`caseworker agents list`" in thread.stderr
+    assert tool["name"] in {line.split()[0] for line in tools.stdout.splitlines()}
+    assert '"value": "42"' in called.stdout
+    assert models["small"]["provider"] == "offline"
+    assert files == {"artifacts": []}
+    assert "`caseworker artifacts list RUN`" in missing.stderr
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_endpoint_is_tested_for_what_works_with_it(tmp_path: Path) -> None:
+    """The table shows what works; the exit code is 1 if the endpoint gives no answer."""
+    async with FakeProvider() as provider:
+        env = {**model_settings(provider.openai_url), "OPENAI_API_KEY": "key"}
+        call = {"id": "1", "name": "get_capital", "arguments": '{"country": "France"}'}
+        await provider.script("Call the tool", [Step(tool_calls=[call])])
+        checked = await asyncio.to_thread(caseworker, "models", "test", "small", "--json", **env)
+        await provider.answer_by_default(Step(status=401))
+        refused = await asyncio.to_thread(caseworker, "models", "test", "small", **env)
+
+    checks = json.loads(checked.stdout)["checks"]
+    assert checked.returncode == 0
+    assert {each["capability"]: each["works"] for each in checks} == {
+        "plain answer": True,
+        "usage of plain answer": True,
+        "streaming": True,
+        "usage of streaming": True,
+        "tools": True,
+        "JSON schema": False,  # the answer is "ok"
+    }
+    assert (refused.returncode, refused.stdout.count("\n")) == (1, 1)
+    assert "401" in refused.stdout
 
 
 def test_the_version_is_shown() -> None:

@@ -149,7 +149,7 @@ def test_what_is_no_quota_is_refused(caseworker: Command, arguments: tuple[str, 
 
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert refused.stderr
-    assert table(caseworker("quotas", "list")).keys() == {"tenant"}
+    assert caseworker("quotas", "list").stdout == ""
 
 
 def test_a_database_that_is_away_is_one_line(caseworker: Command) -> None:
@@ -229,7 +229,7 @@ def test_an_approval_is_listed_and_given_with_other_arguments(
 
     assert (run_id, subject, arguments) == ("pays", "ask", '{"default": {"amount": 5}}')
     assert (no_json.exit_code, unfit.exit_code) == (2, 2)
-    assert "The value of --arguments is not valid JSON" in no_json.stderr
+    assert "--arguments is not valid JSON" in no_json.stderr
     assert "arguments.amount" in unfit.stderr
     decision = json.loads(approved.stdout)["decision"]
     assert (decision["decision"], decision["arguments"]) == ("approved", {"amount": 3})

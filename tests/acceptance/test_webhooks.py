@@ -1,8 +1,9 @@
 """Webhooks of real processes: signed, retried, and delivered at least once despite losses."""
 
+import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from standardwebhooks.webhooks import Webhook
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.npm_packages import installed_packages, node
+from tests.support.processes import run_caseworker
 from tests.support.service import ServiceProcess, finished, model_settings, two_services
 from tests.support.stores import eventually
 from tests.support.webhook_receiver import FAILED, OK, Arrival, Receiver, receiving
@@ -139,6 +141,28 @@ async def test_a_failed_delivery_is_tried_again_then_dead_then_sent_by_hand(
     assert {arrival.webhook_id for arrival in arrivals} == {found["delivery_id"]}
     assert {verified(arrival, secret)["type"] for arrival in arrivals} == {"run.completed"}
     assert len(receiver.arrivals) == 4
+
+
+async def test_a_receiver_is_tested_from_the_command_line(
+    database_url: str, receiver: Receiver
+) -> None:
+    """The message is signed; a receiver that does not accept it causes exit code 1."""
+    receiver.answer(OK, FAILED)
+
+    def caseworker(*arguments: str) -> Awaitable[subprocess.CompletedProcess[str]]:
+        env = {"CASEWORKER_URL": service.url}
+        return asyncio.to_thread(run_caseworker, "webhooks", *arguments, env=env)
+
+    async with ServiceProcess(database_url, settings=TO_THIS_MACHINE) as service:
+        secret = (await caseworker("secret")).stdout.strip()
+        accepted = await caseworker("test", receiver.url)
+        failed = await caseworker("test", receiver.url)
+        listed = await caseworker("list")
+
+    assert (accepted.returncode, failed.returncode, listed.stdout) == (0, 1, "")
+    assert "status 500" in failed.stdout
+    assert verified(receiver.arrivals[0], secret)["type"] == "webhook.test"
+    assert len(receiver.arrivals) == 2
 
 
 async def test_a_delivery_survives_the_process_that_attempts_it(

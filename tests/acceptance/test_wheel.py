@@ -43,14 +43,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of an environment with only the wheels, without any extra."""
+    """Return the programs of an environment with only the wheel, without any extra."""
     folder = tmp_path_factory.mktemp("bare")
-    for package in ("caseworker", "caseworker-client"):
-        uv("build", "--quiet", "--wheel", "--out-dir", folder / "dist", "--package", package, ROOT)
+    uv("build", "--quiet", "--wheel", "--out-dir", folder / "dist", ROOT)
     uv("venv", "--quiet", "--python", sys.executable, folder / "venv")
     programs = folder / "venv" / "bin"
-    wheels = (folder / "dist").glob("*.whl")
-    uv("pip", "install", "--quiet", "--python", programs / "python", *wheels)
+    [wheel] = (folder / "dist").glob("*.whl")
+    uv("pip", "install", "--quiet", "--python", programs / "python", wheel)
     return programs
 
 
@@ -164,3 +163,21 @@ def test_without_extras_it_serves_all_but_cases(
         {"field": "kind", "message": "Runs of kind case need caseworker[cases]."}
     ]
     assert (ran.status_code, ran.json()["status"]) == (200, "completed"), ran.text
+
+
+def test_a_project_is_created_and_tested_with_the_wheel_alone(bare: Path, tmp_path: Path) -> None:
+    """The templates and the client are part of the wheel, so no other package of ours is needed."""
+    clean = {"PATH": os.environ["PATH"]}
+    uv("pip", "install", "--quiet", "--python", bare / "python", "pytest")
+
+    def ended(*command: str) -> subprocess.CompletedProcess[str]:
+        program = [str(bare / command[0]), *command[1:]]
+        return subprocess.run(program, env=clean, cwd=tmp_path, capture_output=True, text=True)
+
+    created = ended("caseworker", "init")
+    tested = ended("pytest", "-q")
+    checked = ended("caseworker", "config", "check")
+
+    assert created.returncode == 0, created.stderr
+    assert tested.returncode == 0, tested.stdout
+    assert checked.returncode == 0, checked.stderr

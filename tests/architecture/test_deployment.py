@@ -168,7 +168,7 @@ def test_the_dependencies_are_listed_and_an_audit_that_cannot_be_made_fails(
     components = json.loads((tmp_path / "sbom.json").read_text("utf-8"))["components"]
 
     assert listed.returncode == 0, listed.stderr
-    assert {"fastapi", "caseworker-client"} <= {each["name"] for each in components}
+    assert {"fastapi", "httpx"} <= {each["name"] for each in components}
     assert "pytest" not in {each["name"] for each in components}
     assert audited.returncode != 0
     assert "127.0.0.1:9" in audited.stderr

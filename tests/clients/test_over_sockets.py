@@ -83,7 +83,7 @@ async def test_a_case_is_asked_for_waited_for_and_looked_at(
         trace.model_extra
     )
     assert "calculator" in {tool["name"] for tool in await caller.do("list_tools")}
-    assert await caller.do("service_version") == "0.1.0"
+    assert await caller.do("service_version") == "0.2.0"
 
 
 async def test_a_run_is_cancelled_before_it_exists_and_while_it_works(

@@ -53,6 +53,18 @@ async def test_a_webhook_needs_a_secret(client: httpx.AsyncClient) -> None:
     assert "hook" not in accepted.text
 
 
+async def test_a_test_message_follows_the_rules_for_destinations(client: httpx.AsyncClient) -> None:
+    """It needs a secret, and does not reach an address that webhooks must not reach."""
+    body = {"url": "https://127.0.0.1/hook"}
+    unsigned = await client.post("/webhooks/test", json=body)
+    await client.post("/webhooks/secret")
+    refused = (await client.post("/webhooks/test", json=body)).json()
+
+    assert (unsigned.status_code, unsigned.json()["errors"][0]["field"]) == (422, "webhook")
+    assert (refused["delivered"], refused["status_code"]) == (False, None)
+    assert "not public" in refused["error"]
+
+
 async def test_a_webhook_is_part_of_what_a_request_means(client: httpx.AsyncClient) -> None:
     """Another webhook under the same ID is another request."""
     await client.post("/webhooks/secret")

@@ -142,6 +142,7 @@ RARELY_RIGHT = {
     "POST /threads",
     "POST /graphs",
     "POST /runs/cancel",
+    "POST /webhooks/test",
     "PUT /mcp-credentials/{server}",
     "GET /metrics",
 }

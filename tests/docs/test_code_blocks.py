@@ -35,7 +35,9 @@ from tests.support.pages import (
 )
 
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
-OTHERS = frozenset({"make", "pip", "npm", "npx", "openapi-python-client", "claude"})
+OTHERS = frozenset(
+    {"make", "pip", "npm", "npx", "openapi-python-client", "claude", "docker", "kubectl", "pytest"}
+)
 """Programs that the pages call; for all others only the syntax of the command is checked."""
 
 BODIES: Mapping[str, list[str | None]] = {

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
@@ -200,10 +201,13 @@ def _is_the_fork() -> bool:
 
 
 if __name__ == "__main__":
-    from caseworker.cli import main
+    from caseworker.cli import COMMANDS, main
     from caseworker.models.wires.openai import openai_provider
     from caseworker_cases.tools.dates.reader import DateReader
 
+    modules = {module for panel in COMMANDS.values() for module, _ in panel.values()} - {None}
+    for name in ("main.application", "main.commands", *(f"cli.{module}" for module in modules)):
+        import_module(f"caseworker.{name}")
     for tool in entry_points(group="caseworker.tools"):
         tool.load()
     DateReader()  # fills caches that a fork keeps

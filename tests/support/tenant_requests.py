@@ -114,6 +114,7 @@ def changes(one: str, other: str, headers: dict[str, str], graph: dict[str, Any]
         ("POST", f"/schedules/{one}/run", None, {}),
         ("DELETE", f"/schedules/{one}", None, {}),
         ("POST", "/webhooks/secret", None, {}),
+        ("POST", "/webhooks/test", {"url": "http://127.0.0.1/"}, {}),
         ("POST", f"/webhooks/deliveries/{DELIVERY[one]}/redeliver", None, {}),
     ]
 

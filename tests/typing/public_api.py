@@ -19,9 +19,13 @@ from caseworker import (
     Graph,
     GraphRun,
     Stop,
+    ToolContext,
+    ToolResult,
     run_agent,
+    tool,
 )
 from caseworker.models.ports import ModelProvider
+from caseworker.testing import ScriptedModel, calls, run_agent_test, run_tool, says
 
 
 class Doubled:
@@ -85,6 +89,21 @@ async def ask(provider: ModelProvider) -> str:
     assert_type(result, AgentResult)
     assert_type(result.error, str | None)
     return result.raw_content
+
+
+@tool(deterministic=True)
+def cost(kg: float, context: ToolContext | None = None) -> float:
+    """Return a price."""
+    return 2 * kg
+
+
+async def tested() -> list[dict[str, Any]]:
+    """Test a tool and an agent that calls it."""
+    assert_type(await run_tool(cost, kg=1.5), ToolResult)
+    model = ScriptedModel([calls("cost", {"kg": 1}), says("2")])
+    result = await run_agent_test({"name": "a", "prompt": {}}, "?", model=model, tools=[cost])
+    assert_type(result.usage.tokens_used, int)
+    return result.tool_calls
 
 
 if __name__ == "__main__":

@@ -1,34 +1,31 @@
-"""CLI commands that run agents and send messages in threads."""
+"""Commands for agents."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from caseworker_client import CaseworkerClient, StreamedText
 
 from caseworker.cli.budget_options import with_budget
-from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
-from caseworker.cli.runs import ChosenId, Wait, post, read_json
-from caseworker.cli.service import Url, end_by, talk
-from caseworker.main.commands import read_agent
+from caseworker.cli.definitions import add_definition_commands, reference, show_registered
+from caseworker.cli.output import AsJson, fail, read_json, startup_errors
+from caseworker.cli.runs import ChosenId, Wait, post
+from caseworker.cli.service import CaseworkerClient, Url, talk
 
-cli = typer.Typer()
-agent_cli = typer.Typer(no_args_is_help=True, help="Run agents.")
-thread_cli = typer.Typer(no_args_is_help=True, help="Run agents and chat with them in threads.")
-cli.add_typer(agent_cli, name="agent")
-cli.add_typer(thread_cli, name="thread")
+cli = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Run, register, show and delete agents.",
+)
 
-ThreadId = Annotated[str, typer.Argument(help="The thread.")]
-_AGENT_HELP = "Registered agent (NAME or NAME@VERSION), or a YAML or JSON file that defines one."
+AGENT_HELP = "Registered agent (NAME or NAME@VERSION), or a YAML or JSON file that defines one."
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
-@agent_cli.command("run")
+@cli.command("run")
 @with_budget
 def run_agent(
-    agent: Annotated[str, typer.Argument(help=_AGENT_HELP)],
+    agent: Annotated[str, typer.Argument(help=AGENT_HELP)],
     text: Annotated[str | None, typer.Argument(help="Input for the agent.")] = None,
     *,
     budget: Mapping[str, float],
@@ -41,91 +38,42 @@ def run_agent(
     as_json: AsJson = False,
 ) -> None:
     """Run an agent and print its answer."""
-    body: dict[str, Any] = {"kind": "agent", "agent": _agent(agent)}
+    body: dict[str, Any] = {"kind": "agent", "agent": agent_of(agent)}
     if text is not None:
         body["input"] = text
     if inputs is not None:
-        body["inputs"] = read_json(inputs, "value of --inputs")
+        body["inputs"] = read_json(inputs, "--inputs")
     post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
 
 
-@thread_cli.command()
-def say(
-    thread_id: ThreadId,
-    text: Annotated[str, typer.Argument(help="Message text.")],
-    agent: Annotated[
-        str | None, typer.Option(help=f"Agent for a new thread. {_AGENT_HELP}")
-    ] = None,
+@cli.command()
+def register(
+    file: Annotated[Path, typer.Argument(help="YAML or JSON file; - reads standard input.")],
     url: Url = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the events of the answer, one per line.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Send a message in a thread and print the answer as it is streamed."""
-    answering = None if agent is None else _agent(agent)
+    """Register an agent from a file as the next version of its name."""
+    agent = _read(file)
 
     def ask(client: CaseworkerClient) -> None:
-        if answering is not None:
-            client.create_thread(thread_id=thread_id, agent=answering)
-        written, status, run_id = StreamedText(), "", ""
-        for event in client.stream_message(thread_id, text):
-            before, run_id = written.content, event.run_id
-            if as_json:
-                show(json.dumps(event.as_json()))
-            elif written.add(event):
-                _show_piece(before, written.content)
-            if event.ends:
-                status = event.type.removeprefix("run.")
-        if as_json:
-            end_by(status)
-            return
-        if not written.content:
-            answers = client.list_messages(thread_id)
-            said = next((one.content for one in answers if one.run_id == run_id), None)
-            out.print(said or "", markup=False, end="")
-        out.print()
-        if status != "completed":
-            show(f"status  {status}\nrun     {run_id}")
-        end_by(status)
+        show_registered("agent", client.register_agent(agent), as_json=as_json)
 
     talk(url, ask)
 
 
-@thread_cli.command("show")
-def show_thread(thread_id: ThreadId, url: Url = None, as_json: AsJson = False) -> None:
-    """Print the newest branch of a thread."""
-
-    def ask(client: CaseworkerClient) -> None:
-        messages = client.list_messages(thread_id)
-        if as_json:
-            show_json([message.as_json() for message in messages])
-            return
-        for message in messages:
-            show(f"{message.role:9}  {message.content or f'({message.status})'}")
-
-    talk(url, ask)
+add_definition_commands(cli, "agent")
 
 
-def _agent(given: str) -> dict[str, Any]:
+def agent_of(given: str) -> dict[str, Any]:
     """Return the agent defined in a file, or a reference to a registered agent."""
     path = Path(given)
-    if path.suffix in _SUFFIXES or "/" in given:
-        if not path.exists():
-            fail(
-                f"File not found: {given!r}. Write a registered agent without a directory or "
-                "file extension."
-            )
-        with startup_errors():
-            return read_agent(path)
-    name, _, version = given.partition("@")
-    if not version:
-        return {"name": name}
-    if not version.isdecimal():
-        fail(f"{given}: the version must be a number, such as {name}@2.")
-    return {"name": name, "version": int(version)}
+    return _read(path) if path.suffix in _SUFFIXES or "/" in given else reference(given)
 
 
-def _show_piece(before: str, now: str) -> None:
-    """Print the text added since ``before``; if the text was restarted, print it on a new line."""
-    goes_on = now.startswith(before)
-    out.print(now[len(before) :] if goes_on else f"\n{now}", markup=False, end="")
+def _read(path: Path) -> dict[str, Any]:
+    from caseworker.main.agent_file import read_agent
+
+    if not path.exists():
+        fail(f"File not found: {str(path)!r}. A registered agent has no directory or extension.")
+    with startup_errors():
+        return read_agent(path)

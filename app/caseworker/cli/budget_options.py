@@ -4,12 +4,27 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from pydantic import TypeAdapter
 
-from caseworker.core.budget.budget import Budget
+from caseworker.cli.output import fail
+
+LIMITS: Final = {
+    "max_tokens": "Maximum number of input and output tokens together.",
+    "max_seconds": "Maximum duration in seconds; waiting in the queue does not count.",
+    "max_steps": "Maximum number of executed steps.",
+    "max_api_calls": "Maximum number of requests to model providers, retries included.",
+    "max_cost_usd": "Maximum cost in US dollars; models whose price is unknown are refused.",
+    "max_llm_calls": "Maximum number of LLM calls to all models together.",
+    "max_llm_calls_small": "Maximum number of LLM calls to models of the small tier.",
+    "max_llm_calls_big": "Maximum number of LLM calls to models of the big tier.",
+    "max_tool_calls": "Maximum number of executed tool calls, retries included.",
+    "max_turns": "Maximum number of agent turns, each with one model call and its tool calls.",
+}
+"""Help of each limit of a budget, by its JSON name. A list of its own, because the schema of the
+budget takes longer to import than a help text may take."""
+_FRACTIONS: Final = ("max_seconds", "max_cost_usd")
 
 
 def with_budget(command: Callable[..., None]) -> Callable[..., None]:
@@ -22,6 +37,9 @@ def with_budget(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def called(**given: Any) -> None:
         set_ = {name: limit for name in options if (limit := given.pop(name)) is not None}
+        for name, limit in set_.items():
+            if not limit < 2**63:
+                fail(f"--{name.replace('_', '-')}: must be a number below 2^63, not {limit}.")
         command(**given, budget=set_)
 
     signature = inspect.signature(command)
@@ -35,11 +53,9 @@ def with_budget(command: Callable[..., None]) -> Callable[..., None]:
 def _options() -> dict[str, Parameter]:
     """Return the signature parameter of each option, by the JSON name of its limit."""
     options = {}
-    for name, limit in TypeAdapter(Budget).json_schema()["properties"].items():
-        if "anyOf" not in limit:
-            continue  # the field accepts only null
-        kind = int if {"type": "integer"}.items() <= limit["anyOf"][0].items() else float
-        option = typer.Option(min=0, help=limit["description"], rich_help_panel="Limits")
+    for name, text in LIMITS.items():
+        kind = float if name in _FRACTIONS else int
+        option = typer.Option(min=0, help=text)
         options[name] = Parameter(
             name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
         )

@@ -18,7 +18,7 @@ from caseworker.cli.output import fail
 from caseworker.cli.runs import ChosenId
 from caseworker.cli.service import NOT_COMPLETED, Url, end_by, explained, talk
 
-cli = typer.Typer()
+cli = typer.Typer(rich_markup_mode=None)
 
 HEARTBEAT_SECONDS: Final = 5.0
 GRACE_SECONDS: Final = 10.0
@@ -68,7 +68,9 @@ def execute(
         bool, typer.Option("--no-replay", help="Replay no recorded reply to later attempts.")
     ] = False,
 ) -> None:
-    """Run a command whose model calls go through the service, as an external run.
+    """Run a program whose model calls go through the service.
+
+    The program is an external run.
 
     Exits with the command's code (128 + N after signal N), 3 if the run was halted, 4 if cancelled.
     """

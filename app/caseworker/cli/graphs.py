@@ -1,29 +1,36 @@
-"""Commands that validate and run graphs."""
+"""Commands for graphs."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from caseworker_client import Validation
 
 from caseworker.cli.budget_options import with_budget
-from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
-from caseworker.cli.runs import ChosenId, Wait, post, read_json
-from caseworker.cli.service import NOT_COMPLETED, Url, talk
-from caseworker.main.commands import problems_of_graph
+from caseworker.cli.definitions import add_definition_commands, reference, show_registered
+from caseworker.cli.output import AsJson, fail, out, read_json, show, show_json, startup_errors
+from caseworker.cli.runs import ChosenId, Wait, post
+from caseworker.cli.service import NOT_COMPLETED, CaseworkerClient, Url, talk
 
-cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
+cli = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Validate, run, register, show and delete graphs.",
+)
 
-GraphFile = Annotated[
-    typer.FileText,
-    typer.Argument(help="JSON file with a graph; - reads standard input.", encoding="utf-8"),
-]
+GraphFile = Annotated[str, typer.Argument(help="JSON file with a graph; - reads standard input.")]
 
 
 @cli.command("run")
 @with_budget
 def run_graph(
-    file: GraphFile,
+    graph: Annotated[
+        str,
+        typer.Argument(
+            help="JSON file with a graph (- reads standard input), or a registered graph (NAME or "
+            "NAME@VERSION)."
+        ),
+    ],
     *,
     budget: Mapping[str, float],
     value: Annotated[
@@ -35,10 +42,31 @@ def run_graph(
     as_json: AsJson = False,
 ) -> None:
     """Run a graph and print its outputs."""
-    body = {"kind": "graph", "graph": read_json(file.read(), "graph")}
+    body: dict[str, Any] = {"kind": "graph", "graph": _graph(graph)}
     if value is not None:
-        body["input"] = read_json(value, "input")
+        body["input"] = read_json(value, "--input")
     post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+
+
+@cli.command()
+def register(
+    name: Annotated[str, typer.Argument(help="Name of the graph.")],
+    file: GraphFile,
+    description: Annotated[str | None, typer.Option(help="Description of the graph.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a graph from a file as the next version of a name."""
+    graph = _read(file)
+
+    def ask(client: CaseworkerClient) -> None:
+        registered = client.register_graph(name, graph, description=description)
+        show_registered("graph", registered, as_json=as_json)
+
+    talk(url, ask)
+
+
+add_definition_commands(cli, "graph")
 
 
 @cli.command("validate")
@@ -55,13 +83,18 @@ def validate_graph(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print all problems of a graph; exits with 1 if it is not valid."""
-    graph = read_json(file.read(), "graph")
+    """Print all problems of a graph.
+
+    Exits with 1 if it is not valid.
+    """
+    graph = _read(file)
     if not offline:
         talk(url, lambda client: _show(client.validate_graph(graph), as_json=as_json))
         return
-    if not isinstance(graph, dict):
-        fail("The graph must be a JSON object.")
+    from caseworker_client import Validation
+
+    from caseworker.main.commands import problems_of_graph
+
     with startup_errors():
         problems = problems_of_graph(graph)
     valid = all(each["severity"] != "error" for each in problems)
@@ -69,7 +102,7 @@ def validate_graph(
     _show(found, as_json=as_json)
 
 
-def _show(found: Validation, *, as_json: bool) -> None:
+def _show(found: Any, *, as_json: bool) -> None:
     """Print the problems of a graph; exit with 1 if it is not valid."""
     if as_json:
         show_json(found.as_json())
@@ -80,3 +113,20 @@ def _show(found: Validation, *, as_json: bool) -> None:
             out.print("The graph is valid.")
     if not found.valid:
         raise typer.Exit(NOT_COMPLETED)
+
+
+def _graph(given: str) -> dict[str, Any]:
+    """Return the graph in a file, or a reference to a registered graph."""
+    is_file = given == "-" or "/" in given or given.endswith(".json") or Path(given).is_file()
+    return _read(given) if is_file else reference(given)
+
+
+def _read(file: str) -> dict[str, Any]:
+    try:
+        text = Path("/dev/stdin" if file == "-" else file).read_bytes()
+    except OSError as error:
+        fail(f"{file}: {error.strerror}. A registered graph has no directory or extension.")
+    graph = read_json(text, file)
+    if not isinstance(graph, dict):
+        fail(f"{file} holds no graph. A graph is a JSON object with steps and edges.")
+    return graph

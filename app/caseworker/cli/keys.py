@@ -1,16 +1,15 @@
 """Operator commands for API keys, which read and write the configured database directly."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
+from caseworker.cli.output import AsJson, fail, show, show_json, show_table, startup_errors
 from caseworker.features.access.keys import (
     MAX_OVERLAP,
     ApiKey,
@@ -18,10 +17,11 @@ from caseworker.features.access.keys import (
     KeyConflictError,
     KeyNotFoundError,
 )
-from caseworker.main.commands import with_keys
 from caseworker.platform.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, KeyScope, is_tenant
 
-cli = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
+cli = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list, rotate and revoke API keys."
+)
 
 KeyId = Annotated[str, typer.Argument(help="ID of the key (see `keys list`).")]
 OfTenant = Annotated[str | None, typer.Option(help="List only the keys of this tenant.")]
@@ -29,7 +29,13 @@ OfTenant = Annotated[str | None, typer.Option(help="List only the keys of this t
 _SPAN = re.compile(r"(\d{1,5})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-_with = startup_errors()(with_keys)
+
+@startup_errors()
+def _with(use: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Call ``use`` with the API keys in the configured database and return its result."""
+    from caseworker.main.commands import with_keys
+
+    return with_keys(use)
 
 
 @cli.command()
@@ -75,15 +81,19 @@ def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
     if as_json:
         show_json([asdict(key) for key in found])
         return
-    table = Table("id", "tenant", "name", "scopes", "created", "state", box=None)
     now = datetime.now(UTC)
-    for key in found:
-        scopes = ",".join(scope.value for scope in KeyScope if scope in key.scopes)
-        made = key.created_at.astimezone(UTC)
-        table.add_row(
-            *(key.key_id, key.tenant, key.name, scopes, f"{made:%Y-%m-%d}", _state(key, now))
-        )
-    out.print(table)
+    rows = (
+        {
+            "id": key.key_id,
+            "tenant": key.tenant,
+            "name": key.name,
+            "scopes": ",".join(scope.value for scope in KeyScope if scope in key.scopes),
+            "created": f"{key.created_at.astimezone(UTC):%Y-%m-%d}",
+            "state": _state(key, now),
+        }
+        for key in found
+    )
+    show_table(rows, "id tenant name scopes created state")
 
 
 @cli.command()

@@ -3,8 +3,10 @@
 A command that fails prints one line to standard error and exits with code 2.
 """
 
+import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,8 +14,10 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from caseworker.main.configuration import StartupError
+from caseworker.core.trace.plain_text import cut, money, plain
+from caseworker.main.errors import StartupError
 
 out = Console(highlight=False, soft_wrap=True)
 
@@ -42,10 +46,71 @@ def show_json(data: Any) -> None:
     out.print_json(data=data, default=_as_json)
 
 
+def show_table(items: Iterable[Mapping[str, Any]], columns: str) -> None:
+    """Print the fields ``columns``, separated by spaces, of all items as an aligned table.
+
+    Only a terminal gets a line with the names of the columns.
+    """
+    names, found = columns.split(), list(items)
+    rows = [[_cell(item.get(name), name) for name in names] for item in found]
+    if out.is_terminal:
+        rows, found = [names, *rows], [{}, *found]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, item in zip(rows, found, strict=True):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        line, status = Text("  ".join(cells).rstrip(), "" if item else "bold"), item.get("status")
+        line.highlight_words([str(status)], STYLES.get(str(status), ""))
+        out.print(line)
+
+
+def show_page(page: Mapping[str, Any], key: str, columns: str, *, as_json: bool) -> None:
+    """Print the items ``page[key]`` as a table, or the whole page as JSON.
+
+    If there are more items, a line on standard error shows how to list them.
+    """
+    if as_json:
+        show_json(page)
+        return
+    show_table(page[key], columns)
+    if cursor := page.get("next_cursor"):
+        sys.stderr.write(f"More {key} exist. To list them, add --cursor {cursor}\n")
+
+
+_INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z")
+_MAX_DESCRIPTION: Final = 70
+
+
+def _cell(value: Any, name: str) -> str:
+    """Format a value of an API response, in a column called ``name``, on one line."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case str():
+            text = plain(_INSTANT.sub(r"\1Z", value))
+            return cut(text, _MAX_DESCRIPTION) if name == "description" else text
+        case int() | float() if "cost_usd" in name:
+            return money(value)
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
 def fail(message: str) -> NoReturn:
     """Print a message to standard error and exit with code 2."""
     sys.stderr.write(f"{message}\n")
     raise typer.Exit(2)
+
+
+def read_json(text: str | bytes, what: str) -> Any:
+    """Parse JSON from the command line or a file; on a syntax error, print it and exit.
+
+    ``what`` names the text in the error message, which states the line and the column.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        fail(f"{what} is not valid JSON: {error}")
 
 
 def utc_text(at: datetime) -> str:

@@ -1,25 +1,15 @@
 """Operator commands for the service's processes, configuration and database."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from caseworker_client import AsyncCaseworkerClient, CaseworkerError
-from rich.rule import Rule
 
 from caseworker.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
-from caseworker.main.commands import (
-    check_configuration,
-    drain_worker,
-    keep_for,
-    run_server,
-    run_worker,
-    upgrade_database,
-    workers_of_database,
-)
 
-cli = typer.Typer()
+cli = typer.Typer(rich_markup_mode=None)
 config_cli = typer.Typer(no_args_is_help=True, help="Inspect the configuration.")
 db_cli = typer.Typer(no_args_is_help=True, help="Manage the database.")
 cli.add_typer(config_cli, name="config")
@@ -73,6 +63,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the HTTP API."""
+    from caseworker.main.commands import run_server
 
     async def started(url: str) -> None:
         out.print(f"Caseworker listens on {url}")
@@ -93,13 +84,17 @@ def serve(
 @cli.command()
 def worker(migrate: Migrate = False) -> None:
     """Execute queued runs without serving the API."""
+    from caseworker.main.commands import run_worker
+
     with startup_errors():
         run_worker(migrate=migrate)
 
 
 @cli.command()
 def workers(as_json: AsJson = False) -> None:
-    """List the worker processes registered in the configured database."""
+    """List the worker processes registered in the database."""
+    from caseworker.main.commands import workers_of_database
+
     with startup_errors():
         found = workers_of_database()
     if as_json:
@@ -118,12 +113,14 @@ def workers(as_json: AsJson = False) -> None:
 def drain(
     worker_id: Annotated[str, typer.Argument(help="ID of the worker (see `caseworker workers`).")],
 ) -> None:
-    """Drain one worker: it takes no new runs, finishes or hands over its own, and stays up.
+    """Drain one worker: it takes no new runs and ends its own.
 
     The worker starts with its next heartbeat and reports not ready from then on. It hands over runs
-    that are unfinished after worker.drain_seconds. Draining cannot be undone; restart the process
-    instead.
+    that are unfinished after worker.drain_seconds, and stays up. Draining cannot be undone; restart
+    the process instead.
     """
+    from caseworker.main.commands import drain_worker
+
     with startup_errors():
         drain_worker(worker_id)
     show(f"Worker {worker_id} is draining and accepts no new runs.")
@@ -137,7 +134,12 @@ def retention(
     ],
     days: Annotated[str, typer.Argument(help="Number of days, `forever` or `default`.")],
 ) -> None:
-    """Set how long a tenant's stored records are kept, overriding the configuration."""
+    """Set how long a tenant's stored records are kept.
+
+    This overrides the configuration.
+    """
+    from caseworker.main.commands import keep_for
+
     with startup_errors():
         keep_for(tenant, record, days)
     unit = " days" if days.isdecimal() else ""
@@ -150,6 +152,8 @@ def config_check(as_json: AsJson = False) -> None:
 
     Exits with 1 if an environment variable looks like a misspelled setting.
     """
+    from caseworker.main.commands import check_configuration
+
     with startup_errors():
         checked = check_configuration()
     if as_json:
@@ -163,9 +167,38 @@ def config_check(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@config_cli.command("show")
+def config_show(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Include settings that have their default.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show each setting with its value and its source; secrets are masked.
+
+    The source is an environment variable, a line of the configuration file, or the default.
+    """
+    from caseworker.main.configuration import shown_settings
+
+    with startup_errors():
+        shown = [each for each in shown_settings() if everything or each.source != "default"]
+    if as_json:
+        show_json([asdict(each) for each in shown])
+        return
+    values = [json.dumps(each.value, ensure_ascii=False) for each in shown]
+    key_width = max((len(each.key) for each in shown), default=0)
+    width = min(max(map(len, values), default=0), 40)
+    for each, value in zip(shown, values, strict=True):
+        show(f"{each.key:{key_width}}  {value:{width}}  {each.source}")
+    if not everything:
+        show("All other settings have their defaults; --all shows them.")
+
+
 @db_cli.command("upgrade")
 def db_upgrade() -> None:
     """Upgrade the database to the newest revision."""
+    from caseworker.main.commands import upgrade_database
+
     with startup_errors():
         upgrade_database()
         out.print("The database is up to date.")
@@ -173,6 +206,9 @@ def db_upgrade() -> None:
 
 async def _show_demo(url: str) -> None:
     """Run an example case over HTTP; print its answer, its trace and commands to try next."""
+    from caseworker_client import AsyncCaseworkerClient, CaseworkerError
+    from rich.rule import Rule
+
     try:
         async with AsyncCaseworkerClient(url) as client:
             run = await client.run_case(DEMO_QUESTION, wait_seconds=DEMO_WAIT_SECONDS)

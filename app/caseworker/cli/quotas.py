@@ -1,24 +1,30 @@
 """Operator commands for tenant quotas, which read and write the configured database directly."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
-from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.main.commands import with_quotas
+from caseworker.cli.output import AsJson, fail, out, show, show_json, show_table, startup_errors
 from caseworker.platform.caller import is_tenant
 from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, TenantQuota
 
 MOST_RUNS = 1_000_000
 MOST_DOLLARS = Decimal(10**12)
 
-cli = typer.Typer(no_args_is_help=True, help="Show and set the quotas of tenants.")
+cli = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Show and set the quotas of tenants."
+)
 
-_with = startup_errors()(with_quotas)
+
+@startup_errors()
+def _with(use: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Call ``use`` with the quota store in the configured database and return its result."""
+    from caseworker.main.commands import with_quotas
+
+    return with_quotas(use)
 
 
 def _dollars(text: str) -> Decimal:
@@ -96,7 +102,7 @@ def set_quota(
         models=tuple(model) if model else None,
     )
 
-    async def put(quotas: PostgresQuotas) -> TenantQuota:
+    async def put(quotas: Any) -> Any:
         await quotas.put(tenant, quota)
         return await quotas.get(tenant)
 
@@ -121,12 +127,12 @@ def list_quotas(as_json: AsJson = False) -> None:
     if as_json:
         show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])
         return
-    table = Table("tenant", "limits", box=None)
+    rows = []
     for each in found:
         limits = ((name, getattr(each.quota, name)) for name in Quota.__dataclass_fields__)
         shown = (f"{name} {_limit(limit)}" for name, limit in limits if limit is not None)
-        table.add_row(each.tenant, ", ".join(shown) or "any")
-    out.print(table)
+        rows.append({"tenant": each.tenant, "limits": ", ".join(shown) or "any"})
+    show_table(rows, "tenant limits")
 
 
 def _require_tenant(name: str) -> None:
@@ -138,6 +144,8 @@ def _show(found: TenantQuota, *, as_json: bool) -> None:
     if as_json:
         show_json(asdict(found))
         return
+    from rich.table import Table
+
     quota, use = found.quota, found.use
     show(
         f"Tenant {found.tenant} has "

@@ -5,15 +5,29 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from caseworker_client import CaseworkerClient, Run, RunSummary
-from rich.text import Text
 
 from caseworker.cli.budget_options import with_budget
-from caseworker.cli.output import STYLES, AsJson, fail, out, show, show_json, utc_text
-from caseworker.cli.service import RunId, Url, complete_run_id, end_by, talk
-from caseworker.core.trace.plain_text import counted, duration, money, plain
+from caseworker.cli.output import (
+    AsJson,
+    fail,
+    read_json,
+    show,
+    show_json,
+    show_table,
+)
+from caseworker.cli.service import (
+    CaseworkerClient,
+    Run,
+    RunId,
+    RunSummary,
+    Url,
+    complete_run_id,
+    end_by,
+    talk,
+)
+from caseworker.core.trace.plain_text import counted, duration, money
 
-cli = typer.Typer()
+cli = typer.Typer(rich_markup_mode=None)
 
 Wait = Annotated[int, typer.Option(min=0, help="Seconds to wait until the run ends.")]
 ChosenId = Annotated[
@@ -68,11 +82,8 @@ def list_runs(
         if as_json:
             show_json(page.as_json())
             return
-        if out.is_terminal:
-            columns = ("created", "kind", "status", "took", "cost", "run")
-            out.print(_RUN_ROW.format(*columns), style="bold")
-        for run in page.runs:
-            out.print(_row(run))
+        rows = [{**run.as_json(), **_took_and_cost(run)} for run in page.runs]
+        show_table(rows, "created_at kind status took cost run_id")
 
     talk(url, ask)
 
@@ -89,7 +100,10 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="Reason, stored with the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a run; --json prints the full receipt."""
+    """Cancel a run, including a run that does not exist yet.
+
+    --json prints the full receipt.
+    """
 
     def ask(client: CaseworkerClient) -> None:
         receipt = client.cancel_run(run_id, reason=reason)
@@ -116,17 +130,18 @@ def list_approvals(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print pending approvals; with a run and --json, all approvals of the run."""
+    """List pending approvals.
+
+    With a run and --json, print all approvals of the run.
+    """
 
     def ask(client: CaseworkerClient) -> None:
         found = client.list_approvals(run_id)
         if as_json:
             show_json(found.as_json())
             return
-        for each in found.approvals:
-            if each.open:
-                asked = json.dumps(each.arguments, ensure_ascii=False)
-                show(f"{each.run_id}  {each.approval_id}  {each.subject}  {asked}")
+        pending = [each.as_json() for each in found.approvals if each.open]
+        show_table(pending, "run_id approval_id subject arguments")
 
     talk(url, ask)
 
@@ -144,7 +159,7 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Approve or refuse a pending approval of a run."""
-    changed = None if arguments is None else read_json(arguments, "value of --arguments")
+    changed = None if arguments is None else read_json(arguments, "--arguments")
 
     def ask(client: CaseworkerClient) -> None:
         if refuse:
@@ -211,27 +226,8 @@ def show_spent(run: RunSummary) -> None:
         show(f"spent   {', '.join((money(used.cost_usd), tokens, *counts))}")
 
 
-_RUN_ROW = "{:20}  {:5}  {:9}  {:>9}  {:>9}  {}"
-
-
-def _row(run: RunSummary) -> Text:
-    """Format a run as one line; the ID comes last."""
-    took = "-"
+def _took_and_cost(run: RunSummary) -> dict[str, str | None]:
+    took = None
     if run.started_at and run.finished_at:
         took = duration(max(round((run.finished_at - run.started_at).total_seconds() * 1000), 0))
-    cost = "-" if run.usage is None else money(run.usage.cost_usd)
-    cells = (utc_text(run.created_at), run.kind, run.status, took.replace(" ", ""), cost)
-    row = Text(_RUN_ROW.format(*cells, plain(run.run_id)))
-    row.highlight_words([run.status], STYLES.get(run.status, ""))
-    return row
-
-
-def read_json(text: str, what: str) -> Any:
-    """Parse JSON given on the command line; on a syntax error, print it and exit.
-
-    ``what`` names the text in the error message.
-    """
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        fail(f"The {what} is not valid JSON: {error}")
+    return {"took": took, "cost": None if run.usage is None else money(run.usage.cost_usd)}

@@ -1,21 +1,25 @@
 """Call the service from commands, explain errors, and map run statuses to exit codes."""
 
-from collections.abc import Callable
-from typing import Annotated, Final
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final  # noqa: TID251 - see below
 
-import httpx
 import typer
-from caseworker_client import (
-    ApiError,
-    CaseworkerClient,
-    CaseworkerError,
-    RetryPolicy,
-    ServiceUnreachableError,
-)
 
-from caseworker.cli.output import fail, startup_errors
-from caseworker.main.commands import service_url
-from caseworker.main.configuration import StartupError
+from caseworker.cli.output import AsJson, fail, show, show_json, show_page, startup_errors
+from caseworker.main.errors import StartupError
+from caseworker.main.service_address import service_url
+
+if TYPE_CHECKING:  # the import takes longer than printing the help of a command
+    from caseworker_client import CaseworkerClient as CaseworkerClient
+    from caseworker_client import CaseworkerError
+    from caseworker_client import Event as Event
+    from caseworker_client import Run as Run
+    from caseworker_client import RunSummary as RunSummary
+    from caseworker_client import Validation as Validation
+else:
+    CaseworkerClient = CaseworkerError = Event = Run = RunSummary = Validation = Any
 
 Url = Annotated[
     str | None,
@@ -30,13 +34,18 @@ NOT_COMPLETED: Final = 1
 """Exit code if a run failed or has not ended, or if a graph is invalid."""
 _EXIT_CODES: Final = {"completed": 0, "halted": 3, "cancelled": 4}
 
-_HINTS: Final = {
-    401: "Set CASEWORKER_API_KEY to an API key. `caseworker keys create` creates one.",
-    403: "Set CASEWORKER_API_KEY to a key with the required scope.",
+_LISTS: Final = {
+    "run": "runs",
+    "agent": "agents list",
+    "graph": "graphs list",
+    "thread": "threads list",
+    "schedule": "schedules list",
+    "delivery": "webhooks list",
+    "artifact": "artifacts list RUN",
+    "approval": "approvals",
 }
-_OTHER_WORDS: Final = {
-    "run-not-found": "No run has this ID. `caseworker runs` lists all runs.",
-}
+"""The command that lists all resources of a kind, by the start of the problem type of its 404."""
+_LIST_ROUTE: Final = re.compile(r"GET /(agents|graphs|models|schedules|threads|tools)\b")
 _COMPLETION_SECONDS: Final = 2.0
 
 
@@ -46,17 +55,20 @@ def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
     ``url`` defaults to the configured service. If the service or the connection fails, the error is
     printed and the command exits.
     """
+    import httpx
+    from caseworker_client import CaseworkerClient, CaseworkerError
+
     with startup_errors():
         address = url or service_url()
     try:
+        if not address.startswith(("http://", "https://")):
+            raise httpx.InvalidURL("it must start with http:// or https://")
         with CaseworkerClient(address) as client:
             ask(client)
     except CaseworkerError as error:
         fail(explained(error))
     except httpx.InvalidURL as error:
         fail(f"{address} is not a valid URL: {error}. Use one such as http://127.0.0.1:8080.")
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 def explained(error: CaseworkerError) -> str:
@@ -64,6 +76,8 @@ def explained(error: CaseworkerError) -> str:
 
     The message has one line, plus one for each invalid field.
     """
+    from caseworker_client import ApiError, ServiceUnreachableError
+
     if isinstance(error, ServiceUnreachableError):
         start = (
             "Start the service (`caseworker serve`), or set its URL with --url or CASEWORKER_URL."
@@ -71,13 +85,20 @@ def explained(error: CaseworkerError) -> str:
         return f"{error}. {start}"
     if not isinstance(error, ApiError):
         return str(error)
-    if (known := _OTHER_WORDS.get(error.type.rpartition(":")[2])) is not None:
-        return known
     if (seconds := error.retry_after_seconds) is not None:
         return f"{error} Retry in {seconds:.0f} s."
-    title = error.title or f"The service returned status {error.status}"
-    hint = _HINTS.get(error.status)
-    return str(error) if hint is None else f"{title.rstrip('.')}. {hint}"
+    kind, _, problem = error.type.rpartition(":")[2].partition("-")
+    title = (error.title or f"The service returned status {error.status}").rstrip(".")
+    if problem == "not-found" and kind in _LISTS:
+        return f"{title}. `caseworker {_LISTS[kind]}` lists all that exist."
+    if error.status == 401 and os.environ.get("CASEWORKER_API_KEY"):
+        return f"{title}. Set CASEWORKER_API_KEY to another API key: this one is not valid here."
+    if error.status == 401:
+        return f"{title}. Set CASEWORKER_API_KEY. `caseworker keys create` creates an API key."
+    if error.status == 403:
+        return f"{title}. Set CASEWORKER_API_KEY to a key with the required scope."
+    fields = "\n".join(f"{each.field}: {each.message}" for each in error.errors)
+    return _LIST_ROUTE.sub(r"`caseworker \1 list`", fields or str(error))
 
 
 def end_by(status: str) -> None:
@@ -95,6 +116,9 @@ def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, 
 
     Each completion is a run ID and a description with the run's kind and status.
     """
+    import httpx
+    from caseworker_client import CaseworkerClient, CaseworkerError, RetryPolicy
+
     try:
         address = context.params.get("url") or service_url()
         once = RetryPolicy(attempts=1)
@@ -110,3 +134,65 @@ def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, 
 
 
 RunId = Annotated[str, typer.Argument(help="The run.", autocompletion=complete_run_id)]
+Cursor = Annotated[str | None, typer.Option(help="Cursor that an earlier list printed.")]
+Limit = Annotated[int, typer.Option(min=1, max=200, help="Maximum number of items to list.")]
+
+
+def add_list(cli: typer.Typer, key: str, columns: str, text: str) -> None:
+    """Add the command ``list`` with the help ``text``, which prints a page as a table.
+
+    ``key`` is the plural name of the items, as in the API. ``columns`` are fields of the items.
+    """
+
+    @cli.command("list", help=text)
+    def list_items(
+        url: Url = None, limit: Limit = 50, cursor: Cursor = None, as_json: AsJson = False
+    ) -> None:
+        def ask(client: CaseworkerClient) -> None:
+            page = getattr(client, f"list_{key}")(limit=limit, cursor=cursor).as_json()
+            show_page(page, key, columns, as_json=as_json)
+
+        talk(url, ask)
+
+
+def add_action(
+    cli: typer.Typer,
+    name: str,
+    text: str,
+    method: str,
+    message: str | None = None,
+    parse: Callable[[str], Iterable[Any]] = lambda item: (item,),
+) -> None:
+    """Add a command with the help ``text`` that calls a method of the client for one item.
+
+    ``parse`` returns the arguments of the method for a given item. The command prints ``message``,
+    in which ``{id}`` and the fields of the result are replaced. Without a message, or with --json,
+    it prints the result.
+    """
+
+    @cli.command(name, help=text)
+    def action(
+        item: Annotated[str, typer.Argument(metavar="ID", help="ID or name of the item.")],
+        url: Url = None,
+        as_json: AsJson = False,
+    ) -> None:
+        arguments = parse(item)
+
+        def ask(client: CaseworkerClient) -> None:
+            result = getattr(client, method)(*arguments)
+            fields = {} if result is None else result.as_json()
+            if message is None or as_json:
+                show_json(fields)
+            else:
+                show(message.format_map({"id": item, **fields}))
+
+        talk(url, ask)
+
+
+def api(client: CaseworkerClient, method: str, path: str, **fields: Any) -> Any:
+    """Send a request that the client has no method for, and return the JSON of the response."""
+    from caseworker_client.flow import Request, fetch
+    from caseworker_client.models import Answer
+
+    request = Request(method=method, path=path, **fields)
+    return client.do(fetch(client.settings, request, Answer)).as_json()

@@ -19,7 +19,7 @@ from caseworker.cli.service import RunId, Url, end_by, talk
 from caseworker.cli.timeline import MAX_CALLS, print_timeline
 from caseworker.core.trace.snapshot import Snapshot
 
-cli = typer.Typer()
+cli = typer.Typer(rich_markup_mode=None)
 
 _DRAWN_A_SECOND = 8
 
@@ -58,7 +58,7 @@ def watch(
         bool, typer.Option("--json", help="Print one event per line as JSON.")
     ] = False,
 ) -> None:
-    """Show a run live as a tree, or line by line if the output is no terminal.
+    """Show a run live as a tree, or line by line without a terminal.
 
     Reconnects if the connection is lost. Exits with 0 if the run completed, 1 if it failed, 3 if it
     was halted, 4 if it was cancelled.
@@ -102,7 +102,10 @@ def trace(
     ] = MAX_CALLS,
     as_json: AsJson = False,
 ) -> None:
-    """Show the calls of a run as a tree next to a timeline; * marks the critical path."""
+    """Show the calls of a run as a tree with a timeline.
+
+    The mark * stands before the calls on the critical path.
+    """
 
     def ask(client: CaseworkerClient) -> None:
         if as_json:

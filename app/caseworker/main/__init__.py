@@ -1,35 +1,14 @@
-"""ASGI application factory, as in ``uvicorn --factory caseworker.main:create_app``."""
+"""ASGI application factory, as in ``uvicorn --factory caseworker.main:create_app``.
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+It is imported on first use, because the command line imports modules of this package.
+"""
 
-from fastapi import FastAPI
-
-from caseworker.main.configuration import StartupError, logged_settings
-from caseworker.main.listeners import forwarding_address, forwarding_served
-from caseworker.main.process import Process
-from caseworker.main.server import build_app
+from typing import Any
 
 
-def create_app() -> FastAPI:
-    """Return the API application, which uses the configured database.
+def __getattr__(name: str) -> Any:
+    if name != "create_app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from caseworker.main.application import create_app
 
-    Raises:
-        StartupError: the configuration is invalid, or ``database.url`` is not set.
-    """
-    settings = logged_settings()
-    url = settings.database.url
-    if url is None:
-        raise StartupError(
-            "database.url is required: only the caseworker command runs an embedded database."
-        )
-    executes = settings.worker.enabled
-    address = forwarding_address(settings, None) if executes else None
-    process = Process(settings, url.get_secret_value(), executes=executes, address=address)
-
-    @asynccontextmanager
-    async def opened(app: FastAPI) -> AsyncIterator[None]:
-        async with process.opened(), forwarding_served(process, app, None):
-            yield
-
-    return build_app(process, lifespan=opened)
+    return create_app

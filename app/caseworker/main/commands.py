@@ -5,7 +5,6 @@ two.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from caseworker_client import AsyncCaseworkerClient, RetryPolicy
-from pydantic_settings import SettingsError
 
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.quotas.postgres import PostgresQuotas
@@ -22,14 +20,12 @@ from caseworker.main.configuration import (
     database_errors,
     logged_settings,
     read_settings,
-    url_of,
     warn_of_near_misses,
 )
 from caseworker.main.demo import with_recorded_model
 from caseworker.main.lifetime import lifetime
 from caseworker.models.recorded import Recorder
 from caseworker.platform.logs.logs import configure_logging
-from caseworker.settings.loader import read_yaml
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")
@@ -67,12 +63,12 @@ def run_server(
     if (count := workers or settings.server.workers) > 1:
         if record is not None:
             raise StartupError("--record supports only one process. Remove --workers.")
-        with _database(settings, migrate=migrate) as url:
+        with open_database(settings, migrate=migrate) as url:
             _serve_many(settings, url, count=count, executes=executes, started=started)
         return
     with (
         _recorder(settings, record, {}) as recorder,
-        _database(settings, migrate=migrate) as url,
+        open_database(settings, migrate=migrate) as url,
         database_errors(),
     ):
         serve(settings, url, executes=executes, started=started, recorder=recorder)
@@ -121,7 +117,7 @@ def run_worker(*, migrate: bool) -> None:
     settings = logged_settings()
     from caseworker.main.worker import work
 
-    with _database(settings, migrate=migrate) as url, database_errors():
+    with open_database(settings, migrate=migrate) as url, database_errors():
         work(settings, url)
 
 
@@ -159,42 +155,6 @@ def check_configuration() -> CheckedConfiguration:
     return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
 
 
-def service_url() -> str:
-    """Return the URL at which the configured service can be reached on this machine.
-
-    Raises:
-        StartupError: the configuration is invalid, or ``server.port`` is 0.
-    """
-    loaded = read_settings()
-    warn_of_near_misses(loaded)
-    server = loaded.settings.server
-    if server.port == 0:
-        raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
-    return url_of(server.host, server.port)
-
-
-def read_agent(path: Path) -> dict[str, Any]:
-    """Return the agent definition in a YAML or JSON file, without validating it.
-
-    Raises:
-        StartupError: the file cannot be read, or does not contain an object.
-    """
-    try:
-        agent = read_yaml(path)
-        json.dumps(agent, allow_nan=False)  # rejects dates, for example
-    except SettingsError as error:
-        raise StartupError(str(error)) from None
-    except (TypeError, ValueError, RecursionError):
-        raise StartupError(
-            f"{path.name} contains values that JSON does not support. Quote them."
-        ) from None
-    if not isinstance(agent, dict):
-        raise StartupError(
-            f"{path.name} does not define an agent. An agent is an object with name and prompt."
-        )
-    return agent
-
-
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return all problems of a graph as JSON objects, without using a service or database.
 
@@ -216,7 +176,7 @@ def upgrade_database() -> None:
     Raises:
         StartupError: the database cannot be reached or started.
     """
-    with _database(logged_settings(), migrate=True):
+    with open_database(logged_settings(), migrate=True):
         return
 
 
@@ -299,7 +259,7 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
         finally:
             await engines.dispose()
 
-    with _database(settings, migrate=False) as url, database_errors():
+    with open_database(settings, migrate=False) as url, database_errors():
         return asyncio.run(asked(url))
 
 
@@ -346,7 +306,7 @@ def _use_in_process(
 
     with (
         _recorder(loaded.settings, record, about) as recorder,
-        _database(loaded.settings, migrate=False) as url,
+        open_database(loaded.settings, migrate=False) as url,
         database_errors(),
     ):
         return use_in_process(use, loaded.settings, url, recorder, retry)
@@ -382,7 +342,7 @@ async def _use_remote(
 
 
 @contextmanager
-def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
+def open_database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     """Yield the database URL; start and migrate the embedded database if no URL is configured.
 
     An external database is migrated only with ``migrate``.

@@ -4,32 +4,78 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pydantic_settings import SettingsError
 
+from caseworker.main.errors import StartupError as StartupError
 from caseworker.platform.logs.logs import configure_logging
-from caseworker.settings.loader import LoadedSettings, load_settings
+from caseworker.settings.loader import PROJECT_FILE, LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
+from caseworker.settings.values import joined, keys_of
 
 log = structlog.get_logger(__name__)
-
-
-class StartupError(Exception):
-    """The process cannot start. The message is a single line for the operator."""
 
 
 def read_settings() -> LoadedSettings:
     """Read the settings of this process from the configuration file and the environment.
 
+    A ``caseworker.yaml`` in the working directory marks a project: its modules can be imported, and
+    its ``.env`` adds to the environment.
+
     Raises:
         StartupError: a setting is invalid; the message names the key and the allowed values.
     """
+    folder = Path.cwd()
+    use_dotenv(folder)
     try:
-        return load_settings(os.environ, Path.cwd())
+        loaded = load_settings(os.environ, folder)
     except SettingsError as error:
         raise StartupError(str(error)) from None
+    # Last, so that no file of the project replaces an installed module.
+    if loaded.source == folder / PROJECT_FILE and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return loaded
+
+
+def use_dotenv(folder: Path) -> None:
+    """Set the variables in the ``.env`` of a project that the environment does not set."""
+    if (folder / PROJECT_FILE).is_file() and (folder / ".env").is_file():
+        from dotenv import dotenv_values
+
+        for name, text in dotenv_values(folder / ".env").items():
+            if text:
+                os.environ.setdefault(name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """A setting with its value as JSON, in which secrets are masked, and its source."""
+
+    key: str
+    value: Any
+    source: str
+    """Environment variables and lines of the configuration file that set it, or ``default``."""
+
+
+def shown_settings() -> list[ShownSetting]:
+    """Return all settings of this process, in the order of ``config.yaml.example``.
+
+    Raises:
+        StartupError: the configuration is invalid.
+    """
+    loaded = read_settings()
+    values: Any = loaded.settings.model_dump(mode="json")
+    shown = []
+    for path, _ in keys_of(Settings):
+        origins = {loaded.origins[at]: None for at in loaded.origins if at[: len(path)] == path}
+        value = reduce(lambda section, name: section[name], path, values)
+        shown.append(ShownSetting(joined(path), value, ", ".join(origins) or "default"))
+    return shown
 
 
 def logged_settings() -> Settings:

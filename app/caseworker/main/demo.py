@@ -1,14 +1,39 @@
-"""The recorded model for ``caseworker serve --demo``; needs neither an API key nor a network."""
+"""Models that need neither an API key nor a network, for ``serve --demo`` and ``dev``."""
 
 from decimal import Decimal
 from pathlib import Path
 
-from caseworker.settings.models import ModelSettings
+from caseworker.settings.models import BUILT_IN, ModelSettings, SmallModelSettings
 from caseworker.settings.schema import Settings
 
 MODEL = "qwen2.5-coder-1.5b"
 RECORDING = Path(__file__).with_name("demo.jsonl")
 """Path of the recorded replies of Qwen2.5-Coder-1.5B-Instruct to the agent in README.md."""
+
+
+def has_model(settings: Settings) -> bool:
+    """Return whether agents that name no model have one."""
+    small = settings.models.small
+    return small.chosen_provider != BUILT_IN or bool(small.fallbacks or small.use)
+
+
+def with_stub_model(settings: Settings) -> Settings:
+    """Return the settings with the stub as the small tier, unless a model is configured.
+
+    Cases still use the built-in planner. The stub is priced like a large hosted model, so cost
+    limits apply.
+    """
+    if has_model(settings):
+        return settings
+    tier = SmallModelSettings(
+        provider="stub",
+        model="stub",
+        price_per_million_in_usd=Decimal(3),
+        price_per_million_out_usd=Decimal(15),
+        fallbacks=(ModelSettings(provider=BUILT_IN),),
+    )
+    models = settings.models.model_copy(update={"small": tier})
+    return settings.model_copy(update={"models": models})
 
 
 def with_recorded_model(settings: Settings) -> Settings:
@@ -18,7 +43,7 @@ def with_recorded_model(settings: Settings) -> Settings:
     planner. It is priced like a large hosted model, so cost limits apply.
     """
     small = settings.models.small
-    if small.chosen_provider != "offline" or small.fallbacks:
+    if has_model(settings):
         return settings
     recorded = ModelSettings(
         provider="recorded",

@@ -1,35 +1,32 @@
-"""Load model providers, tools, functions, node types and commands from entry points.
+"""Load model providers, tools, functions and node types from entry points.
 
 The service registers its own objects through the same groups, in pyproject.toml. Only configured
 objects are imported. An entry point names the object itself, or a class or function that creates
-it. One that names an extra (``module:object [extra]``) exists only if the extra is installed. A
-factory with a required parameter receives a :class:`ModelEndpoint` (providers),
-:class:`ToolResources` (tools), :class:`NodeParts` (node types) or a function that opens a client
-(commands).
+it. A factory with a required parameter receives a :class:`ModelEndpoint` (providers),
+:class:`ToolResources` (tools) or :class:`NodeParts` (node types).
 """
 
 import inspect
+import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from difflib import get_close_matches
-from functools import cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
-from typing import Any, TypeVar
+from importlib.metadata import EntryPoint
+from typing import Any, cast
 
-from caseworker.main.configuration import StartupError
+from caseworker.main.entry_points import created, loaded_from, registered, unique
+from caseworker.main.errors import StartupError
 from caseworker.models.ports import ModelEndpoint, ModelProvider
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.parts import NodeParts
-from caseworker.platform.logs.errors import message_of_error
-from caseworker.settings.cases import McpSettings, ToolSettings
+from caseworker.settings.cases import HttpToolSettings, McpSettings, ToolSettings
+from caseworker.settings.loader import read_yaml
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker.tools.servers import Credentials, NoServers, ToolServers
-
-Made = TypeVar("Made")
 
 PROVIDERS = "caseworker.providers"
 """Entry point group for model providers; the entry point's name is the provider name in
@@ -43,8 +40,6 @@ NODE_TYPES = "caseworker.node_types"
 AGENTS = "caseworker.agents"
 """Entry point group for code agents: functions that take a CodeContext. The entry point's name is
 the agent's name."""
-COMMANDS = "caseworker.commands"
-"""Entry point group for CLI commands; the entry point's name is the command name."""
 
 
 class Providers:
@@ -56,8 +51,8 @@ class Providers:
         Raises:
             StartupError: two providers have the same name.
         """
-        found = _registered(PROVIDERS, points)
-        self._points = _unique("provider", ((each.name, each.value, each) for each in found))
+        found = registered(PROVIDERS, points)
+        self._points = unique("provider", ((each.name, each.value, each) for each in found))
 
     def require(self, key: str, name: str) -> None:
         """Check that the provider ``name`` is registered.
@@ -76,7 +71,7 @@ class Providers:
         Raises:
             StartupError: it cannot be loaded or created, or does not implement the protocol.
         """
-        provider: ModelProvider = _made(self._points[name], "provider", endpoint)
+        provider: ModelProvider = created(self._points[name], "provider", endpoint)
         if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
             raise StartupError(
                 f"The provider {name!r} must have name, external, complete() and aclose()."
@@ -104,9 +99,13 @@ class Toolbox:
         resources = ToolResources(settings)
         self._held.push_async_callback(resources.aclose)
         named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
-        made = [(at, _tool(at, resources)) for at in (*_registered(TOOLS, points), *named)]
-        unique = _unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
-        self.tools: tuple[Tool, ...] = tuple(unique.values())
+        made = [(at, _tool(at, resources)) for at in (*registered(TOOLS, points), *named)]
+        found = [(tool.spec.name, at.value, tool) for at, tool in made]
+        for name, each in settings.http.items():
+            key = f"tools.http.{name}"
+            found.append((name, key, _http_tool(key, name, each, resources)))
+        by_name = unique("tool", found)
+        self.tools: tuple[Tool, ...] = tuple(by_name.values())
         self.servers = _tool_servers(settings.mcp, os.environ, credentials)
         self._held.push_async_callback(self.servers.aclose)
 
@@ -151,6 +150,36 @@ def _tool_servers(
     return McpServers(configs, credentials)
 
 
+def _http_tool(key: str, name: str, settings: HttpToolSettings, resources: ToolResources) -> Tool:
+    """Return a configured HTTP tool; without any, the HTTP client is not imported.
+
+    Raises:
+        StartupError: it is misconfigured; the message names the key and the fix.
+    """
+    from caseworker.tools.http_tool import HttpTool, templated
+    from caseworker.tools.openapi import operation_of
+
+    try:
+        if settings.openapi is None:
+            operation = templated(
+                settings.method, str(settings.url), settings.parameters, str(settings.description)
+            )
+        else:
+            path = settings.openapi  # the YAML parser is slow
+            is_json = path.suffix == ".json"
+            operation = operation_of(
+                json.loads(path.read_bytes()) if is_json else read_yaml(path),
+                str(settings.operation_id),
+                server=settings.url,
+                description=settings.description,
+                headers=settings.headers_env,
+            )
+        return HttpTool(name, operation, settings, os.environ, resources)
+    except (ValueError, OSError) as error:
+        of_file = isinstance(error, OSError | json.JSONDecodeError)
+        raise StartupError(f"{key}: {'openapi: ' if of_file else ''}{error}") from None
+
+
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:
     """Return a node for each function registered as an entry point.
 
@@ -161,8 +190,8 @@ def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[Fun
     Raises:
         StartupError: a function cannot be loaded or called, or two have the same name.
     """
-    nodes = [(point, _node(point, "function")) for point in _registered(FUNCTIONS, points)]
-    return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
+    nodes = [(point, _node(point, "function")) for point in registered(FUNCTIONS, points)]
+    return tuple(unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
 
 
 def installed_agents(
@@ -177,8 +206,8 @@ def installed_agents(
         StartupError: an agent cannot be loaded or called, or two have the same name.
     """
     named = (EntryPoint(each.rpartition(":")[2], each, AGENTS) for each in plugins)
-    found = (*_registered(AGENTS, points), *named)
-    return _unique("code agent", ((at.name, at.value, _node(at, "agent")) for at in found))
+    found = (*registered(AGENTS, points), *named)
+    return unique("code agent", ((at.name, at.value, _node(at, "agent")) for at in found))
 
 
 def installed_node_types(
@@ -191,54 +220,8 @@ def installed_node_types(
     Raises:
         StartupError: a node type cannot be loaded or created, or two have the same name.
     """
-    made = [(at, _node_type(at, parts)) for at in _registered(NODE_TYPES, points)]
-    return tuple(_unique("node type", ((each.name, at.value, each) for at, each in made)).values())
-
-
-def installed_commands(
-    with_client: object, points: Iterable[EntryPoint] | None = None
-) -> Mapping[str, Callable[..., None]]:
-    """Return the CLI commands registered as entry points, by name.
-
-    A factory with a required parameter receives ``with_client``, which opens an API client.
-    ``points`` replaces the installed entry points.
-
-    A command that cannot be created raises StartupError when it is called: it must not disable the
-    other commands.
-    """
-    found: dict[str, Callable[..., None]] = {}
-    origins: dict[str, str] = {}
-    for at in _registered(COMMANDS, points):
-        if at.name in found:
-            twice = _twice("command", at.name, origins[at.name], at.value)
-            found[at.name] = _refusing(twice)
-            continue
-        origins[at.name] = at.value
-        try:
-            found[at.name] = _command(at, with_client)
-        except StartupError as error:
-            found[at.name] = _refusing(error)
-    return found
-
-
-def _command(point: EntryPoint, with_client: object) -> Callable[..., None]:
-    made = _made(point, "command", with_client)
-    if not inspect.isroutine(made):
-        raise StartupError(
-            f"The command {point.name!r} ({point.value}) must be a function that returns a command."
-        )
-    command: Callable[..., None] = made
-    return command
-
-
-def _refusing(error: StartupError) -> Callable[..., None]:
-    """Return a command that raises the error."""
-
-    def refuse() -> None:
-        raise error
-
-    refuse.__doc__ = str(error)
-    return refuse
+    made = [(at, _node_type(at, parts)) for at in registered(NODE_TYPES, points)]
+    return tuple(unique("node type", ((each.name, at.value, each) for at, each in made)).values())
 
 
 def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -260,105 +243,39 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
             )
 
 
-def _registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
-    """Return the entry points of a group, without those whose extra is not installed."""
-    found = _all_points().select(group=group) if points is None else points
-    return [each for each in found if _is_installed(each)]
-
-
-def _is_installed(point: EntryPoint) -> bool:
-    """Return whether the extras that an entry point names (``module:object [extra]``) are present.
-
-    An extra is present if all packages that it requires are.
-    """
-    if not point.extras or point.dist is None:
-        return True
-    extras = "|".join(map(re.escape, point.extras))
-    required = (
-        re.match(rf"([\w.-]+).*;.*\bextra == ['\"](?:{extras})['\"]", each)
-        for each in point.dist.requires or ()
-    )
-    try:
-        for each in filter(None, required):
-            distribution(each[1])
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-_all_points = cache(entry_points)
-"""Cached because every call reads the metadata of all installed packages."""
-
-
-def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made]:
-    """Return (name, origin, object) entries as a mapping by name, sorted; reject duplicates."""
-    by_name: dict[str, tuple[str, Made]] = {}
-    for name, origin, each in found:
-        if name in by_name:
-            raise _twice(kind, name, by_name[name][0], origin)
-        by_name[name] = (origin, each)
-    return {name: each for name, (_, each) in sorted(by_name.items())}
-
-
-def _twice(kind: str, name: str, one: str, other: str) -> StartupError:
-    return StartupError(f"Two {kind}s have the name {name!r}: {one} and {other}.")
-
-
 def _tool(point: EntryPoint, resources: ToolResources) -> Tool:
-    tool: Tool = _made(point, "tool", resources)
+    tool: Any = None if _is_plain(loaded_from(point, "tool")) else created(point, "tool", resources)
     if not isinstance(getattr(tool, "spec", None), ToolSpec) or not callable(
         getattr(tool, "run", None)
     ):
-        raise StartupError(f"The tool {point.name!r} must have spec and run().")
-    return tool
+        hint = "decorate a function with @caseworker.tool"
+        raise StartupError(f"The tool {point.name!r} must have spec and run(): {hint}.")
+    return cast("Tool", tool)
+
+
+def _is_plain(loaded: object) -> bool:
+    """Return whether an object is a function that takes other values than ToolResources."""
+    if not inspect.isfunction(loaded):
+        return False
+    taken = inspect.signature(loaded).parameters.values()
+    return any(
+        each.default is each.empty
+        and not re.search("ToolResources|Any|_empty", str(each.annotation))
+        for each in taken
+    )
 
 
 def _node_type(point: EntryPoint, parts: NodeParts) -> NodeType:
-    made = _made(point, "node type", parts)
+    made = created(point, "node type", parts)
     if not isinstance(made, NodeType):
         raise StartupError(f"The node type {point.name!r} ({point.value}) is no NodeType.")
     return made
 
 
 def _node(point: EntryPoint, kind: str) -> FunctionNode:
-    loaded = _loaded(point, kind)
+    loaded = loaded_from(point, kind)
     if isinstance(loaded, FunctionNode):
         return loaded
     if not callable(loaded):
         raise StartupError(f"The {kind} {point.name!r} ({point.value}) is not callable.")
     return FunctionNode(point.name, loaded, blocking=not inspect.iscoroutinefunction(loaded))
-
-
-def _made(point: EntryPoint, kind: str, argument: object) -> Any:
-    """Return the object of an entry point; pass ``argument`` to factories that require one."""
-    loaded = _loaded(point, kind)
-    if not (inspect.isroutine(loaded) or inspect.isclass(loaded)):
-        return loaded
-    factory: Callable[..., Any] = loaded
-    try:
-        return factory(argument) if _requires_one(factory) else factory()
-    except Exception as error:
-        raise StartupError(
-            f"The {kind} {point.name!r} ({point.value}) cannot be created: "
-            f"{message_of_error(error)}"
-        ) from error
-
-
-def _requires_one(factory: Callable[..., Any]) -> bool:
-    return any(
-        each.default is each.empty
-        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-        for each in inspect.signature(factory).parameters.values()
-    )
-
-
-def _loaded(point: EntryPoint, kind: str) -> Any:
-    try:
-        return point.load()
-    except Exception as error:
-        reason, missing = message_of_error(error), getattr(error, "name", None) or ""
-        if isinstance(error, ModuleNotFoundError) and missing.partition(".")[0] == "app":
-            reason = f"it imports {missing}, but the package app was renamed to caseworker"
-        raise StartupError(
-            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {reason}"
-        ) from error

@@ -125,7 +125,7 @@ def serve(
     number = None if place is None else place.number
     address = forwarding_address(settings, number) if executes else None
     process = Process(settings, url, executes=executes, recorder=recorder, address=address)
-    app = build_app(process, metrics=place is None)
+    app = build_app(process, metrics=place is None or place.is_only)
     config = uvicorn.Config(
         app,
         host=settings.server.host,

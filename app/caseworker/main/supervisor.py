@@ -28,6 +28,9 @@ AGAIN_SECONDS: Final = (0.1, 5.0)
 STEADY_SECONDS: Final = 30.0
 """Uptime, in seconds, that resets the back-off of a process to its initial value."""
 
+POLL_SECONDS: Final = 0.3
+"""Seconds between two checks for changed files."""
+
 ORPHAN_SECONDS: Final = 1.0
 """Seconds between a child's checks that its supervisor is alive."""
 
@@ -43,6 +46,8 @@ class WorkerSlot:
     is_first: bool
     """Whether the child announces the service's URL when it accepts requests. Only process 0 does,
     unless an earlier process 0 has already done so."""
+    is_only: bool
+    """Whether there is no other child process, except for one that this one replaces."""
     answers: Callable[[], None]
     """Callback that the child invokes once it accepts requests, to report that it started."""
 
@@ -142,16 +147,19 @@ class ProcessSupervisor:
         try:
             with suppress(KeyboardInterrupt):
                 sockets = [_bound(family, address) for family, address in addresses]
-                self._serve(WorkerSlot(number, sockets, is_first, lambda: says.send("")))
+                place = WorkerSlot(
+                    number, sockets, is_first, self._count == 1, lambda: says.send("")
+                )
+                self._serve(place)
         except StartupError as error:
             says.send(str(error))
             sys.exit(2)
 
-    def _wait(self, woken: socket.socket) -> None:
-        """Wait for a process exit, a status message, a due restart or a signal."""
+    def _wait(self, woken: socket.socket, *, seconds: float | None = None) -> None:
+        """Wait for a process exit, a status message, a due restart, a signal or ``seconds``."""
         times = [each.again_at for each in self._children if each.again_at is not None]
         events = [event for each in self._children for event in each.events()]
-        wait([woken, *events], max(0.0, min(times) - time.monotonic()) if times else None)
+        wait([woken, *events], max(0.0, min(times) - time.monotonic()) if times else seconds)
         with suppress(BlockingIOError):
             woken.recv(4096)
 
@@ -223,6 +231,88 @@ class ProcessSupervisor:
 
     def _note(self, *_: object) -> None:
         self._ending = True
+
+
+class ReloadingSupervisor(ProcessSupervisor):
+    """Keeps one server process running, and replaces it when files change.
+
+    The next process starts next to the current one, which is terminated once the next one accepts
+    requests. Its unfinished runs are then released, and the next one recovers them. If the next
+    process cannot start, the current one continues.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        serve: Serve,
+        changed: Callable[[], str],
+        reported: Callable[[str], None],
+        started: Callable[[str, int], None],
+    ) -> None:
+        """Reserve the address.
+
+        ``changed`` is polled and returns the name of a changed file, or an empty string.
+        ``reported`` is called with a line for the developer. ``started`` is called with the host
+        and port once the first process accepts requests.
+
+        Raises:
+            StartupError: the address is not free.
+        """
+        super().__init__(host, port, count=1, serve=serve)
+        self._changed = changed
+        self._report = reported
+        self._started = started
+        self._next: _Child | None = None
+        self._served = False
+
+    def run(self, *, grace_seconds: float) -> None:
+        """Run until a signal; kill processes that are still alive after the grace period."""
+        with self._woken_by_signals() as woken:
+            try:
+                self._begin_next()
+                while not self._ending:
+                    self._wait(woken, seconds=POLL_SECONDS)
+                    for child in tuple(self._children):
+                        self._look_at(child)
+                    if file := self._changed():
+                        self._report(f"{file} changed.")
+                        self._begin_next()
+            finally:
+                self._end(grace_seconds)
+
+    def _begin_next(self) -> None:
+        if self._next is not None:
+            self._next.process.terminate()
+        self._next = self._start(0, pause=0.0, served=self._served)
+        self._children.append(self._next)
+
+    def _look_at(self, child: _Child) -> None:
+        said_before = child.said
+        child.hear()
+        if child is self._next and child.said == "":
+            if self._served:
+                self._report("Reloaded; unfinished runs continue in the new process.")
+            else:
+                self._started(*self._reserved[0].getsockname()[:2])
+            self._next, self._served = None, True
+            for each in self._children:
+                if each is not child:
+                    each.process.terminate()
+        elif child.said and child.said != said_before:
+            self._report(f"error: {child.said}")
+        if child.process.is_alive():
+            return
+        child.hears.close()
+        self._children.remove(child)
+        code = child.process.exitcode
+        if child is self._next:
+            self._next = None
+        if not (self._children or self._ending):
+            if code and not child.said:
+                self._report(f"The service exited with code {code}.")
+            self._report("Waiting for a change.")
 
 
 def _reserve(host: str, port: int) -> list[socket.socket]:

@@ -217,6 +217,7 @@ class RecordedProvider:
         """
         if endpoint.recording is None:
             raise RecordingError("the setting recording must name the file of a recording")
+        self.model = endpoint.model
         self._file = Path(endpoint.recording).name
         self._exchanges = _read(Path(endpoint.recording), endpoint.model)
         self._by_request = {
@@ -251,7 +252,7 @@ class RecordedProvider:
                 failed.message, retryable=False, status=failed.status, fault=failed.fault
             )
         elif found.reply is not None:
-            return _streamed(found.reply, request)
+            return streamed(found.reply, request)
         place = f"case {case}, purpose {origin.call}, attempt {origin.attempt}"
         message = (
             f"recorded: {place}: {why} in {self._file}; record it again, or configure another model"
@@ -262,7 +263,7 @@ class RecordedProvider:
         """Do nothing, because the file was read at construction."""
 
 
-def _streamed(reply: ModelReply, request: ModelRequest) -> ModelReply:
+def streamed(reply: ModelReply, request: ModelRequest) -> ModelReply:
     """Return a reply; if the request streams, first emit its texts word by word."""
     if (on_delta := request.on_delta) is not None:
         for word in _WORD.findall(reply.thinking):

@@ -1,11 +1,13 @@
 """Run agents from Python, without the service or a database."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.usage import ResourceUsage
 from caseworker.core.graph.graph import DEFAULT_HANDLE, GraphStep, StepGraph
 from caseworker.core.trace.payloads import REDACTED
 from caseworker.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext
@@ -53,8 +55,24 @@ class AgentResult:
     turn_count: int
     messages: list[dict[str, Any]]
     """Messages of the conversation, oldest first."""
+    usage: ResourceUsage
+    """Usage of the agent and of the agents that it called."""
     run: GraphRun
     """Run of the agent with its trace; ``run.explain()`` describes it."""
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The agent's own tool calls in order, each as ``{name, arguments, result}``."""
+        results = {one.get("tool_call_id"): one["content"] for one in self.messages}
+        return [
+            {
+                "name": call["name"],
+                "arguments": json.loads(call["arguments"] or "{}"),
+                "result": json.loads(results.get(call["id"], "null")),
+            }
+            for message in self.messages
+            for call in message.get("tool_calls", ())
+        ]
 
 
 async def run_agent(
@@ -70,6 +88,7 @@ async def run_agent(
     on_event: Callable[[Event], None] | None = None,
     timeout_seconds: float = 120.0,
     max_output_tokens: int = 4096,
+    temperature: float | None = None,
 ) -> AgentResult:
     """Run an agent and return its result, even if it failed or was stopped.
 
@@ -91,29 +110,23 @@ async def run_agent(
         max_output_tokens=max_output_tokens,
         min_output_tokens=1,
         timeout_seconds=timeout_seconds,
+        temperature=temperature,
         structured_output=StructuredOutput.AUTO,
         price=price,
         capabilities=(),
     )
     table = ModelTable(dict.fromkeys(Tier, tier))
     table.allow_unlisted = True
-    dispatch = ToolDispatch(
-        ToolRegistry(tuple(tools)),
-        ToolPolicy(),
-        payloads=REDACTED,
-        retry=_RETRY,
-        approval_timeout_seconds=0,
-        expose_errors=False,
-    )
-    node = AgentNode(Agents(dispatch, timezone="UTC", wrap_up_reserve=1))
+    node = AgentNode(Agents(dispatch_of(tools), timezone="UTC", wrap_up_reserve=1))
     step = GraphStep(id=_STEP, type=_STEP)
     work = BoundNode(node, AgentData(agent=definition))
+    context = context or ExecutionContext()
     ran = await execute(
         PreparedGraph(
             StepGraph(id=definition.name, steps=(step,)),
             {_STEP: PreparedStep(step=step, work=work)},
         ),
-        context or ExecutionContext(),
+        context,
         grace_seconds=DEFAULT_GRACE_SECONDS,
         events=None if on_event is None else EventQueue(on_event),
         inputs={DEFAULT_HANDLE: input, INPUTS: dict(inputs or {})},
@@ -126,5 +139,18 @@ async def run_agent(
     if result is None:
         raise ran.error or ran.stop or RuntimeError("The agent has no result.")
     error = result["error"] or {"class": None, "message": None}
-    known = {**result, "error": error["message"], "error_class": error["class"], "run": ran}
+    known = {**result, "error": error["message"], "error_class": error["class"]}
+    known |= {"run": ran, "usage": context.usage}
     return AgentResult(**{name: known[name] for name in AgentResult.__dataclass_fields__})
+
+
+def dispatch_of(tools: Iterable[Tool]) -> ToolDispatch:
+    """Return the dispatcher for tools, all of which are allowed."""
+    return ToolDispatch(
+        ToolRegistry(tuple(tools)),
+        ToolPolicy(),
+        payloads=REDACTED,
+        retry=_RETRY,
+        approval_timeout_seconds=0,
+        expose_errors=False,
+    )

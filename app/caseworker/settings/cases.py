@@ -1,7 +1,8 @@
 """Settings for the case agent, retries and tools."""
 
 import re
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, model_validator
@@ -157,6 +158,35 @@ class McpSettings(Section):
     servers: dict[ServerName, McpServerSettings] = key({}, "MCP servers by name; see docs/mcp.md.")
 
 
+class HttpToolSettings(Section):
+    """A tool that sends one HTTP request: to a URL, or as an operation of an OpenAPI document."""
+
+    description: Text | None = key(None, "Description for models; with openapi: its own.")
+    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = key("GET", "Method.")
+    url: Endpoint | None = key(None, "URL with {placeholders}; with openapi: the server's URL.")
+    parameters: dict[str, Any] | None = key(None, "JSON Schema of the arguments; null: strings.")
+    openapi: Path | None = key(None, "OpenAPI document, a JSON or YAML file.")
+    operation_id: Text | None = key(None, "The operation's operationId in the document.")
+    headers_env: dict[Text, Variable] = key({}, "Headers, each from an environment variable.")
+    signing_secret_env: Variable | None = key(None, "Environment variable with a signing secret.")
+    timeout_seconds: Seconds = key(10.0, "Timeout of one attempt.")
+    max_response_kb: Positive = key(256, "Maximum size of a response, in KiB.")
+    idempotent: bool | None = key(None, "Whether a call may be repeated; null: by method.")
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.openapi is None) != (self.operation_id is None):
+            raise ValueError("openapi: set both openapi and operation_id")
+        if self.openapi is None and (self.url is None or self.description is None):
+            raise ValueError("url: set url and description, or openapi and operation_id")
+        if self.openapi is not None and (self.parameters is not None or self.method != "GET"):
+            raise ValueError("openapi: the document has the method and the parameters")
+        return self
+
+
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+
+
 class ToolSettings(Section):
     """Selection of the registered tools that runs may use."""
 
@@ -174,6 +204,9 @@ class ToolSettings(Section):
     expose_errors: bool = key(
         False,
         "Whether models see the messages of unexpected tool exceptions, or only the class.",
+    )
+    http: dict[ToolName, HttpToolSettings] = key(
+        {}, "Tools that call HTTP APIs, by name; see docs/write-a-tool.md."
     )
     prices: PriceSettings = PriceSettings()
     mcp: McpSettings = McpSettings()

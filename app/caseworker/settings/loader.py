@@ -24,6 +24,7 @@ from caseworker.settings.schema import Settings
 from caseworker.settings.values import Location, joined, keys_of, types_in, variable_of
 
 PREFIX = "CASEWORKER_"
+FILE, PROJECT_FILE = "config.yaml", "caseworker.yaml"
 SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
 """Environment variables that provider clients use by convention. They serve as defaults if no
 specific setting is given."""
@@ -46,19 +47,25 @@ class LoadedSettings:
     near_misses: tuple[str, ...]
     """The subset of ``warnings`` about environment variables that look like misspelled settings."""
     source: Path | None
+    origins: Mapping[Location, str]
+    """Where each value that is not a default was set: a variable, or a file with its line."""
 
 
 def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     """Return the settings merged from defaults, the configuration file and the environment.
 
     The environment takes precedence over the file. The file is the one that ``CASEWORKER_CONFIG``
-    names, by default ``config.yaml`` in ``cwd``.
+    names, by default ``config.yaml`` or ``caseworker.yaml`` in ``cwd``.
 
     Raises:
         SettingsError: a setting is invalid; the message is one line and shows no secret.
     """
     named = environ.get(f"{PREFIX}CONFIG", "").strip()
-    path = cwd / Path(named or "config.yaml").expanduser()
+    found = [each for each in (FILE, PROJECT_FILE) if (cwd / each).exists()]
+    if not named and len(found) > 1:
+        problem = f"one of them would be ignored; remove one, or name one in {PREFIX}CONFIG"
+        raise SettingsError(f"{' and '.join(found)}: {problem}")
+    path = cwd / Path(named or next(iter(found), FILE)).expanduser()
     if not path.is_file() and (named or path.exists()):
         where = f"{PREFIX}CONFIG" if named else path.name
         raise SettingsError(f"{where}: file not found: {str(path)!r}")
@@ -68,8 +75,12 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     except ValidationError as error:
         line = _line(error.errors(include_url=False)[0], source.origins, path.name)
         raise SettingsError(" ".join(line.split())) from None
-    found = path if path.exists() else None
-    return LoadedSettings(settings, source.warnings, source.near_misses, found)
+    exists = path.exists()
+    lines = lines_of(path) if exists else {}
+    origins = {at: f"{path.name}:{line}" for at, line in lines.items()} | source.origins
+    return LoadedSettings(
+        settings, source.warnings, source.near_misses, path if exists else None, origins
+    )
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -103,6 +114,27 @@ def read_yaml(path: Path) -> Any:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         problem = " ".join(redact_text(str(error)).split())
         raise SettingsError(f"{path.name} cannot be read: {problem}") from error
+
+
+def lines_of(path: Path) -> dict[Location, int]:
+    """Return the line of each value in a valid YAML file that is not itself a mapping or list."""
+    found: dict[Location, int] = {}
+
+    def visit(node: yaml.Node, at: Location) -> None:
+        match node:
+            case yaml.MappingNode():
+                for key, value in node.value:
+                    visit(value, (*at, str(key.value)))
+            case yaml.SequenceNode():
+                for index, value in enumerate(node.value):
+                    visit(value, (*at, index))
+            case _:
+                found[at] = node.start_mark.line + 1
+
+    with path.open("rb") as file:
+        if (root := yaml.compose(file, Loader=_PlainLoader)) is not None:
+            visit(root, ())
+    return found
 
 
 class YamlSource(YamlConfigSettingsSource):

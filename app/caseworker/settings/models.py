@@ -83,9 +83,9 @@ class ModelSettings(ProviderSettings):
     usual_model: ClassVar[str] = ""  # default model of openai
 
     provider: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")] | None = None
-    """`openai` (or a compatible API), `anthropic`, `recorded`, `offline` (the built-in planner) or
-    an entry point of the group caseworker.providers. Null is `openai` with a key or base_url,
-    else `offline`."""
+    """`openai` (or a compatible API), `anthropic`, `recorded`, `stub` (calls tools, no model),
+    `offline` (the built-in planner) or an entry point of the group caseworker.providers. Null is
+    `openai` with a key or base_url, else `offline`."""
     model: Text | None = key(
         None, "Model name; null with openai: gpt-5-nano for small, gpt-5 for big."
     )

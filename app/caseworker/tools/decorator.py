@@ -2,13 +2,17 @@
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, get_type_hints, overload
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints, overload
 
+from docstring_parser import parse
 from pydantic import TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs, to_jsonable_python
 
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
@@ -26,38 +30,93 @@ class FunctionTool:
             TypeError: the function has no docstring, an argument has no usable type, or an option
                 does not exist.
         """
+        if not inspect.isroutine(function):
+            raise TypeError(
+                f"A tool is made from a function, not from {function!r}. A class with spec and"
+                " run() is a tool without the decorator."
+            )
+        self._name = options.pop("name", None) or function.__name__
         for option in options:
             if option not in _OPTIONS:
                 near = get_close_matches(option, _OPTIONS, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
-                raise TypeError(
-                    f"The tool {function.__name__!r} has no option {option!r}{hint}"
-                    f" Options: {', '.join(_OPTIONS)}."
-                )
+                known = ", ".join(_OPTIONS)
+                raise self._error(f"has no option {option!r}{hint} Options: {known}.")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise self._error("is a generator function: return a list instead.")
         self._function = function
-        hints = get_type_hints(function, include_extras=True)
-        hints.pop("return", None)
+        hints = self._hints(function)
         parameters = inspect.signature(function).parameters
-        self._context = next((name for name in hints if hints[name] is ToolContext), None)
-        names = [name for name in parameters if name != self._context]
-        for name in names:
-            if name not in hints or parameters[name].kind in _UNFIT:
-                raise TypeError(
-                    f"The argument {name!r} of the tool {function.__name__!r} needs a type"
-                    " annotation and must be a single argument that accepts a keyword."
-                )
-        self._signature = inspect.Signature([parameters[name] for name in names])
-        checker: Any = self._checker({name: hints[name] for name in names})
+        self._contexts = {
+            name for name, hint in hints.items() if ToolContext in (hint, *get_args(hint))
+        }
+        for name in self._contexts:
+            del hints[name]
+        own = [each for name, each in parameters.items() if name not in self._contexts]
+        for parameter in own:
+            self._check(parameter, hints)
+        self._signature = inspect.Signature(own)
+        checker: Any = self._checker(hints)
         self._arguments: TypeAdapter[dict[str, Any]] = TypeAdapter(checker)
-        description = options.pop("description", None) or inspect.getdoc(function)
+        schema = self._arguments.json_schema()
+        documented = parse(inspect.getdoc(function) or "")
+        about = {each.arg_name: each.description or "" for each in documented.params}
+        for name, one in schema["properties"].items():
+            one.pop("title", None)  # it repeats the name
+            if text := " ".join(about.get(name, "").split()):
+                one.setdefault("description", text)
+        first, *_ = (documented.description or "").split("\n\n")
+        description = options.pop("description", None) or " ".join(first.split())
         if not description:
-            raise TypeError(f"The tool {function.__name__!r} needs a docstring: models read it.")
-        self.spec = ToolSpec(
-            name=options.pop("name", None) or function.__name__,
-            description=description,
-            parameters=self._arguments.json_schema(schema_generator=_Untitled),
-            **options,
-        )
+            raise self._error("needs a docstring: models read it.")
+        self.spec = ToolSpec(name=self._name, description=description, parameters=schema, **options)
+
+    def _error(self, problem: str) -> TypeError:
+        return TypeError(f"The tool {self._name!r} {problem}")
+
+    def _hints(self, function: Function) -> dict[str, Any]:
+        """Return the types of the arguments; each is resolved alone, so that an error names it."""
+        variables = getattr(inspect.unwrap(function), "__globals__", {})
+        hints = dict[str, Any]()
+        for name, written in inspect.get_annotations(function).items():
+            one = SimpleNamespace(__annotations__={name: written})
+            try:
+                if name != "return":
+                    hints |= get_type_hints(one, variables, include_extras=True)
+            except (NameError, AttributeError, SyntaxError) as error:
+                raise self._error(
+                    f"has an argument {name!r} whose type cannot be resolved: {error}. Import or"
+                    " define it in the same module, outside of functions and `if TYPE_CHECKING`."
+                ) from None
+        return hints
+
+    def _check(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
+        """Raise a TypeError if models cannot pass an argument."""
+        name, default = parameter.name, parameter.default
+        problem = None
+        if parameter.kind in _UNFIT:
+            problem = f"is {parameter.kind.description}, but models pass single values by name."
+        elif name not in hints:
+            method = " A method cannot be a tool: use a function." * (name in ("self", "cls"))
+            problem = f"needs a type annotation.{method}"
+        elif not name.isascii():
+            problem = "needs a name of ASCII letters, because some providers reject others."
+        else:
+            try:
+                adapter = TypeAdapter[Any](hints[name])
+                adapter.json_schema()
+                if not isinstance(default, FieldInfo) and default is not parameter.empty:
+                    json.dumps(to_jsonable_python(default), allow_nan=False)
+                    adapter.validate_python(default)
+            except PydanticUserError as error:
+                problem = f"has a type without a JSON Schema: {error.message.splitlines()[0]}"
+            except ValueError:
+                problem = (
+                    f"has a default that is no JSON value of its type: {default!r}. Models see the"
+                    " default; allow None in the type and use it as default."
+                )
+        if problem is not None:
+            raise TypeError(f"The argument {name!r} of the tool {self._name!r} {problem}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -76,12 +135,13 @@ class FunctionTool:
         except ValidationError as error:
             wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise ToolRefusedError(" ".join(wrong)) from None
-        if self._context is not None:
-            values = {**values, self._context: context}
+        values = {**values, **dict.fromkeys(self._contexts, context)}
         if inspect.iscoroutinefunction(self._function):
             result = await self._function(**values)
         else:
             result = await asyncio.to_thread(self._function, **values)
+        if inspect.isawaitable(result):
+            result = await result
         result = to_jsonable_python(result)
         return result if isinstance(result, dict) else {"value": result}
 
@@ -106,16 +166,6 @@ _UNFIT = {
 }
 
 
-class _Untitled(GenerateJsonSchema):
-    """Omits titles, which only repeat the names of arguments."""
-
-    def kw_arguments_schema(self, arguments: Any, var_kwargs_schema: Any) -> dict[str, Any]:
-        schema = super().kw_arguments_schema(arguments, var_kwargs_schema)
-        for each in schema["properties"].values():
-            each.pop("title", None)
-        return schema
-
-
 @overload
 def tool(function: Function, /) -> FunctionTool: ...
 @overload
@@ -125,8 +175,9 @@ def tool(
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
     """Turn a function into a tool.
 
-    Models choose the tool by its name and its docstring, and fill in its arguments according to
-    their types::
+    Models choose the tool by its name and the first paragraph of its docstring. They fill in its
+    arguments according to their types and to their descriptions in the docstring, in the style of
+    Google, numpy or Sphinx::
 
         @tool
         def shipping_cost(weight_kg: float) -> dict[str, Any]:
@@ -135,6 +186,9 @@ def tool(
     ``@tool(deterministic=True, timeout_seconds=30)`` sets fields of the tool's :class:`ToolSpec`.
     An argument of the type :class:`ToolContext` receives the context of the call. Models do not see
     it.
+
+    Raises:
+        TypeError: models could not use the function; the message names the argument and a fix.
     """
     if function is not None:
         return FunctionTool(function)

@@ -266,7 +266,7 @@ class ToolDispatch:
             metadata=about,
             tool=tool,
             args=args,
-            context=tool_context,
+            context=replace(tool_context, call_key=_call_key(context, key)),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
         )
@@ -314,6 +314,12 @@ class _ToolCall(Call):
         if sink is None or not sink.saved:
             return Reply(result)
         return Reply(with_references(result, sink.saved, context.run_id))
+
+
+def _call_key(context: FlowContext, key: StepPath) -> str:
+    """Return an ID that differs between tenants, because they may use the same run IDs."""
+    named = json.dumps([context.run.tenant, context.run.run_id, key.text])
+    return hashlib.sha256(named.encode()).hexdigest()[:HASH_CHARS]
 
 
 def _seconds(asked: object) -> float | None:

@@ -75,6 +75,8 @@ class ToolContext:
     """Timezone-aware reference time for relative dates; constant during a run."""
     artifacts: ArtifactSink | None = None
     """Sink for the files that the tool creates; None if the run cannot store files."""
+    call_key: str | None = None
+    """ID of the call, equal in all attempts and after a crash; an idempotency key for requests."""
 
 
 class Tool(Protocol):

@@ -12,11 +12,11 @@ from caseworker.engine.context import ExecutionContext
 from caseworker.main import agents, plugins
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.configuration import StartupError
+from caseworker.main.entry_points import installed_commands
 from caseworker.main.plugins import (
     Providers,
     Toolbox,
     installed_agents,
-    installed_commands,
     installed_functions,
 )
 from caseworker.models.ports import ModelEndpoint, ModelReply, ModelRequest
@@ -243,7 +243,7 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
 
     assert str(refused.value) == (
         f"{key}: unknown provider 'opnai'; did you mean openai? Available: anthropic, offline, "
-        "openai, recorded"
+        "openai, recorded, stub"
     )
 
 
@@ -252,7 +252,7 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
     [
         (f"{HERE}:absent", "cannot be loaded: AttributeError"),
         (f"{HERE}:no_function", "must have spec and run"),
-        (f"{HERE}:plain", "cannot be created: AttributeError"),
+        (f"{HERE}:plain", "must have spec and run.*: decorate a function with @caseworker.tool"),
     ],
 )
 def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
@@ -289,7 +289,6 @@ def greeting(with_client: object) -> Callable[[], None]:
 def test_a_broken_command_fails_when_it_is_called_and_disables_no_other() -> None:
     """A package with an error must not prevent `caseworker serve` or `caseworker cancel`."""
     commands = installed_commands(
-        "the client",
         [
             point("greet", f"{HERE}:greeting"),
             point("absent", "no.such.module:f"),
@@ -299,14 +298,14 @@ def test_a_broken_command_fails_when_it_is_called_and_disables_no_other() -> Non
         ],
     )
 
-    assert commands["greet"].__doc__ == "Greet through the client."
+    assert commands["greet"]("the client").__doc__ == "Greet through the client."
     for name, message in (
         ("absent", "'absent' .* cannot be loaded: ModuleNotFoundError"),
         ("direct", "'direct' .* must be a function that returns a command"),
         ("twice", "Two commands have the name 'twice'"),
     ):
         with pytest.raises(StartupError, match=message):
-            commands[name]()
+            commands[name]("the client")()
 
 
 def test_a_node_type_with_the_name_of_a_built_in_one_stops_the_start(

@@ -92,7 +92,7 @@ def test_a_function_that_no_model_could_call_is_refused() -> None:
     for function, said in (
         (undescribed, "'undescribed' needs a docstring"),
         (untyped, "'kg' of the tool 'untyped' needs a type"),
-        (open_ended, "'kg' of the tool 'open_ended' needs a type"),
+        (open_ended, "'kg' of the tool 'open_ended' is variadic positional"),
     ):
         with pytest.raises(TypeError, match=said):
             tool(function)
@@ -110,3 +110,122 @@ def test_an_unknown_option_is_refused_with_the_closest_one() -> None:
         tool(deterministc=True)(price)
     with pytest.raises(TypeError, match=r"'price' has no option 'parameters'\. Options: name, des"):
         tool(parameters={})(price)
+
+
+async def test_a_docstring_in_any_usual_style_describes_the_arguments() -> None:
+    """Only its first paragraph describes the tool."""
+
+    @tool
+    def google(kg: float, fast: Annotated[bool, Field(description="Own.")] = False) -> None:
+        """Returns a price in EUR.
+
+        More.
+
+        Args:
+            kg: Weight: with
+                packaging.
+            fast: Ignored.
+        """
+
+    @tool
+    def sphinx(kg: float) -> None:
+        """Returns a price in EUR.
+
+        :param float kg: Weight: with packaging.
+        """
+
+    @tool
+    def numpy(kg: float) -> None:
+        """Returns a price in EUR.
+
+        Parameters
+        ----------
+        kg : float
+            Weight: with packaging.
+        """
+
+    for made in (google, sphinx, numpy):
+        assert made.spec.description == "Returns a price in EUR."
+        properties = made.spec.parameters["properties"]
+        assert properties["kg"] == {"type": "number", "description": "Weight: with packaging."}
+    assert google.spec.parameters["properties"]["fast"]["description"] == "Own."
+
+
+async def test_annotations_may_be_strings_and_defaults_are_not_shared() -> None:
+    """A call cannot change the default of the next one."""
+
+    def collect(context: "ToolContext | None", tags: "list[str]" = []) -> "list[str]":  # noqa: B006
+        """Returns tags."""
+        tags.append(context.run_id if context else "")
+        return tags
+
+    made = tool(collect)
+
+    assert [await made.run({}, CONTEXT) for _ in range(2)] == [{"value": ["r"]}] * 2
+
+
+class Tree(BaseModel):
+    children: "list[Tree]" = []
+
+
+async def test_recursive_models_are_checked() -> None:
+    """References in a schema point into the schema itself."""
+
+    @tool
+    def depth(tree: Tree) -> int:
+        """Returns a depth."""
+        return 1 + max((depth(each) for each in tree.children), default=0)
+
+    given: dict[str, Any] = {"tree": {"children": [{}, {"children": [{}]}]}}
+
+    assert ArgumentCheck(depth.spec).problem(given) is None
+    assert "0" in str(ArgumentCheck(depth.spec).problem({"tree": {"children": [0]}}))
+    assert await depth.run(given, CONTEXT) == {"value": 3}
+
+
+class Odd:
+    def method(self, kg: float) -> None:
+        """Returns nothing."""
+
+
+def test_an_error_names_the_argument_and_the_fix() -> None:
+    """Start-up shows it in one line."""
+
+    async def generates(kg: float) -> Any:
+        """Returns nothing."""
+        yield kg
+
+    def unresolved(kg: "Missing") -> None:  # type: ignore[name-defined] # noqa: F821
+        """Returns nothing."""
+
+    def unserialisable(kg: Any = object()) -> None:  # noqa: B008
+        """Returns nothing."""
+
+    def contradictory(kg: float = None) -> None:  # type: ignore[assignment] # noqa: RUF013
+        """Returns nothing."""
+
+    def unsuitable(kg: Odd) -> None:
+        """Returns nothing."""
+
+    def foreign(größe: float) -> None:
+        """Returns nothing."""
+
+    def positional(kg: float, /) -> None:
+        """Returns nothing."""
+
+    for function, said in (
+        (generates, "'generates' is a generator function: return a list"),
+        (
+            unresolved,
+            "argument 'kg' whose type cannot be resolved: name 'Missing' is not defined. Im",
+        ),
+        (unserialisable, "'kg' .* default that is no JSON value of its type"),
+        (contradictory, "'kg' .* default that is no JSON value of its type: None.*allow None"),
+        (unsuitable, "'kg' .* type without a JSON Schema: Unable to generate"),
+        (foreign, "'größe' .* needs a name of ASCII letters"),
+        (positional, "'kg' .* is positional-only"),
+        (Odd.method, "'self' .* A method cannot be a tool"),
+        (Odd, "from a function, not from <class"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            tool(function)

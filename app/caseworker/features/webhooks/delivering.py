@@ -2,10 +2,12 @@
 
 import json
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import uuid4
 
 import structlog
 
@@ -15,8 +17,8 @@ from caseworker.core.trace.spans import SpanOf
 from caseworker.features.webhooks.delivery import Attempt, DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.features.webhooks.sender import WebhookSender
-from caseworker.features.webhooks.signing import signed_headers
 from caseworker.platform.logs.trace_context import HEADER
+from caseworker.platform.signing import signed_headers
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
@@ -25,6 +27,9 @@ log = structlog.get_logger(__name__)
 
 CLAIM_MARGIN_SECONDS = 5.0
 """Seconds that the claim on a delivery lasts beyond the timeout of the attempt."""
+
+TEST: Final = "webhook.test"
+"""Type of the message that tests a receiver."""
 
 GONE = 410
 """HTTP status with which a receiver refuses any further attempts."""
@@ -71,20 +76,40 @@ class Deliveries:
         if status is DeliveryStatus.DEAD:
             log.warning("webhook.dead", run_id=delivery.run_id, attempts=delivery.attempts)
 
+    async def send_test(self, tenant: str, url: str) -> EndpointAnswer:
+        """Send a signed message of the type ``webhook.test`` to a URL once; nothing is stored."""
+        now = datetime.now(UTC)
+        body = _as_json({"type": TEST, "timestamp": now.isoformat(), "data": {}})
+        secrets = await self.store.signing_secrets(tenant)
+        return await self._send(url, body, secrets, str(uuid4()))
+
     async def _answer(self, attempt: Attempt, run: Run) -> EndpointAnswer:
-        delivery = attempt.delivery
-        if not attempt.secrets:
+        delivery, most = attempt.delivery, self.limits.max_body_bytes
+        body = message_of(delivery.type, await self.view(run), max_bytes=most)
+        span_of = self.span_of(run)
+        more = {} if span_of is None else {HEADER: span_of(ROOT_ID).header}
+        attempts, message_id = delivery.attempts, delivery.delivery_id
+        return await self._send(
+            delivery.url, body, attempt.secrets, message_id, attempt=attempts, more=more
+        )
+
+    async def _send(
+        self,
+        url: str,
+        body: bytes,
+        secrets: Sequence[str],
+        message_id: str,
+        *,
+        attempt: int = 1,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> EndpointAnswer:
+        """Sign and send a message once; ``more`` are further headers."""
+        if not secrets:
             return EndpointAnswer(
                 error="The signing secret cannot be decrypted with webhooks.encryption_key."
             )
-        most = self.limits.max_body_bytes
-        body = message_of(delivery.type, await self.view(run), max_bytes=most)
-        headers = signed_headers(
-            attempt.secrets, message_id=delivery.delivery_id, at=datetime.now(UTC), body=body
-        )
-        if (span_of := self.span_of(run)) is not None:
-            headers[HEADER] = span_of(ROOT_ID).header
-        return await self.sender.send(delivery.url, body, headers, attempt=delivery.attempts)
+        headers = signed_headers(secrets, message_id=message_id, at=datetime.now(UTC), body=body)
+        return await self.sender.send(url, body, {**headers, **more}, attempt=attempt)
 
 
 def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:

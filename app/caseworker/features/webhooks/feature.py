@@ -54,7 +54,9 @@ def open_webhooks(parts: Parts) -> Opened:
         tasks={DELIVER: deliveries.deliver}, at_once=settings.max_parallel, rescue=store.rescue
     )
     check = WebhookCheck(require_secret)
-    return Opened(services=[store, check], queues={WEBHOOKS_QUEUE: queue}, close=sender.aclose)
+    return Opened(
+        services=[store, check, deliveries], queues={WEBHOOKS_QUEUE: queue}, close=sender.aclose
+    )
 
 
 def url_rules(settings: WebhookSettings) -> UrlRules:

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from fastapi import Path, Query
 from pydantic import Field, StringConstraints, model_validator
 
+from caseworker.features.webhooks.delivering import Deliveries
 from caseworker.features.webhooks.delivery import (
     Delivery,
     DeliveryNotFoundError,
@@ -23,7 +24,7 @@ from caseworker.platform.http.bodies import BodyModel, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router, requires
-from caseworker.runs.http.fields import RunId
+from caseworker.runs.http.fields import RunId, WebhookCheck
 
 MAX_OVERLAP_SECONDS = 7 * 86_400
 
@@ -129,6 +130,24 @@ class DeliveryList(View):
         return cls(deliveries=views, next_cursor=page.next_cursor)
 
 
+class WebhookTestBody(BodyModel):
+    """The receiver of a test message."""
+
+    url: str
+    """URL of the receiver, which must follow the rules for the URL of a `webhook`."""
+
+
+class WebhookTest(View):
+    """The outcome of a test message."""
+
+    delivered: bool
+    """Whether the receiver accepted the message with a 2xx status."""
+    status_code: int | None
+    """HTTP status of the response; null if there was none."""
+    error: str | None
+    """Reason why the message was not delivered; null if it was."""
+
+
 DELIVERY_NOT_FOUND = ProblemType(
     slug="delivery-not-found",
     status=404,
@@ -178,6 +197,20 @@ async def list_webhook_secrets(request: ApiRequest) -> SecretList:
     """List the active signing secrets, newest first, without their values."""
     found = await request.service(PostgresWebhooks).secrets(request.caller.tenant)
     return SecretList(secrets=[SecretView.model_validate(info) for info in found])
+
+
+@router.post("/test", responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY))
+@requires(KeyScope.ADMIN)
+async def test_webhook(body: WebhookTestBody, request: ApiRequest) -> WebhookTest:
+    """Send a signed message of the type `webhook.test` to a URL once, and return the outcome.
+
+    Nothing is stored and nothing is retried.
+    """
+    request.require_small()
+    tenant = request.caller.tenant
+    await request.service(WebhookCheck).require_secret(tenant)
+    sent = await request.service(Deliveries).send_test(tenant, body.url)
+    return WebhookTest(delivered=sent.error is None, status_code=sent.status_code, error=sent.error)
 
 
 @router.get("/deliveries", responses=answers(*EVERY_RUN_ROUTE))

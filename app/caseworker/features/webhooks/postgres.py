@@ -222,6 +222,12 @@ class PostgresWebhooks:
             rows = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
         return [SecretInfo(row.version, row.created_at, row.expires_at) for row in rows]
 
+    async def signing_secrets(self, tenant: str) -> Sequence[str]:
+        """Return the active signing secrets, newest first, that the configured key can decrypt."""
+        async with transaction(self.engines.work, tenant) as connection:
+            rows = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
+        return self.box.opened([row.secret for row in rows])
+
     async def rescue(self, late_seconds: float) -> int:
         """Queue a job for each delivery overdue by ``late_seconds``; return their number."""
         async with transaction(self.engines.work) as connection:

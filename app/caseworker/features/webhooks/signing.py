@@ -1,11 +1,8 @@
-"""Encryption of stored signing secrets, and signatures as standardwebhooks.com defines them."""
+"""Signing secrets of webhooks: generation, and encryption for storage."""
 
 import base64
 import secrets
 from collections.abc import Sequence
-from datetime import datetime
-
-from standardwebhooks.webhooks import Webhook
 
 from caseworker.platform.sealing import fernet_of
 
@@ -48,20 +45,3 @@ class SecretBox:
 def new_secret() -> str:
     """Generate a secret in the format in which receivers configure it."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
-
-
-def signed_headers(
-    keys: Sequence[str], *, message_id: str, at: datetime, body: bytes
-) -> dict[str, str]:
-    """Return the headers with a message's ID, time and signatures, one signature per secret.
-
-    ``at`` is the time of sending in UTC. Receivers reject signatures that are more than a
-    few minutes old.
-    """
-    text = body.decode()
-    signatures = (Webhook(key).sign(message_id, at, text) for key in keys)
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": " ".join(signatures),
-    }

@@ -130,6 +130,8 @@ def is_strict(schema: Any) -> bool:
         return True
     if schema.keys() & _NOT_STRICT or schema.get("format") not in _STRICT_FORMATS:
         return False
+    if "$ref" in schema and len(schema) > 1:
+        return False
     pattern = schema.get("pattern")
     if isinstance(pattern, str) and "(?" in pattern.replace("(?:", ""):
         return False

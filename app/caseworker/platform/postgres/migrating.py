@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -24,6 +25,8 @@ _SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[4] / "m
 """Inside the package in a wheel, at the top of the repository in a checkout."""
 _REVISION_CHARS = len("20261125_0300")
 
+CONNECT_SECONDS = 10
+"""Timeout for a connection, unless the URL contains ``connect_timeout``."""
 LOCK = 0x43617365
 """Key of the advisory lock that allows only one process at a time to migrate."""
 
@@ -156,7 +159,8 @@ def our_revisions() -> frozenset[str]:
 @contextmanager
 def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection that is closed afterwards, which also releases its advisory lock."""
-    connect = partial(psycopg.connect, driver_url(url))  # only libpq parses URLs
+    given = conninfo_to_dict(driver_url(url))  # only libpq parses URLs
+    connect = partial(psycopg.connect, make_conninfo(f"connect_timeout={CONNECT_SECONDS}", **given))
     engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
     with engine.connect() as connection:
         yield connection

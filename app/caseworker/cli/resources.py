@@ -1,0 +1,310 @@
+"""Commands for artifacts, schedules, webhooks, tools, models and spend."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from caseworker.cli.agents import AGENT_HELP, agent_of
+from caseworker.cli.budget_options import with_budget
+from caseworker.cli.definitions import reference
+from caseworker.cli.output import (
+    AsJson,
+    fail,
+    read_json,
+    show,
+    show_json,
+    show_page,
+    startup_errors,
+)
+from caseworker.cli.runs import Wait, post
+from caseworker.cli.service import (
+    NOT_COMPLETED,
+    CaseworkerClient,
+    Cursor,
+    Limit,
+    RunId,
+    Url,
+    add_action,
+    add_list,
+    api,
+    talk,
+)
+
+cli = typer.Typer(rich_markup_mode=None)
+
+
+def _group(name: str, text: str) -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, help=text)
+    cli.add_typer(group, name=name)
+    return group
+
+
+artifacts = _group("artifacts", "List and download the files that runs have created.")
+schedules = _group("schedules", "Create runs at recurring times.")
+webhooks = _group("webhooks", "List, repeat and test webhook deliveries.")
+tools = _group("tools", "List, show and call the tools of the service.")
+models = _group("models", "List the configured models and test their endpoints.")
+
+
+@artifacts.command("list")
+def list_artifacts(run_id: RunId, url: Url = None, as_json: AsJson = False) -> None:
+    """List the files that a run has created."""
+
+    def ask(client: CaseworkerClient) -> None:
+        page = {"artifacts": [each.as_json() for each in client.list_artifacts(run_id)]}
+        show_page(page, "artifacts", "name media_type size_bytes created_at", as_json=as_json)
+
+    talk(url, ask)
+
+
+@artifacts.command()
+def download(
+    run_id: RunId,
+    name: Annotated[str, typer.Argument(help="Name of the file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write (default: the name).")
+    ] = None,
+    url: Url = None,
+) -> None:
+    """Download a file that a run has created."""
+    target = output or Path(Path(name).name)
+
+    def ask(client: CaseworkerClient) -> None:
+        content = client.get_artifact(run_id, name)
+        try:
+            target.write_bytes(content)
+        except OSError as error:
+            fail(f"{target} cannot be written: {error.strerror}")
+
+    talk(url, ask)
+    show(f"Wrote {target}.")
+
+
+add_list(
+    schedules,
+    "schedules",
+    "name cron timezone paused next_at last_at last_run_id last_error",
+    "List schedules, by name.",
+)
+for _name, _text, _method, _message in (
+    ("pause", "Pause a schedule.", "pause_schedule", "Schedule {name} is paused."),
+    ("resume", "Resume a schedule.", "resume_schedule", "Schedule {name}: next at {next_at}."),
+    ("trigger", "Create a run now.", "run_schedule", "run     {run_id}\nstatus  {status}"),
+    ("delete", "Delete a schedule, not its runs.", "delete_schedule", "Deleted schedule {id}."),
+):
+    add_action(schedules, _name, _text, _method, _message)
+
+
+@schedules.command()
+@with_budget
+def create(
+    name: Annotated[str, typer.Argument(help="Name of the schedule.")],
+    cron: Annotated[str, typer.Argument(help="Times in cron syntax, such as '0 8 * * 1-5'.")],
+    text: Annotated[str | None, typer.Argument(help="Input of the runs.")] = None,
+    *,
+    budget: Mapping[str, float],
+    agent: Annotated[str | None, typer.Option(help=f"Agent to run. {AGENT_HELP}")] = None,
+    graph: Annotated[
+        str | None, typer.Option(help="Registered graph to run (NAME or NAME@VERSION).")
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Time zone of the times.")] = "UTC",
+    overlap: Annotated[
+        str, typer.Option(help="If the previous run has not ended: skip, allow or cancel_running.")
+    ] = "skip",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create or replace a schedule.
+
+    Its runs execute an agent, a graph or, without either, a case.
+    """
+    if (agent and graph) or not (agent or graph or text):
+        fail("A schedule needs a text, --agent or --graph; it cannot run both.")
+    run: dict[str, Any] = {} if text is None else {"input": text}
+    if agent:
+        run |= {"kind": "agent", "agent": agent_of(agent)}
+    if graph:
+        run |= {"kind": "graph", "graph": reference(graph)}
+    if budget:
+        run["budget"] = dict(budget)
+
+    def ask(client: CaseworkerClient) -> None:
+        made = client.put_schedule(name, cron, run, timezone=timezone, overlap=overlap)
+        page = {"schedules": [made.as_json()]}
+        show_page(page, "schedules", "name cron timezone paused next_at", as_json=as_json)
+
+    talk(url, ask)
+
+
+@webhooks.command("list")
+def list_deliveries(
+    url: Url = None,
+    status: Annotated[
+        str | None, typer.Option(help="Filter by status: pending, delivered or dead.")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="The same as --status dead.")] = False,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    as_json: AsJson = False,
+) -> None:
+    """List webhook deliveries, newest first."""
+    wanted = "dead" if failed else status
+
+    def ask(client: CaseworkerClient) -> None:
+        page = client.list_webhook_deliveries(status=wanted, limit=limit, cursor=cursor).as_json()
+        columns = "delivery_id run_id type status attempts last_status_code url last_error"
+        show_page(page, "deliveries", columns, as_json=as_json)
+
+    talk(url, ask)
+
+
+_SENT = "Delivery {delivery_id} to {url} is {status}."
+add_action(webhooks, "redeliver", "Deliver a webhook again.", "redeliver_webhook", _SENT)
+
+
+@webhooks.command()
+def secret(url: Url = None) -> None:
+    """Create or rotate the secret that signs webhooks, and print it.
+
+    It cannot be shown again. The previous secret also signs for a day.
+    """
+    talk(url, lambda client: typer.echo(client.rotate_webhook_secret().secret))
+
+
+@webhooks.command("test")
+def send_message(
+    receiver: Annotated[str, typer.Argument(metavar="URL", help="URL of the receiver.")],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a signed test message to a URL.
+
+    Exits with 1 if the receiver does not accept it.
+    """
+
+    def ask(client: CaseworkerClient) -> None:
+        sent = api(client, "POST", "/webhooks/test", json={"url": receiver}, repeatable=False)
+        if as_json:
+            show_json(sent)
+        else:
+            show(f"{receiver}: {sent['error'] or 'accepted the message.'}")
+        if not sent["delivered"]:
+            raise typer.Exit(NOT_COMPLETED)
+
+    talk(url, ask)
+
+
+@tools.command("list")
+def list_tools(url: Url = None, as_json: AsJson = False) -> None:
+    """List the tools that agents may use, including those of MCP servers."""
+
+    def ask(client: CaseworkerClient) -> None:
+        page = api(client, "GET", "/tools")
+        all_tools = page if as_json else {"tools": list(_all_tools(page).values())}
+        show_page(all_tools, "tools", "name requires_approval description", as_json=as_json)
+        for server in page["servers"]:
+            if server["problem"]:
+                typer.echo(f"MCP server {server['name']}: {server['problem']}", err=True)
+
+    talk(url, ask)
+
+
+@tools.command("show")
+def show_tool(
+    name: Annotated[str, typer.Argument(help="Name of the tool.")], url: Url = None
+) -> None:
+    """Print a tool and the schema of its arguments as JSON."""
+
+    def ask(client: CaseworkerClient) -> None:
+        known = _all_tools(api(client, "GET", "/tools"))
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            fail(f"No tool is named {name!r}.{hint} `caseworker tools list` lists all tools.")
+        show_json(known[name])
+
+    talk(url, ask)
+
+
+@tools.command("call")
+def call_tool(
+    name: Annotated[str, typer.Argument(help="Name of the tool.")],
+    arguments: Annotated[str, typer.Argument(help="Arguments as a JSON object.")] = "{}",
+    url: Url = None,
+    wait: Wait = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Call a tool, as a run of a graph with one step."""
+    data = {"tool": name, "args": read_json(arguments, "ARGUMENTS")}
+    graph = {"steps": [{"id": "call", "type": "tool", "data": data}], "edges": []}
+    body = {"kind": "graph", "graph": graph}
+    post(body, url, wait=wait, run_id=None, budget={}, as_json=as_json)
+
+
+def _all_tools(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    servers = (tool for server in page["servers"] for tool in server["tools"])
+    return {tool["name"]: tool for tool in (*page["tools"], *servers)}
+
+
+@models.command("list")
+def list_models(url: Url = None, as_json: AsJson = False) -> None:
+    """List the models that runs may call, by name."""
+
+    def ask(client: CaseworkerClient) -> None:
+        found = client.list_models()
+        rows = [
+            {**model, "name": name, "fallbacks": ", ".join(f["model"] for f in model["fallbacks"])}
+            for name, model in found.items()
+        ]
+        columns = "name provider model structured_output max_output_tokens fallbacks"
+        show_page({"models": found if as_json else rows}, "models", columns, as_json=as_json)
+
+    talk(url, ask)
+
+
+@models.command("test")
+def check_endpoint(
+    name: Annotated[str, typer.Argument(help="Name of the model, as configured.")],
+    as_json: AsJson = False,
+) -> None:
+    """Test the endpoint of a configured model.
+
+    Uses the configuration of this process and no service. Sends four short requests, which may cost
+    money: a plain answer, a stream, a tool call and JSON that follows a schema. Exits with 1 if the
+    plain answer fails.
+    """
+    from caseworker.main.model_check import check_model
+
+    with startup_errors():
+        checks = check_model(name)
+    show_page({"checks": checks}, "checks", "capability works detail", as_json=as_json)
+    if not checks[0]["works"]:
+        raise typer.Exit(NOT_COMPLETED)
+
+
+@cli.command()
+def spend(
+    by: Annotated[str, typer.Option(help="tenant, agent, model or metadata.KEY.")] = "agent",
+    period: Annotated[str | None, typer.Option(help="Divide by day or month (UTC).")] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Start of the time range, in RFC 3339 format.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option(help="End of the time range, in RFC 3339 format.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the cost and usage of runs by tenant, agent, model or metadata."""
+    given = {"group_by": by, "period": period, "after": after, "before": before}
+    params = {name: value for name, value in given.items() if value is not None}
+
+    def ask(client: CaseworkerClient) -> None:
+        page = api(client, "GET", "/spend", params=params)
+        columns = "key runs llm_calls tokens cost_usd cost_usd_estimated"
+        show_page(page, "items", f"period {columns}" if period else columns, as_json=as_json)
+
+    talk(url, ask)

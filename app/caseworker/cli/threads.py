@@ -1,0 +1,106 @@
+"""Commands for threads, in which agents chat."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from caseworker.cli.agents import AGENT_HELP, agent_of
+from caseworker.cli.output import AsJson, out, show, show_json
+from caseworker.cli.service import CaseworkerClient, Url, add_action, add_list, end_by, talk
+
+cli = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Chat with agents in threads.")
+
+ThreadId = Annotated[str, typer.Argument(help="The thread.")]
+
+_TEXT = "Delete a thread and its messages, not its runs."
+add_action(cli, "delete", _TEXT, "delete_thread", "Deleted thread {id}.")
+add_list(cli, "threads", "thread_id created_at title metadata", "List threads, newest first.")
+
+
+@cli.command("show")
+def show_thread(thread_id: ThreadId, url: Url = None, as_json: AsJson = False) -> None:
+    """Print the newest branch of a thread."""
+
+    def ask(client: CaseworkerClient) -> None:
+        messages = client.list_messages(thread_id)
+        if as_json:
+            show_json([message.as_json() for message in messages])
+            return
+        for message in messages:
+            show(f"{message.role:9}  {message.content or f'({message.status})'}")
+
+    talk(url, ask)
+
+
+@cli.command()
+def create(
+    agent: Annotated[str, typer.Argument(help=AGENT_HELP)],
+    thread_id: Annotated[
+        str | None, typer.Option("--id", help="ID of the thread (default: generated).")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the thread.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a thread in which an agent answers, and print its ID."""
+    given = {"thread_id": thread_id, "title": title}
+    fields: Any = {name: value for name, value in given.items() if value is not None}
+
+    def ask(client: CaseworkerClient) -> None:
+        thread = client.create_thread(agent=agent_of(agent), **fields)
+        if as_json:
+            show_json(thread.as_json())
+        else:
+            show(thread.thread_id)
+
+    talk(url, ask)
+
+
+@cli.command("say", hidden=True)
+@cli.command()
+def send(
+    thread_id: ThreadId,
+    text: Annotated[str, typer.Argument(help="Message text.")],
+    agent: Annotated[str | None, typer.Option(help=f"Agent for a new thread. {AGENT_HELP}")] = None,
+    url: Url = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the events of the answer, one per line.")
+    ] = False,
+) -> None:
+    """Send a message and print the answer as it is streamed."""
+    answering = None if agent is None else agent_of(agent)
+
+    def ask(client: CaseworkerClient) -> None:
+        from caseworker_client import StreamedText
+
+        if answering is not None:
+            client.create_thread(thread_id=thread_id, agent=answering)
+        written, status, run_id = StreamedText(), "", ""
+        for event in client.stream_message(thread_id, text):
+            before, run_id = written.content, event.run_id
+            if as_json:
+                show(json.dumps(event.as_json()))
+            elif written.add(event):
+                _show_piece(before, written.content)
+            if event.ends:
+                status = event.type.removeprefix("run.")
+        if as_json:
+            end_by(status)
+            return
+        if not written.content:
+            answers = client.list_messages(thread_id)
+            said = next((one.content for one in answers if one.run_id == run_id), None)
+            out.print(said or "", markup=False, end="")
+        out.print()
+        if status != "completed":
+            show(f"status  {status}\nrun     {run_id}")
+        end_by(status)
+
+    talk(url, ask)
+
+
+def _show_piece(before: str, now: str) -> None:
+    """Print the text added since ``before``; if the text was restarted, print it on a new line."""
+    goes_on = now.startswith(before)
+    out.print(now[len(before) :] if goes_on else f"\n{now}", markup=False, end="")

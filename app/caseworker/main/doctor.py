@@ -1,0 +1,211 @@
+"""Check the parts that a service needs; each result names the problem and its remedy."""
+
+import asyncio
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from caseworker.main.commands import check_configuration, open_database
+from caseworker.main.configuration import StartupError, read_settings, url_of
+from caseworker.main.demo import has_model
+from caseworker.settings.models import BUILT_IN
+from caseworker.settings.schema import Settings
+
+_MIN_FREE_MB: Final = 1024
+_MAX_CLOCK_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    ok: bool
+    detail: str
+    """The state of the part; for a problem, also the remedy."""
+
+
+def examine(*, ask_models: bool) -> Iterator[Finding]:
+    """Yield the result of each check, in the order in which their problems should be solved.
+
+    ``ask_models`` is whether to call each configured model once, which costs money.
+    """
+    running = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    supported = (3, 11) <= sys.version_info[:2] < (3, 15) and os.name == "posix"
+    yield _found("platform", running, None if supported else "use Python 3.11 to 3.14 on Unix")
+    try:
+        loaded = read_settings()
+    except StartupError as error:
+        yield Finding("configuration", False, str(error))
+        return
+    settings = loaded.settings
+    unclear = loaded.near_misses and loaded.near_misses[0]
+    source = str(loaded.source or "defaults and environment")
+    yield Finding("configuration", not unclear, unclear or source)
+    try:
+        check_configuration()
+        yield Finding("plugins", True, "tools, agents and providers load")
+    except StartupError as error:
+        yield Finding("plugins", False, str(error))
+    if settings.database.url is None:
+        yield from _folder(settings.database.data_dir)
+    yield from _database(settings)
+    yield _port(settings)
+    yield from _models(settings, ask=ask_models)
+    viewer = files("caseworker.ui") / "static" / "app.js"
+    yield _found("viewer", "its files exist", None if viewer.is_file() else "reinstall caseworker")
+    needed = settings.server.max_connections + 500
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    enough = hard == resource.RLIM_INFINITY or hard >= needed
+    advice = None if enough else f"raise it to {needed} (ulimit -Hn) or lower max_connections"
+    yield _found("open files", f"limit {hard}, {needed} needed", advice)
+
+
+def _found(check: str, detail: str, advice: str | None) -> Finding:
+    return Finding(check, advice is None, detail if advice is None else f"{detail}: {advice}")
+
+
+def _folder(data_dir: Path) -> Iterator[Finding]:
+    path = data_dir.expanduser().resolve()
+    there = next(each for each in (path, *path.parents) if each.exists())
+    writable = os.access(there, os.W_OK | os.X_OK)
+    advice = None if writable else "not writable; set DATABASE_DATA_DIR or DATABASE_URL"
+    yield _found("data folder", str(path), advice)
+    free = shutil.disk_usage(there).free >> 20
+    few = None if free >= _MIN_FREE_MB else f"free at least {_MIN_FREE_MB} MiB"
+    yield _found("disk", f"{free} MiB free", few)
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    """Check the database; an embedded one is started for the checks and migrated."""
+    name = "embedded Postgres" if settings.database.url is None else "reachable"
+    with ExitStack() as opened:
+        try:
+            url = opened.enter_context(open_database(settings, migrate=False))
+        except StartupError as error:
+            yield Finding("database", False, str(error))
+            return
+        yield Finding("database", True, f"{name}, migrations up to date")
+        import psycopg
+
+        from caseworker.platform.postgres.connections import driver_url, reason_of
+
+        try:
+            yield from asyncio.run(_asked_of(settings, driver_url(url)))
+        except psycopg.Error as error:
+            yield Finding("database", False, f"database.url: {reason_of(error)}")
+
+
+async def _asked_of(settings: Settings, url: str) -> list[Finding]:
+    from caseworker.features.access.postgres import PostgresKeys
+    from caseworker.main.process import pool_sizes
+    from caseworker.platform.postgres.connections import Connection
+    from caseworker.platform.postgres.engines import open_engines
+
+    sizes = pool_sizes(settings)
+    patience, engines = sizes.patience, open_engines(url, sizes)
+    query = "SELECT pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8"
+    try:
+        async with (
+            await Connection.open(url, patience, autocommit=True) as first,
+            await Connection.open(url, patience, autocommit=True) as second,
+        ):
+            # With transaction pooling, a transaction of the second connection takes the server
+            # that the first one used last, and the first one gets another.
+            [(server, _)] = await (await first.execute(query)).fetchall()
+            async with second.transaction():
+                await second.execute("SELECT 1")
+                sent = time.time()
+                [(other, now)] = await (await first.execute(query)).fetchall()
+                ahead = now - (sent + time.time()) / 2
+        has_keys = await PostgresKeys(engines.control).any()
+    finally:
+        await engines.dispose()
+    pooled = None if server == other else "use session pooling, or connect to Postgres directly"
+    shown = "not by transaction" if pooled is None else "a pooler uses transaction pooling"
+    late = None if abs(ahead) <= _MAX_CLOCK_SECONDS else "synchronize the clocks (NTP)"
+    auth = settings.auth
+    needs_key = has_keys or auth.bootstrap_key or auth.jwt.issuer
+    anyone = not needs_key and auth.anonymous == "anywhere"
+    return [
+        _found("pooling", shown, pooled),
+        _found("clock", f"{ahead:+.3f} s at the database", late),
+        _found(
+            "access",
+            f"requests from {'anywhere' if anyone else 'other machines'} need "
+            f"{'no ' if anyone else 'a '}key",
+            "create one (`caseworker keys create`), or unset AUTH_ANONYMOUS" if anyone else None,
+        ),
+    ]
+
+
+def _port(settings: Settings) -> Finding:
+    import httpx
+
+    host, port = settings.server.host, settings.server.port
+    address = f"{host}:{port}"
+    try:
+        socket.create_server((host, port)).close()
+        return Finding("port", True, f"{address} is free")
+    except OSError as error:
+        with suppress(httpx.HTTPError):
+            answer = httpx.get(f"{url_of(host, port)}/healthz", timeout=2, trust_env=False)
+            if answer.headers.get("X-Request-Id"):
+                return Finding("port", True, f"the service runs at {address}")
+        reason = os.strerror(error.errno or 0)
+        return Finding("port", False, f"{address}: {reason}: stop its user or set SERVER_PORT")
+
+
+def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
+    if not has_model(settings):
+        detail = "none; the built-in planner plans cases; set OPENAI_API_KEY to run agents"
+        yield Finding("models", True, detail)
+    if ask:
+        yield from asyncio.run(_answers(settings))
+        return
+    for name, chain in settings.models.chains().items():
+        first = next(iter(chain.values()))
+        if first.chosen_provider != BUILT_IN:
+            key = "with a key" if first.api_key else "without a key"
+            detail = f"{first.chosen_model} of {first.chosen_provider}, {key}"
+            yield Finding(f"model {name}", True, detail)
+
+
+async def _answers(settings: Settings) -> list[Finding]:
+    from caseworker.main.agents import build_models
+    from caseworker.models.ports import Message, ModelError, ModelRequest
+
+    try:
+        gateway = build_models(settings)
+    except StartupError as error:
+        return [Finding("models", False, str(error))]
+    request = ModelRequest(
+        messages=(Message(role="user", content="Reply with OK."),), max_output_tokens=256
+    )
+    found = []
+    try:
+        for name, model in gateway.table.items():
+            if model.provider.name == BUILT_IN:
+                continue
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(model.timeout_seconds):
+                    await model.provider.complete(model.model, request)
+                answered = f"answered in {time.monotonic() - began:.1f} s"
+                found.append(Finding(f"model {name}", True, f"{model.model} {answered}"))
+            except (ModelError, TimeoutError) as error:
+                said = str(error) or "no answer in time"
+                found.append(Finding(f"model {name}", False, f"{model.model}: {said}"))
+    finally:
+        await gateway.aclose()
+    return found

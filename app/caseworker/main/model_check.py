@@ -1,0 +1,100 @@
+"""Check which capabilities of a configured model work with its endpoint."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, Final
+
+from caseworker.main.agents import build_models
+from caseworker.main.configuration import read_settings
+from caseworker.main.errors import StartupError
+from caseworker.models.ports import Message, ModelError, ModelReply, ModelRequest, ToolDefinition
+from caseworker.models.table import ChatModel
+
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"country": {"type": "string"}},
+    "required": ["country"],
+    "additionalProperties": False,
+}
+_TOOL: Final = ToolDefinition(
+    name="get_capital", description="Return the capital of a country.", parameters=_SCHEMA
+)
+
+Check = dict[str, Any]
+"""The outcome of the check of one capability: its name, whether it works, and a reply or error."""
+
+
+def check_model(name: str) -> list[Check]:
+    """Send requests to the configured model ``name``, without its fallbacks, and return checks.
+
+    The first check is a plain answer. If it fails, no other request is sent.
+
+    Raises:
+        StartupError: the configuration is invalid, or no model has this name.
+    """
+    models = build_models(read_settings().settings)
+    if name not in models.table:
+        near = get_close_matches(name, models.table, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise StartupError(f"No model is named {name!r}. {hint}Models: {', '.join(models.table)}.")
+
+    async def checked() -> list[Check]:
+        try:
+            return await _checks(models.table[name])
+        finally:
+            await models.aclose()
+
+    return asyncio.run(checked())
+
+
+async def _checks(model: ChatModel) -> list[Check]:
+    checks: list[Check] = []
+
+    async def check(
+        capability: str, find: Callable[[ModelReply], Any], text: str, **fields: Any
+    ) -> None:
+        """Send a request; ``find`` returns the part of the reply that proves the capability."""
+        request = ModelRequest(
+            messages=(Message(role="user", content=text),),
+            max_output_tokens=model.max_output_tokens,
+            temperature=model.temperature,
+            timeout_seconds=model.timeout_seconds,
+            **fields,
+        )
+        try:
+            reply = await model.provider.complete(model.model, request)
+        except ModelError as error:
+            checks.append({"capability": capability, "works": False, "detail": str(error)})
+            return
+        try:
+            found = find(reply)
+        except (ValueError, TypeError, LookupError):
+            found = None
+        detail = found or f"not in the reply {reply.text!r} {reply.incomplete_reason or ''}".strip()
+        checks.append({"capability": capability, "works": bool(found), "detail": detail})
+        if capability in ("plain answer", "streaming"):
+            counts = reply.usage and f"{reply.usage.tokens_in} in, {reply.usage.tokens_out} out"
+            usage = {"works": bool(counts), "detail": counts or "not reported"}
+            checks.append({"capability": f"usage of {capability}", **usage})
+
+    question = "What is the capital of France? Answer with one word."
+    await check("plain answer", lambda reply: reply.text, question)
+    if checks[0]["works"]:
+        parts: list[Any] = []
+        stream = {"on_delta": parts.append}
+        await check("streaming", lambda reply: parts and reply.text, question, **stream)
+        text = "Call the tool to get the capital of France."
+        await check("tools", lambda reply: _arguments(reply.tool_calls[0]), text, tools=(_TOOL,))
+        text = "Name a country in Europe as a JSON object with the field country."
+        await check("JSON schema", _country, text, json_schema=_SCHEMA)
+    return checks
+
+
+def _arguments(call: Any) -> str:
+    return f"{call.name}({json.dumps(json.loads(call.arguments))})"
+
+
+def _country(reply: ModelReply) -> Any:
+    return isinstance(json.loads(reply.text)["country"], str) and reply.text

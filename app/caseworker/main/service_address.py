@@ -1,0 +1,34 @@
+"""Find the URL of the configured service, for commands that call it."""
+
+import os
+import re
+from typing import Final
+
+from caseworker.main.errors import StartupError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+"""The URL of a service whose address is not configured."""
+_MAY_CONFIGURE: Final = re.compile(r"^CASEWORKER_(?!URL$|API_KEY$)|SERVER|_(HOST|PORT)$")
+"""Environment variables that may set the address, misspelled ones included."""
+_FILES: Final = ("config.yaml",)
+
+
+def service_url() -> str:
+    """Return the URL at which the configured service can be reached on this machine.
+
+    The settings are loaded only if something may configure the address, because this takes longer
+    than a call of the service.
+
+    Raises:
+        StartupError: the configuration is invalid, or ``server.port`` is 0.
+    """
+    if not (any(map(_MAY_CONFIGURE.search, os.environ)) or any(map(os.path.exists, _FILES))):
+        return DEFAULT_URL
+    from caseworker.main.configuration import read_settings, url_of, warn_of_near_misses
+
+    loaded = read_settings()
+    warn_of_near_misses(loaded)
+    server = loaded.settings.server
+    if server.port == 0:
+        raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
+    return url_of(server.host, server.port)
