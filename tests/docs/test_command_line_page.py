@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from caseworker.cli import cli
-from tests.docs.test_links import ROOT
+from tests.support.pages import ROOT
 
 PAGE = ROOT / "docs" / "command-line.md"
 

@@ -104,7 +104,7 @@ def trace(
 ) -> None:
     """Show the calls of a run as a tree with a timeline.
 
-    The mark * stands before the calls on the critical path.
+    An asterisk marks the calls on the critical path.
     """
 
     def ask(client: CaseworkerClient) -> None:
