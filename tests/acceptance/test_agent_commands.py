@@ -71,7 +71,7 @@ async def test_a_wrong_agent_is_refused_with_what_to_do(
 
     assert "broken.yaml cannot be read" in refused(str(broken), "?")
     assert "text.yaml does not define an agent" in refused(str(text), "?")
-    assert "GET /agents lists" in refused("nobody", "?")
+    assert "`caseworker agents list`" in refused("nobody", "?")
     assert "inputs.topic" in refused("needs-a-topic", "?")
     wrong = caseworker("runs", "--metadata", "ticket", **at)
     assert (wrong.returncode, wrong.stderr) == (2, "--metadata ticket: must be KEY=VALUE.\n")

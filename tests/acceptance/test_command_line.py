@@ -282,7 +282,7 @@ def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: 
 def test_agents_and_graphs_are_registered_listed_run_and_deleted(
     at: dict[str, str], tmp_path: Path
 ) -> None:
-    """A name stands for the newest version; NAME@VERSION selects one."""
+    """A name selects the newest version; NAME@VERSION selects one."""
     agent, graph = tmp_path / "agent.json", tmp_path / "graph.json"
     agent.write_text(json.dumps({"name": "filed", "prompt": {"system": "Answer."}}))
     graph.write_text(json.dumps(GRAPH))

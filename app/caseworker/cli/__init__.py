@@ -87,7 +87,7 @@ class LazyGroup(TyperGroup):
             return None
         if (module := _MODULES.get(name)) is None:
             return _plugin(name)
-        group = typer.main.get_group(import_module(f"{__name__}.{module}").cli)
+        group = _group_of(import_module(f"{__name__}.{module}").cli)
         return group.commands.get(name, group)
 
     def shell_complete(self, _: Any, incomplete: str) -> Any:
@@ -133,9 +133,14 @@ def _plugin(name: str) -> Any:
     from caseworker.main.commands import run_with_client
 
     command = installed_commands()[name](startup_errors()(run_with_client))
-    plugin = typer.Typer(rich_markup_mode=None)
+    plugin = typer.Typer()
     plugin.command(name)(startup_errors()(command))
-    return typer.main.get_group(plugin).commands[name]
+    return _group_of(plugin).commands[name]
+
+
+def _group_of(commands: typer.Typer) -> TyperGroup:
+    commands.rich_markup_mode = None  # plain text, because rich takes longer to import than to help
+    return typer.main.get_group(commands)
 
 
 cli = typer.Typer(

@@ -14,7 +14,6 @@ from caseworker.cli.service import CaseworkerClient, Url, talk
 
 cli = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Run, register, show and delete agents.",
 )
 

@@ -22,7 +22,7 @@ LIMITS: Final = {
     "max_tool_calls": "Maximum number of executed tool calls, retries included.",
     "max_turns": "Maximum number of agent turns, each with one model call and its tool calls.",
 }
-"""Help of each limit of a budget, by its JSON name. A list of its own, because the schema of the
+"""Help of each limit of a budget, by its JSON name. It repeats names, because the schema of the
 budget takes longer to import than a help text may take."""
 _FRACTIONS: Final = ("max_seconds", "max_cost_usd")
 

@@ -18,7 +18,7 @@ from caseworker.cli.output import fail
 from caseworker.cli.runs import ChosenId
 from caseworker.cli.service import NOT_COMPLETED, Url, end_by, explained, talk
 
-cli = typer.Typer(rich_markup_mode=None)
+cli = typer.Typer()
 
 HEARTBEAT_SECONDS: Final = 5.0
 GRACE_SECONDS: Final = 10.0

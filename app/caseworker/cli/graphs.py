@@ -14,7 +14,6 @@ from caseworker.cli.service import NOT_COMPLETED, CaseworkerClient, Url, talk
 
 cli = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Validate, run, register, show and delete graphs.",
 )
 

@@ -19,9 +19,7 @@ from caseworker.features.access.keys import (
 )
 from caseworker.platform.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, KeyScope, is_tenant
 
-cli = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, list, rotate and revoke API keys."
-)
+cli = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
 
 KeyId = Annotated[str, typer.Argument(help="ID of the key (see `keys list`).")]
 OfTenant = Annotated[str | None, typer.Option(help="List only the keys of this tenant.")]

@@ -9,7 +9,7 @@ import typer
 
 from caseworker.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
 
-cli = typer.Typer(rich_markup_mode=None)
+cli = typer.Typer()
 config_cli = typer.Typer(no_args_is_help=True, help="Inspect the configuration.")
 db_cli = typer.Typer(no_args_is_help=True, help="Manage the database.")
 cli.add_typer(config_cli, name="config")

@@ -14,9 +14,7 @@ from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, TenantQuota
 MOST_RUNS = 1_000_000
 MOST_DOLLARS = Decimal(10**12)
 
-cli = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Show and set the quotas of tenants."
-)
+cli = typer.Typer(no_args_is_help=True, help="Show and set the quotas of tenants.")
 
 
 @startup_errors()

@@ -33,7 +33,7 @@ from caseworker.cli.service import (
     talk,
 )
 
-cli = typer.Typer(rich_markup_mode=None)
+cli = typer.Typer()
 
 
 def _group(name: str, text: str) -> typer.Typer:

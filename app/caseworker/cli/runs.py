@@ -27,7 +27,7 @@ from caseworker.cli.service import (
 )
 from caseworker.core.trace.plain_text import counted, duration, money
 
-cli = typer.Typer(rich_markup_mode=None)
+cli = typer.Typer()
 
 Wait = Annotated[int, typer.Option(min=0, help="Seconds to wait until the run ends.")]
 ChosenId = Annotated[

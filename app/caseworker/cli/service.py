@@ -98,7 +98,8 @@ def explained(error: CaseworkerError) -> str:
     if error.status == 403:
         return f"{title}. Set CASEWORKER_API_KEY to a key with the required scope."
     fields = "\n".join(f"{each.field}: {each.message}" for each in error.errors)
-    return _LIST_ROUTE.sub(r"`caseworker \1 list`", fields or str(error))
+    text = _LIST_ROUTE.sub(r"`caseworker \1 list`", fields or str(error))
+    return text.replace("POST /webhooks/secret", "`caseworker webhooks secret`")
 
 
 def end_by(status: str) -> None:

@@ -7,9 +7,10 @@ import typer
 
 from caseworker.cli.agents import AGENT_HELP, agent_of
 from caseworker.cli.output import AsJson, out, show, show_json
+from caseworker.cli.runs import show_end
 from caseworker.cli.service import CaseworkerClient, Url, add_action, add_list, end_by, talk
 
-cli = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Chat with agents in threads.")
+cli = typer.Typer(no_args_is_help=True, help="Chat with agents in threads.")
 
 ThreadId = Annotated[str, typer.Argument(help="The thread.")]
 
@@ -94,7 +95,7 @@ def send(
             out.print(said or "", markup=False, end="")
         out.print()
         if status != "completed":
-            show(f"status  {status}\nrun     {run_id}")
+            show_end(client.get_run(run_id))
         end_by(status)
 
     talk(url, ask)

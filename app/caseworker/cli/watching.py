@@ -19,7 +19,7 @@ from caseworker.cli.service import RunId, Url, end_by, talk
 from caseworker.cli.timeline import MAX_CALLS, print_timeline
 from caseworker.core.trace.snapshot import Snapshot
 
-cli = typer.Typer(rich_markup_mode=None)
+cli = typer.Typer()
 
 _DRAWN_A_SECOND = 8
 
@@ -104,7 +104,7 @@ def trace(
 ) -> None:
     """Show the calls of a run as a tree with a timeline.
 
-    The mark * stands before the calls on the critical path.
+    An asterisk marks the calls on the critical path.
     """
 
     def ask(client: CaseworkerClient) -> None:

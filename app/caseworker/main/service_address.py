@@ -2,15 +2,17 @@
 
 import os
 import re
+from os.path import isfile
+from pathlib import Path
 from typing import Final
 
 from caseworker.main.errors import StartupError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 """The URL of a service whose address is not configured."""
-_MAY_CONFIGURE: Final = re.compile(r"^CASEWORKER_(?!URL$|API_KEY$)|SERVER|_(HOST|PORT)$")
-"""Environment variables that may set the address, misspelled ones included."""
-_FILES: Final = ("config.yaml",)
+_MAY_CONFIGURE: Final = re.compile(r"\bCASEWORKER_(?!API_KEY$)|SERVER|_(HOST|PORT)\b|\bserver\b")
+"""Parts of names and lines that may set the address, misspelled ones included."""
+_FILES: Final = ("config.yaml", "caseworker.yaml", ".env")
 
 
 def service_url() -> str:
@@ -22,7 +24,8 @@ def service_url() -> str:
     Raises:
         StartupError: the configuration is invalid, or ``server.port`` is 0.
     """
-    if not (any(map(_MAY_CONFIGURE.search, os.environ)) or any(map(os.path.exists, _FILES))):
+    files = (Path(each).read_bytes().decode(errors="replace") for each in _FILES if isfile(each))
+    if not any(map(_MAY_CONFIGURE.search, (*os.environ, *files))):
         return DEFAULT_URL
     from caseworker.main.configuration import read_settings, url_of, warn_of_near_misses
 

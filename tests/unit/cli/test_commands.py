@@ -1,14 +1,18 @@
 """The list of commands, and which modules a command imports."""
 
+import json
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import typer
 from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
 from caseworker.cli import COMMANDS, cli
 from caseworker.cli.budget_options import LIMITS
@@ -53,6 +57,40 @@ def test_a_command_that_calls_the_api_imports_only_the_client(tmp_path: Path) ->
 
     assert "caseworker_client" in imported
     assert imported & SERVER == set()
+
+
+class Spend(BaseHTTPRequestHandler):
+    """Answers every request with two sums, and keeps the path of the latest."""
+
+    path_seen = ""
+
+    def do_GET(self) -> None:
+        type(self).path_seen = self.path
+        sums = {"runs": 2, "llm_calls": 3, "tokens": 1200, "cost_usd": 0.5}
+        items = [{"key": key, **sums, "cost_usd_estimated": 0.0} for key in ("clerk", None)]
+        body = json.dumps({"group_by": "agent", "period": None, "items": items}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_spend_is_a_table_of_sums() -> None:
+    """A run without the key counts in the row without a key."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Spend) as server:
+        Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        shown = CliRunner().invoke(cli, ["spend", "--after", "2026-11-01", "--url", url])
+        server.shutdown()
+
+    assert Spend.path_seen == "/spend?group_by=agent&after=2026-11-01"
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        ["clerk", "2", "3", "1200", "$0.5000", "$0.0000"],
+        ["-", "2", "3", "1200", "$0.5000", "$0.0000"],
+    ]
 
 
 def test_every_command_has_the_help_that_the_list_shows() -> None:

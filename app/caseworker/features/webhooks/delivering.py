@@ -78,8 +78,8 @@ class Deliveries:
 
     async def send_test(self, tenant: str, url: str) -> EndpointAnswer:
         """Send a signed message of the type ``webhook.test`` to a URL once; nothing is stored."""
-        now = datetime.now(UTC)
-        body = _as_json({"type": TEST, "timestamp": now.isoformat(), "data": {}})
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        body = _as_json({"type": TEST, "timestamp": now, "data": {}})
         secrets = await self.store.signing_secrets(tenant)
         return await self._send(url, body, secrets, str(uuid4()))
 
