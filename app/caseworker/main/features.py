@@ -16,6 +16,7 @@ from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
+from caseworker.features.spend.feature import SPEND
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.models.gateway import ModelGateway
@@ -84,6 +85,7 @@ FEATURES: Final[Sequence[Feature]] = (
     SCHEDULES,
     CATALOG,
     MCP_CREDENTIALS,
+    SPEND,
     RETENTION,
 )
 """All features. Each may use the services of those before it."""

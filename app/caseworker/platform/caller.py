@@ -74,6 +74,14 @@ class Caller:
     run_id: str | None = None
     """The only run that the caller's key may be used for; None for other credentials."""
 
+    @property
+    def sees_all_tenants(self) -> bool:
+        """Whether the caller may read and set what belongs to any tenant.
+
+        Operators may, and local callers while no credentials exist.
+        """
+        return self.operator or (self.anonymous and KeyScope.ADMIN in self.scopes)
+
 
 LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(KeyScope), anonymous=True)
 """The caller of a local request without a credential, which is accepted while no credentials

@@ -176,7 +176,6 @@ def _quotas_of_all(request: ApiRequest) -> PostgresQuotas:
     Tenants cannot set their own quota. While no credentials exist, local callers may set all
     quotas.
     """
-    caller = request.caller
-    if not caller.operator and not (caller.anonymous and KeyScope.ADMIN in caller.scopes):
+    if not request.caller.sees_all_tenants:
         raise ProblemError(TENANT_REFUSED)
     return request.service(PostgresQuotas)

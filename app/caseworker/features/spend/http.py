@@ -1,0 +1,112 @@
+"""Route for what runs cost."""
+
+from typing import Annotated, Self
+
+from fastapi import Query
+
+from caseworker.features.spend.postgres import (
+    MAX_GROUPS,
+    Period,
+    PostgresSpend,
+    Spend,
+    TooManyGroupsError,
+    TooManyRunsError,
+)
+from caseworker.platform.http.bodies import Instant, QueryModel, View, named_like
+from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.problems import Errors, ProblemError, invalid
+from caseworker.platform.http.request import ApiRequest, api_router
+
+router = api_router("spend")
+
+GroupBy = Annotated[
+    str,
+    named_like(
+        "^(tenant|agent|model|metadata\\.[^\\x00]+)$",
+        200,
+        "This must be tenant, agent, model or metadata.<key>.",
+    ),
+]
+
+
+class SpendQuery(QueryModel):
+    """Query parameters that select runs and group their costs."""
+
+    group_by: GroupBy
+    """What to group by: `tenant`, `agent`, `model` or `metadata.<key>`."""
+    period: Period | None = None
+    """Group also by the UTC day or month in which the run was accepted; omitted: all time."""
+    after: Instant | None = None
+    """Count only runs accepted at or after this time."""
+    before: Instant | None = None
+    """Count only runs accepted before this time."""
+
+
+class SpendSum(View):
+    """What a number of runs have cost so far, according to their journals."""
+
+    runs: int
+    llm_calls: int
+    tokens: int
+    cost_usd: float
+    cost_usd_estimated: float
+    """The part of `cost_usd` that is an estimate, for calls whose response was lost."""
+
+
+class SpendItem(SpendSum):
+    """What one group of runs has cost."""
+
+    period: str | None
+    """Day (`2026-11-27`) or month (`2026-11`) in UTC; null without `period`."""
+    key: str | None
+    """Tenant, agent, model or metadata value of the group; null for runs without one."""
+
+    @classmethod
+    def of(cls, spend: Spend) -> Self:
+        """Return the view of a group."""
+        return cls.model_validate(spend)
+
+
+class SpendView(View):
+    """Costs by group, the newest period and the highest cost first."""
+
+    group_by: str
+    period: Period | None
+    items: list[SpendItem]
+    total: SpendSum
+    """Sum of all groups. A run that called several models counts once."""
+
+
+def _too_large(_: Exception) -> ProblemError:
+    return invalid(
+        "after",
+        f"The range has more than {MAX_GROUPS:,} groups or too many runs. Narrow it with after "
+        "and before.",
+    )
+
+
+ERRORS: Errors = {TooManyGroupsError: _too_large, TooManyRunsError: _too_large}
+
+
+@router.get("/spend", responses=answers(*EVERY_RUN_ROUTE))
+async def get_spend(query: Annotated[SpendQuery, Query()], request: ApiRequest) -> SpendView:
+    """Return what the tenant's runs cost, by agent, model or metadata, per day or month.
+
+    The sums equal those of the traces: failed, cancelled and running runs count with all their
+    charges. Deleted runs are not counted. Grouped by tenant, the operator sees all tenants.
+    """
+    caller = request.caller
+    items, total = await request.service(PostgresSpend).find(
+        caller.tenant,
+        query.group_by,
+        all_tenants=query.group_by == "tenant" and caller.sees_all_tenants,
+        period=query.period,
+        after=query.after,
+        before=query.before,
+    )
+    return SpendView(
+        group_by=query.group_by,
+        period=query.period,
+        items=[SpendItem.of(each) for each in items],
+        total=SpendSum.model_validate(total),
+    )
