@@ -8,6 +8,7 @@ from typing import Any, Final
 from caseworker.features.access.feature import ACCESS
 from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
+from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.external.feature import EXTERNAL
@@ -86,6 +87,7 @@ FEATURES: Final[Sequence[Feature]] = (
     CATALOG,
     MCP_CREDENTIALS,
     SPEND,
+    AUDIT,
     RETENTION,
 )
 """All features. Each may use the services of those before it."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.features.feature import Feature, Opened
 from caseworker.features.spend import http
 from caseworker.features.spend.postgres import PostgresSpend
 

@@ -61,6 +61,8 @@ The number of LLM calls follows from the calls per tier, as in the usage of a ru
 each call parsed once.
 """
 
+_OF_MODELS: Final = "WHERE model IS NOT NULL OR amounts ?| '{t,tokens,c,cost_usd}'"
+
 _GROUPS = """
 WITH found AS MATERIALIZED (
     SELECT runs.run_id, {period} AS period, {key} AS key, spent.*
@@ -135,7 +137,9 @@ class PostgresSpend:
         by_model = name == "model"
         spent = _SPENT.format(
             model="model" if by_model else "NULL::text",
-            only="WHERE model IS NOT NULL OR amounts ?| '{t,tokens,c,cost_usd}'" if by_model else "",
+            only="WHERE model IS NOT NULL OR amounts ?| '{t,tokens,c,cost_usd}'"
+            if by_model
+            else "",
         )
         statement = _GROUPS.format(
             period=_PERIODS[period],

@@ -17,6 +17,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -62,6 +63,12 @@ _PROBES = frozenset({"/healthz", "/readyz"})
 
 _QUIET = _PROBES | {"/metrics"}
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_EXPOSED = (
+    "X-Request-ID, Location, Retry-After, ETag, RateLimit, RateLimit-Policy, Preference-Applied, "
+    "WWW-Authenticate, Allow, X-Should-Retry"
+)
+"""Response headers that pages of allowed origins may read."""
+_PREFLIGHT_SECONDS = "600"
 _GIVEN_UP = 499
 """Status logged for requests whose client disconnected before the response."""
 
@@ -129,6 +136,7 @@ def build_api(
             Middleware(
                 RequestEnvelope,
                 hosts=limits.allowed_hosts,
+                origins=limits.cors_origins,
                 requests=requests,
                 logs_requests=limits.logs_requests,
                 forwarding_secret=forwarding_secret,
@@ -188,14 +196,19 @@ class RequestEnvelope:
         app: ASGIApp,
         *,
         hosts: frozenset[str] | None,
+        origins: frozenset[str] = frozenset(),
         requests: RequestObserver | None = None,
         logs_requests: bool = False,
         forwarding_secret: str | None = None,
     ) -> None:
-        """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name."""
+        """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name.
+
+        Browsers may pass responses on to pages of ``origins`` (CORS).
+        """
         self._app = app
         self._forwarded = ForwardedRequests(app, secret=forwarding_secret)
         self._hosts = hosts and frozenset(map(str.lower, hosts))
+        self._origins = origins
         self._requests = requests
         self._logs_requests = logs_requests
 
@@ -206,6 +219,7 @@ class RequestEnvelope:
             return
         headers = Headers(scope=scope)
         request_id = scope["request_id"] = _request_id(headers)
+        cors = self._cors(scope, headers)
         scope[RELEASES] = []
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
@@ -221,6 +235,9 @@ class RequestEnvelope:
                 common.setdefault("x-request-id", request_id)
                 common["x-content-type-options"] = "nosniff"
                 common.setdefault("cache-control", "no-store")
+                common.update(cors)
+                if self._origins and "origin" not in common.get("vary", "").lower():
+                    common.add_vary_header("Origin")
             await send(message)
 
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
@@ -229,6 +246,9 @@ class RequestEnvelope:
             try:
                 if (refused := self._refused(scope, headers)) is not None:
                     await problem_response(request_id, refused)(scope, receive, send_named)
+                    return
+                if "access-control-max-age" in cors:
+                    await Response(status_code=204)(scope, receive, send_named)
                     return
                 app = self._forwarded if FORWARDED_HEADER in headers else self._app
                 await app(scope, receive, send_named)
@@ -250,6 +270,24 @@ class RequestEnvelope:
                     release()
                 seconds = time.perf_counter() - began
                 self._answered(scope, status, seconds, streamed=streamed)
+
+    def _cors(self, scope: Scope, headers: Headers) -> dict[str, str]:
+        """Return the CORS headers of a response; empty if its request is of no allowed origin.
+
+        Callers send a bearer token, so the browser's own credentials (cookies) are never allowed.
+        """
+        origin = headers.get("origin", "")
+        if origin.lower() not in self._origins:
+            return {}
+        allowed = {"access-control-allow-origin": origin}
+        if scope["method"] != "OPTIONS" or "access-control-request-method" not in headers:
+            return {**allowed, "access-control-expose-headers": _EXPOSED}
+        return {
+            **allowed,
+            "access-control-allow-methods": ", ".join(sorted(_METHODS)),
+            "access-control-allow-headers": headers.get("access-control-request-headers", ""),
+            "access-control-max-age": _PREFLIGHT_SECONDS,
+        }
 
     def _refused(self, scope: Scope, headers: Headers) -> ProblemError | None:
         """Return why a request is rejected before its query is parsed, or None."""

@@ -18,6 +18,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from caseworker.platform.caller import (
+    ACTING,
     ANYBODY,
     LOCAL,
     Caller,
@@ -312,6 +313,7 @@ class ApiRequest(Request):
         except (CredentialRequiredError, InvalidCredentialError):
             await wait_connected(request, authentication.refusal_delay())
             raise
+        ACTING.set(found.caller)
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
