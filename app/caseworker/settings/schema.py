@@ -91,6 +91,9 @@ class ServerSettings(Section):
     cors_origins: Annotated[tuple[Text, ...], AfterValidator(_origins)] = ()
     """Origins of web pages, such as https://app.example.com, that may call the service (CORS). The
     service's own pages always may."""
+    docs_url: Annotated[Text, AfterValidator(_http_url)] | None = key(
+        None, "URL of the published documentation, to whose page the `type` of problems refers."
+    )
     max_connections: Positive = key(
         2000,
         "Maximum number of concurrent requests; further ones wait, then 503. A tenth more "

@@ -65,17 +65,10 @@ async def list_audit(query: Annotated[AuditQuery, Query()], request: ApiRequest)
 
     The operator sees the acts of all tenants, or of the tenant given.
     """
-    caller, tenant = request.caller, query.tenant
+    caller, wanted = request.caller, query.model_dump()
     if not caller.sees_all_tenants:
-        if tenant not in (None, caller.tenant):
+        if query.tenant not in (None, caller.tenant):
             raise OtherTenantError
-        tenant = caller.tenant
-    entries, following = await request.service(PostgresAudit).find(
-        tenant,
-        action=query.action,
-        after=query.after,
-        before=query.before,
-        limit=query.limit,
-        cursor=query.cursor,
-    )
-    return AuditView(entries=[EntryView.model_validate(e) for e in entries], next_cursor=following)
+        wanted["tenant"] = caller.tenant
+    entries, following = await request.service(PostgresAudit).find(**wanted)
+    return AuditView(entries=[EntryView(**each) for each in entries], next_cursor=following)

@@ -1,13 +1,10 @@
 """Reads recorded administrative acts from Postgres, and deletes expired ones."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.platform.postgres.audit import Act
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import decode_cursor, page_of
@@ -31,25 +28,6 @@ DELETE FROM audit WHERE tenant_id = %(tenant)s AND entry_id IN (
 """  # noqa: S608 - nothing of a caller's is in it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A recorded administrative act."""
-
-    entry_id: int
-    at: datetime
-    tenant: str
-    """Tenant to which ``target`` belongs."""
-    action: Act
-    target: str
-    actor: str
-    """Name of the key, or subject of the token; ``operator`` for the bootstrap key and the command
-    line."""
-    actor_tenant: str
-    actor_key_id: str | None
-    request_id: str | None
-    """None for an act on the command line."""
-
-
 class PostgresAudit:
     """Reads the audit log."""
 
@@ -60,26 +38,23 @@ class PostgresAudit:
         self,
         tenant: str | None,
         *,
-        action: Act | None,
-        after: datetime | None,
-        before: datetime | None,
         limit: int,
         cursor: str | None,
-    ) -> tuple[Sequence[Entry], str | None]:
+        **filters: Any,
+    ) -> tuple[Sequence[Mapping[str, Any]], str | None]:
         """Return a page of acts, newest first, and the cursor of the next page.
 
-        ``tenant`` restricts it to acts on what belongs to that tenant.
+        ``tenant`` restricts it to acts on what belongs to that tenant; ``filters`` are ``action``,
+        ``after`` and ``before``.
 
         Raises:
             InvalidRunError: the cursor is invalid.
         """
         below = 2**63 - 1 if cursor is None else decode_cursor(cursor, _entry_id_in)
-        asked: dict[str, Any] = {"tenant": tenant, "after": after, "before": before}
-        asked |= {"action": action, "below": below, "limit": limit + 1}
+        asked = {"tenant": tenant, "below": below, "limit": limit + 1, **filters}
         async with transaction(self._pool, tenant) as connection:
             rows = (await connection.exec_driver_sql(_PAGE, asked)).mappings().all()
-        entries = [Entry(**{**row, "action": Act(row["action"])}) for row in rows]
-        return page_of(entries, limit, lambda last: last.entry_id)
+        return page_of([dict(row) for row in rows], limit, lambda last: last["entry_id"])
 
 
 def _entry_id_in(place: Any) -> int:

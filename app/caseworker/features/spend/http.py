@@ -1,6 +1,6 @@
 """Route for what runs cost."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import Query
 
@@ -8,13 +8,11 @@ from caseworker.features.spend.postgres import (
     MAX_GROUPS,
     Period,
     PostgresSpend,
-    Spend,
-    TooManyGroupsError,
-    TooManyRunsError,
+    RangeTooLargeError,
 )
 from caseworker.platform.http.bodies import Instant, QueryModel, View, named_like
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.problems import Errors, ProblemError, invalid
+from caseworker.platform.http.problems import Errors, invalid
 from caseworker.platform.http.request import ApiRequest, api_router
 
 router = api_router("spend")
@@ -61,11 +59,6 @@ class SpendItem(SpendSum):
     key: str | None
     """Tenant, agent, model or metadata value of the group; null for runs without one."""
 
-    @classmethod
-    def of(cls, spend: Spend) -> Self:
-        """Return the view of a group."""
-        return cls.model_validate(spend)
-
 
 class SpendView(View):
     """Costs by group, the newest period and the highest cost first."""
@@ -77,15 +70,13 @@ class SpendView(View):
     """Sum of all groups. A run that called several models counts once."""
 
 
-def _too_large(_: Exception) -> ProblemError:
-    return invalid(
+ERRORS: Errors = {
+    RangeTooLargeError: lambda _: invalid(
         "after",
         f"The range has more than {MAX_GROUPS:,} groups or too many runs. Narrow it with after "
         "and before.",
     )
-
-
-ERRORS: Errors = {TooManyGroupsError: _too_large, TooManyRunsError: _too_large}
+}
 
 
 @router.get("/spend", responses=answers(*EVERY_RUN_ROUTE))
@@ -96,17 +87,15 @@ async def get_spend(query: Annotated[SpendQuery, Query()], request: ApiRequest) 
     charges. Deleted runs are not counted. Grouped by tenant, the operator sees all tenants.
     """
     caller = request.caller
-    items, total = await request.service(PostgresSpend).find(
+    found = await request.service(PostgresSpend).find(
         caller.tenant,
-        query.group_by,
         all_tenants=query.group_by == "tenant" and caller.sees_all_tenants,
-        period=query.period,
-        after=query.after,
-        before=query.before,
+        **query.model_dump(),
     )
+    sums = {name: sum(row[name] for row in found) for name in SpendSum.model_fields}
     return SpendView(
         group_by=query.group_by,
         period=query.period,
-        items=[SpendItem.of(each) for each in items],
-        total=SpendSum.model_validate(total),
+        items=[SpendItem(**row) for row in found],
+        total=SpendSum(**sums | {"runs": found[0]["runs_in_all"] if found else 0}),
     )

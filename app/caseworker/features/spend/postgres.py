@@ -6,13 +6,10 @@ and replayed calls have none.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final, Literal
 
 from psycopg.errors import QueryCanceled
-from sqlalchemy.exc import DBAPIError
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import Pool, transaction
@@ -74,38 +71,15 @@ WITH found AS MATERIALIZED (
 SELECT period, key, count(*) AS runs, coalesce(sum(llm_calls), 0)::bigint AS llm_calls,
     coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost_usd), 0) AS cost_usd,
     coalesce(sum(cost_usd_estimated), 0) AS cost_usd_estimated,
-    (SELECT count({each}) FROM found) AS all_runs
+    (SELECT count({each}) FROM found) AS runs_in_all
 FROM found GROUP BY period, key
-ORDER BY period DESC, cost_usd DESC, key LIMIT %(limit)s
+ORDER BY period DESC, cost_usd DESC, key LIMIT 10001
 """
+"""One group more than :data:`MAX_GROUPS` shows that there are too many."""
 
 
-class TooManyGroupsError(Exception):
-    """The result has more than :data:`MAX_GROUPS` groups."""
-
-
-class TooManyRunsError(Exception):
-    """The range contains so many runs that the statement timed out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spend:
-    """The sum of the charges of one group of runs."""
-
-    period: str | None
-    """Day or month (UTC) in which the runs were accepted; None for all time."""
-    key: str | None
-    """Value that the runs or calls have in common; None if they have none."""
-    runs: int
-    """Number of runs; by model, the runs that called it."""
-    llm_calls: int
-    tokens: int
-    cost_usd: Decimal
-    cost_usd_estimated: Decimal
-    """The part of ``cost_usd`` that is an estimate, for calls whose response was lost."""
-
-
-SUMS: Final = ("llm_calls", "tokens", "cost_usd", "cost_usd_estimated")
+class RangeTooLargeError(Exception):
+    """The range has more than :data:`MAX_GROUPS` groups, or the statement timed out."""
 
 
 class PostgresSpend:
@@ -119,54 +93,42 @@ class PostgresSpend:
         tenant: str,
         group_by: str,
         *,
-        all_tenants: bool = False,
-        period: Period | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-    ) -> tuple[Sequence[Spend], Spend]:
+        all_tenants: bool,
+        period: Period | None,
+        after: datetime | None,
+        before: datetime | None,
+    ) -> Sequence[Mapping[str, Any]]:
         """Return the charges of the runs accepted from ``after`` until before ``before``.
 
-        The second value is the sum over all groups.
-
-        ``group_by`` is ``tenant``, ``agent``, ``model`` or ``metadata.<key>``.
+        ``group_by`` is ``tenant``, ``agent``, ``model`` or ``metadata.<key>``. In each row,
+        ``runs_in_all`` is the number of runs in all groups.
 
         Raises:
-            TooManyGroupsError, TooManyRunsError: the range is too large.
+            RangeTooLargeError: there are too many groups or runs.
         """
         name, _, key = group_by.partition(".")
         by_model = name == "model"
-        spent = _SPENT.format(
-            model="model" if by_model else "NULL::text",
-            only="WHERE model IS NOT NULL OR amounts ?| '{t,tokens,c,cost_usd}'"
-            if by_model
-            else "",
-        )
         statement = _GROUPS.format(
             period=_PERIODS[period],
             key=_KEYS[name],
             join="JOIN" if by_model else "LEFT JOIN",
             each="DISTINCT run_id" if by_model else "*",
-            spent=spent,
+            spent=_SPENT.format(
+                model="model" if by_model else "NULL::text", only=_OF_MODELS if by_model else ""
+            ),
             scope="true" if all_tenants else "runs.tenant_id = %(tenant)s",
         )
-        asked: dict[str, Any] = {"tenant": tenant, "key": key, "after": after, "before": before}
-        asked["limit"] = MAX_GROUPS + 1
+        asked = {"tenant": tenant, "key": key, "after": after, "before": before}
+        wall = None if all_tenants else tenant
         try:
             async with transaction(
-                self._pool,
-                None if all_tenants else tenant,
-                on_behalf_of=tenant,
-                statement_ms=SPEND_STATEMENT_MS,
+                self._pool, wall, on_behalf_of=tenant, statement_ms=SPEND_STATEMENT_MS
             ) as connection:
                 rows = (await connection.exec_driver_sql(statement, asked)).mappings().all()
         except StoreUnavailableError as error:
-            cause = error.__cause__
-            if isinstance(cause, DBAPIError) and isinstance(cause.orig, QueryCanceled):
-                raise TooManyRunsError from error
+            if isinstance(getattr(error.__cause__, "orig", None), QueryCanceled):
+                raise RangeTooLargeError from error
             raise
         if len(rows) > MAX_GROUPS:
-            raise TooManyGroupsError
-        groups = [Spend(**{name: row[name] for name in Spend.__dataclass_fields__}) for row in rows]
-        sums = {name: sum(getattr(group, name) for group in groups) for name in SUMS}
-        all_runs = rows[0]["all_runs"] if rows else 0
-        return groups, Spend(period=None, key=None, runs=all_runs, **sums)
+            raise RangeTooLargeError
+        return [dict(row) for row in rows]

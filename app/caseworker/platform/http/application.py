@@ -27,6 +27,7 @@ from caseworker.platform.http.forwarding import ForwardedRequests
 from caseworker.platform.http.health import READINESS_SECONDS, MetricsAccess, Readiness
 from caseworker.platform.http.openapi import describe
 from caseworker.platform.http.problems import (
+    DOCS_URL,
     HOST_REFUSED,
     INTERNAL,
     TOO_MANY_CONNECTIONS,
@@ -137,6 +138,7 @@ def build_api(
                 RequestEnvelope,
                 hosts=limits.allowed_hosts,
                 origins=limits.cors_origins,
+                docs_url=limits.docs_url,
                 requests=requests,
                 logs_requests=limits.logs_requests,
                 forwarding_secret=forwarding_secret,
@@ -156,7 +158,7 @@ def build_api(
     )
     app.state.openapi_documents = {}
     app.state.openapi_writing = asyncio.Lock()
-    describe(app, problems, schemas)
+    describe(app, problems, schemas, docs_url=limits.docs_url)
     return app
 
 
@@ -197,6 +199,7 @@ class RequestEnvelope:
         *,
         hosts: frozenset[str] | None,
         origins: frozenset[str] = frozenset(),
+        docs_url: str | None = None,
         requests: RequestObserver | None = None,
         logs_requests: bool = False,
         forwarding_secret: str | None = None,
@@ -209,6 +212,7 @@ class RequestEnvelope:
         self._forwarded = ForwardedRequests(app, secret=forwarding_secret)
         self._hosts = hosts and frozenset(map(str.lower, hosts))
         self._origins = origins
+        self._docs_url = docs_url
         self._requests = requests
         self._logs_requests = logs_requests
 
@@ -220,7 +224,7 @@ class RequestEnvelope:
         headers = Headers(scope=scope)
         request_id = scope["request_id"] = _request_id(headers)
         cors = self._cors(scope, headers)
-        scope[RELEASES] = []
+        scope[RELEASES], scope[DOCS_URL] = [], self._docs_url
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
 
@@ -245,7 +249,7 @@ class RequestEnvelope:
         with named, below_caller(above[0]) if len(above) == 1 else nullcontext():
             try:
                 if (refused := self._refused(scope, headers)) is not None:
-                    await problem_response(request_id, refused)(scope, receive, send_named)
+                    await problem_response(scope, refused)(scope, receive, send_named)
                     return
                 if "access-control-max-age" in cors:
                     await Response(status_code=204)(scope, receive, send_named)
@@ -257,13 +261,13 @@ class RequestEnvelope:
             except asyncio.CancelledError:  # the process shuts down
                 if started:
                     raise
-                response = problem_response(request_id, ProblemError(UNAVAILABLE))
+                response = problem_response(scope, ProblemError(UNAVAILABLE))
                 await response(scope, receive, send_named)
             except Exception:
                 log.exception("http.request_broke", method=scope["method"])
                 if started:
                     raise
-                response = problem_response(request_id, ProblemError(INTERNAL))
+                response = problem_response(scope, ProblemError(INTERNAL))
                 await response(scope, receive, send_named)
             finally:
                 for release in scope[RELEASES]:

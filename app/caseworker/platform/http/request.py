@@ -100,6 +100,8 @@ class HttpLimits:
     cors_origins: frozenset[str]
     """Origins of web pages that may send requests without a credential, such as
     ``https://app.example.com``."""
+    docs_url: str | None
+    """Base URL of the published documentation, in which every problem type has a section."""
     logs_requests: bool
     """Whether to log every request."""
     anonymous: AnonymousFrom
