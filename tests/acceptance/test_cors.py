@@ -36,7 +36,7 @@ CALLS = """async (url) => {
 
 @asynccontextmanager
 async def a_page() -> AsyncIterator[str]:
-    """Serve an empty page on a loopback port of its own."""
+    """Serve an empty page on its own loopback port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -21,7 +21,7 @@ AS_OPERATOR = {"Authorization": f"Bearer {OPERATOR_KEY}"}
 
 
 async def entries(tenants: Tenants, tenant: str, query: str = "") -> list[dict[str, Any]]:
-    """Return the newest acts on what belongs to a tenant."""
+    """Return the newest acts on a tenant's resources."""
     found = await tenants.ask(tenant, "GET", f"/audit?limit=200{query}")
     assert found.status_code == 200, found.text
     return list(found.json()["entries"])

@@ -1,4 +1,4 @@
-"""The detail of a refusal says what is wrong, and suggests the name that was probably meant."""
+"""Tests that the detail of a rejection names the error and suggests a similar name."""
 
 import json
 from typing import Any
@@ -90,7 +90,7 @@ def matches(detail: str, wanted: str) -> bool:
     ("method", "path", "body", "status", "wanted"),
     [*(("POST", "/runs", body, 422, wanted) for body, wanted in RUNS), *OTHERS],
 )
-async def test_the_detail_says_what_is_wrong(
+async def test_the_detail_names_the_error(
     client: httpx.AsyncClient, method: str, path: str, body: Any, status: int, wanted: str
 ) -> None:
     """A program that shows only the detail shows enough to correct the request."""
@@ -118,7 +118,7 @@ async def test_a_published_documentation_gives_every_type_a_page(api: Api) -> No
 
 
 async def test_a_suggestion_never_repeats_what_was_sent() -> None:
-    """It is one of the known names, or nothing."""
+    """The result is a known name or empty."""
     assert suggestion("sk-live-51HxCANARY", ["small", "big"]) == ""
     assert suggestion("smal", ["small", "big"]) == " Did you mean 'small'?"
     assert suggestion("small" * 1000, ["small"]) == suggestion(5, ["small"]) == ""

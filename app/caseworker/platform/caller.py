@@ -79,7 +79,7 @@ class Caller:
 
     @property
     def sees_all_tenants(self) -> bool:
-        """Whether the caller may read and set what belongs to any tenant.
+        """Whether the caller may manage the resources of any tenant.
 
         Operators may, and local callers while no credentials exist.
         """

@@ -46,7 +46,7 @@ class ApiError(CaseworkerError):
         """Stable identifier of the kind of problem, such as ``run-not-found``."""
         self.title: str | None = problem.get("title")
         self.detail: str | None = problem.get("detail")
-        """What is wrong, or how to resolve the problem."""
+        """The problem, or how to resolve it."""
         self.errors: tuple[FieldError, ...] = _field_errors(problem.get("errors"))
         self.request_id: str | None = problem.get("request_id", request_id)
         """ID of the request in the service's log."""

@@ -52,7 +52,7 @@ class QuotaUse(Answer):
 
 
 class SpendSum(Answer):
-    """What a number of runs have cost."""
+    """The cost of a number of runs."""
 
     runs: int
     llm_calls: int
@@ -63,7 +63,7 @@ class SpendSum(Answer):
 
 
 class SpendItem(SpendSum):
-    """What one group of runs has cost."""
+    """The cost of one group of runs."""
 
     period: str | None = None
     """UTC day (``2026-11-27``) or month (``2026-11``); None for all time."""
@@ -72,7 +72,7 @@ class SpendItem(SpendSum):
 
 
 class Spend(Answer):
-    """What runs cost, the newest period and the highest cost first."""
+    """The cost of runs by group, the newest period and the highest cost first."""
 
     group_by: str
     period: str | None = None

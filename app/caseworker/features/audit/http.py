@@ -27,7 +27,7 @@ class AuditQuery(PageQuery):
     before: Instant | None = None
     """Return only acts before this time."""
     tenant: Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")] | None = None
-    """Return only acts on what belongs to this tenant. Only the operator may name another one."""
+    """Return only acts on resources of this tenant. Only the operator may name another one."""
 
 
 class EntryView(View):
@@ -38,7 +38,7 @@ class EntryView(View):
     """Tenant to which the target belongs."""
     action: Act
     target: str
-    """Name or ID of what was changed: of a key, agent, graph, run, schedule, server, worker or
+    """Name or ID of the changed resource: a key, agent, graph, run, schedule, server, worker or
     tenant."""
     actor: str
     """Name of the key, or subject of the token; `operator` for the bootstrap key and the command
@@ -61,7 +61,7 @@ class AuditView(View):
 @router.get("/audit", responses=answers(*EVERY_RUN_ROUTE, TENANT_REFUSED))
 @requires(KeyScope.ADMIN)
 async def list_audit(query: Annotated[AuditQuery, Query()], request: ApiRequest) -> AuditView:
-    """List administrative acts on what belongs to the tenant, newest first.
+    """List administrative acts on the tenant's resources, newest first.
 
     The operator sees the acts of all tenants, or of the tenant given.
     """

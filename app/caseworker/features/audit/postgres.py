@@ -44,7 +44,7 @@ class PostgresAudit:
     ) -> tuple[Sequence[Mapping[str, Any]], str | None]:
         """Return a page of acts, newest first, and the cursor of the next page.
 
-        ``tenant`` restricts it to acts on what belongs to that tenant; ``filters`` are ``action``,
+        ``tenant`` restricts it to acts on that tenant's resources; ``filters`` are ``action``,
         ``after`` and ``before``.
 
         Raises:

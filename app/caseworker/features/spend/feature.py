@@ -1,4 +1,4 @@
-"""The feature ``spend``: what runs cost, by tenant, agent, model or metadata."""
+"""The feature ``spend``: the cost of runs by tenant, agent, model or metadata."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Route for what runs cost."""
+"""Route for the cost of runs."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ class SpendQuery(QueryModel):
     """Query parameters that select runs and group their costs."""
 
     group_by: GroupBy
-    """What to group by: `tenant`, `agent`, `model` or `metadata.<key>`."""
+    """Criterion for grouping: `tenant`, `agent`, `model` or `metadata.<key>`."""
     period: Period | None = None
     """Group also by the UTC day or month in which the run was accepted; omitted: all time."""
     after: Instant | None = None
@@ -41,7 +41,7 @@ class SpendQuery(QueryModel):
 
 
 class SpendSum(View):
-    """What a number of runs have cost so far, according to their journals."""
+    """The cost of a number of runs, according to their journals."""
 
     runs: int
     llm_calls: int
@@ -52,7 +52,7 @@ class SpendSum(View):
 
 
 class SpendItem(SpendSum):
-    """What one group of runs has cost."""
+    """The cost of one group of runs."""
 
     period: str | None
     """Day (`2026-11-27`) or month (`2026-11`) in UTC; null without `period`."""
@@ -81,7 +81,7 @@ ERRORS: Errors = {
 
 @router.get("/spend", responses=answers(*EVERY_RUN_ROUTE))
 async def get_spend(query: Annotated[SpendQuery, Query()], request: ApiRequest) -> SpendView:
-    """Return what the tenant's runs cost, by agent, model or metadata, per day or month.
+    """Return the cost of the tenant's runs by agent, model or metadata, per day or month.
 
     The sums equal those of the traces: failed, cancelled and running runs count with all their
     charges. Deleted runs are not counted. Grouped by tenant, the operator sees all tenants.

@@ -1,8 +1,8 @@
 """Adds up the charges in the journals of runs.
 
-A journal holds the charges of its own run only, so a child run is counted once. Failed and
-interrupted calls keep their charges, and a call in flight is charged with its estimate. Imported
-and replayed calls have none.
+A journal contains the charges of one run without its children, so each child is counted once.
+Failed and interrupted calls keep their charges, and a call in flight is charged with its estimate.
+Imported and replayed calls have none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ class RangeTooLargeError(Exception):
 
 
 class PostgresSpend:
-    """Reads what runs cost."""
+    """Reads the cost of runs."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
