@@ -74,17 +74,17 @@ async def test_every_act_is_recorded_with_its_caller(database_url: str) -> None:
     assert gone.status_code == 404
     acts = [entry["action"] for entry in reversed(found)]
     assert acts == [
-        *("mcp_credentials.set", "mcp_credentials.deleted", "retention.set"),
+        *("mcp_credentials.set", "mcp_credentials.deleted", "retention_days.set"),
         *("key.created", "key.created", "key.rotated", "key.revoked"),
         *("agent.registered", "agent.deleted", "graph.registered", "graph.deleted"),
         *("schedule.set", "schedule.deleted", "webhook_secret.rotated"),
         *("run.cancelled", "run.erased", "quota.set", "quota.removed"),
     ]
-    assert {Act(act) for act in acts} == set(Act) - {Act.WORKER_DRAINED}
+    assert {Act(act) for act in acts} == set(Act) - {Act.DRAIN_REQUESTED}
     robot = tenants.keys["a"].split("_")[1]
     by = {entry["action"]: (entry["actor"], entry["actor_key_id"]) for entry in found}
     assert by["run.erased"] == by["agent.deleted"] == ("robot", robot)
-    assert by["quota.set"] == by["retention.set"] == ("operator", None)
+    assert by["quota.set"] == by["retention_days.set"] == ("operator", None)
     assert [entry["request_id"] is None for entry in reversed(found)] == [True] * 3 + [False] * 15
     targets = {entry["action"]: entry["target"] for entry in found}
     assert targets["key.revoked"] == key["key_id"]

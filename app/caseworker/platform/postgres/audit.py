@@ -17,7 +17,7 @@ class Act(StrEnum):
     KEY_REVOKED = "key.revoked"
     QUOTA_SET = "quota.set"
     QUOTA_REMOVED = "quota.removed"
-    RETENTION_SET = "retention.set"
+    RETENTION_SET = "retention_days.set"
     RUN_CANCELLED = "run.cancelled"
     """Only by `POST /runs/cancel`; the receipt of a single cancel request names its caller."""
     RUN_ERASED = "run.erased"
@@ -30,7 +30,7 @@ class Act(StrEnum):
     CREDENTIALS_SET = "mcp_credentials.set"
     CREDENTIALS_DELETED = "mcp_credentials.deleted"
     SECRET_ROTATED = "webhook_secret.rotated"  # noqa: S105 - the name of an act
-    WORKER_DRAINED = "worker.drained"
+    DRAIN_REQUESTED = "drain.requested"
 
 
 _RECORD: Final = """

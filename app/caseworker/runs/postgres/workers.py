@@ -239,7 +239,7 @@ async def request_drain(pool: Pool, worker_id: str) -> bool:
         asked = await connection.exec_driver_sql(DRAIN, (worker_id,))
         if asked.one_or_none() is None:
             return False
-        await record(connection, DEFAULT_TENANT, Act.WORKER_DRAINED, worker_id)
+        await record(connection, DEFAULT_TENANT, Act.DRAIN_REQUESTED, worker_id)
         return True
 
 
