@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -183,6 +184,19 @@ async def limited(caller: Caller, tenant: str, **limits: Any) -> AsyncIterator[A
         yield await caller.do("put_quota", tenant, **limits)
     finally:
         await caller.do("delete_quota", tenant)
+
+
+async def test_costs_are_added_up(callers: Callers, service: ServiceProcess) -> None:
+    """The range is given with times, and the sums have the names of the API."""
+    caller, start = callers.of(service.url), datetime.now(UTC) - timedelta(minutes=1)
+    run = await caller.do("run_case", "What is 6 * 7?")
+
+    spent = await caller.do("spend", "tenant", period="day", after=start)
+    earlier = await caller.do("spend", "model", before=start)
+
+    assert (spent.items[0].key, spent.items[0].period is not None) == ("default", True)
+    assert spent.total.runs >= 1, run
+    assert earlier.items == []
 
 
 @pytest.mark.req("card/s2s")

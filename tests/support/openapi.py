@@ -59,6 +59,8 @@ ROUTES = frozenset(
         "GET /mcp-credentials",
         "PUT /mcp-credentials/{server}",
         "DELETE /mcp-credentials/{server}",
+        "GET /audit",
+        "GET /spend",
         "POST /keys",
         "GET /keys",
         "POST /keys/{key_id}/rotate",

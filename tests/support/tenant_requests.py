@@ -125,7 +125,8 @@ def looks() -> Iterator[Request]:
         *("/runs", "/runs?status=cancelled", "/runs?metadata.of=x", "/approvals", "/threads"),
         *("/graphs", "/agents", "/schedules", "/keys", "/quotas", "/quotas/{their name}"),
         *("/webhooks/secret", "/webhooks/deliveries", "/webhooks/deliveries?status=dead"),
-        *("/mcp-credentials", "/whoami"),
+        *("/mcp-credentials", "/whoami", "/audit"),
+        *("/spend?group_by=tenant", "/spend?group_by=model"),
     ):
         yield ("GET", path, None, {})
     of_one = (

@@ -8,6 +8,7 @@ from typing import Any, Final
 from caseworker.features.access.feature import ACCESS
 from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
+from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.external.feature import EXTERNAL
@@ -16,6 +17,7 @@ from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
+from caseworker.features.spend.feature import SPEND
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.models.gateway import ModelGateway
@@ -84,6 +86,8 @@ FEATURES: Final[Sequence[Feature]] = (
     SCHEDULES,
     CATALOG,
     MCP_CREDENTIALS,
+    SPEND,
+    AUDIT,
     RETENTION,
 )
 """All features. Each may use the services of those before it."""

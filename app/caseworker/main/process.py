@@ -460,6 +460,7 @@ def api_limits(settings: Settings) -> ApiLimits:
         max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
         allowed_hosts=allowed_hosts(settings),
         cors_origins=frozenset(settings.server.cors_origins),
+        docs_url=settings.server.docs_url,
         max_delay_days=settings.admission.max_delay_days,
         webhook_urls=url_rules(settings.webhooks),
         max_wait_seconds=int(settings.server.request_timeout_seconds),

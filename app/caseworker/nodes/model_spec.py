@@ -10,6 +10,7 @@ from caseworker.core.graph.problems import listed
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.node_type import Fault
 from caseworker.nodes.reading import StepData
+from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import refusal
 
 MAX_FALLBACKS = 8
@@ -73,7 +74,8 @@ class ModelSpec(ModelOptions):
         for place, name in named.items():
             if name is None or name in known or (models.allow_unlisted and tier in models):
                 continue
-            yield place, f"No such model is configured. Use one of: {listed(known)}."
+            message = f"No such model is configured. Use one of: {listed(known)}."
+            yield place, message + suggestion(name, known)
 
 
 def no_model(tier: Tier, models: ModelTable) -> str:

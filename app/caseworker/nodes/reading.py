@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     GetPydanticSchema,
@@ -28,13 +27,13 @@ from caseworker.nodes.templates import (
     TemplateError,
     TextTemplate,
 )
-from caseworker.platform.validation import field_of, message_of, refusal
+from caseworker.platform.validation import Suggesting, field_of, message_of, refusal
 
 REPORTED: Final = "caseworker_reported"
 """Pydantic error type of problems that a validator has already reported; they are ignored."""
 
 
-class StepData(BaseModel):
+class StepData(Suggesting):
     """Base class for step configuration and for every other part of a graph."""
 
     model_config = ConfigDict(
@@ -58,7 +57,7 @@ def reported() -> PydanticCustomError:
 
 def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
     """Yield the problems of a validation error for the data at ``place``."""
-    for one in error.errors(include_url=False, include_input=False):
+    for one in error.errors(include_url=False):
         if one["type"] != REPORTED:
             yield Problem(joined(place, field_of(one["loc"])), message_of(one))
 

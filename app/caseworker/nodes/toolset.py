@@ -1,6 +1,6 @@
 """Step types for tools: one runs a tool, the other links tools to other steps."""
 
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -14,15 +14,16 @@ from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from caseworker.nodes.reading import ObjectField, StepData
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.suggestions import suggestion
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolContext, ToolResult
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-def _unknown(name: str) -> str:
+def unknown_tool(name: str, known: Collection[str]) -> str:
     """Return the same message for a tool that does not exist and for one that is denied."""
-    return f"No permitted tool is named {quoted(name)}; see GET /tools."
+    return f"No permitted tool is named {quoted(name)}; see GET /tools.{suggestion(name, known)}"
 
 
 TOOLS = "tools"
@@ -122,7 +123,7 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
     return tools
 
 
-def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeType:
+def toolset_type(known: Collection[str], servers: Collection[str] = ()) -> NodeType:
     """Return the step type that links tools to other steps.
 
     ``known`` contains the names of the permitted tools, ``servers`` those of the configured tool
@@ -131,7 +132,7 @@ def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeTyp
 
     def faults(data: ToolsetData) -> list[Fault]:
         tools = [
-            (f"tools.{index}", _unknown(name))
+            (f"tools.{index}", unknown_tool(name, known))
             for index, name in enumerate(data.tools)
             if name not in known
         ]
@@ -241,7 +242,7 @@ def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:
 
     def faults(data: ToolData) -> list[Fault]:
         if data.tool not in tools:
-            return [("tool", _unknown(data.tool))]
+            return [("tool", unknown_tool(data.tool, tools))]
         if data.args is None or not data.args.constant:
             return []
         problem = tools.problem(data.tool, data.args.render({}))

@@ -5,6 +5,7 @@ Error messages never contain a credential.
 
 import re
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -73,6 +74,16 @@ class Caller:
     """Whether the request carried no credential."""
     run_id: str | None = None
     """The only run that the caller's key may be used for; None for other credentials."""
+    key_id: str | None = None
+    """Public ID of the caller's API key; None for other credentials."""
+
+    @property
+    def sees_all_tenants(self) -> bool:
+        """Whether the caller may manage the resources of any tenant.
+
+        Operators may, and local callers while no credentials exist.
+        """
+        return self.operator or (self.anonymous and KeyScope.ADMIN in self.scopes)
 
 
 LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(KeyScope), anonymous=True)
@@ -90,6 +101,10 @@ otherwise no caller could: without keys, callers cannot be distinguished.
 
 OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(KeyScope), operator=True)
 """The holder of the bootstrap key, or of direct access to the database."""
+
+
+ACTING: Final[ContextVar[Caller]] = ContextVar("acting", default=OPERATOR)
+"""The caller of the current request; on the command line it is the operator."""
 
 
 class AccessRefusedError(Exception):

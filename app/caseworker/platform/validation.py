@@ -4,18 +4,21 @@ All messages consist of fixed texts and limits from our schemas.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, LiteralString
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, LiteralString, Self
 
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from caseworker.platform.suggestions import suggestion
 
 OWN: Final = "caseworker"
 """Pydantic error type that marks our own messages."""
 
 MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
-    "extra_forbidden": "This field is unknown; remove it.",
-    "unexpected_keyword_argument": "This field is unknown; remove it.",
+    "extra_forbidden": "Unknown field.",
+    "unexpected_keyword_argument": "Unknown field.",
     "string_type": "This must be a string.",
     "string_unicode": "This must be valid Unicode text.",
     "string_too_short": "This must have at least {min_length} characters.",
@@ -69,7 +72,79 @@ def field_of(names: Iterable[str | int]) -> str:
 
 
 def message_of(error: Mapping[str, Any]) -> str:
-    """Return our message for a pydantic error."""
+    """Return our message for a pydantic error.
+
+    If the error contains the input, the message may say which type it has, or which of our names
+    resembles it most.
+    """
     if error["type"] == OWN:
         return str(error["msg"])
-    return MESSAGES.get(error["type"], OTHER).format_map(error.get("ctx") or {})
+    ctx = {name: _short(limit) for name, limit in (error.get("ctx") or {}).items()}
+    message = MESSAGES.get(error["type"], OTHER).format_map(ctx)
+    given = error.get("input", ...)
+    if error["type"].endswith("_type") and (kind := _TYPES.get(type(given))):
+        return f"{message[:-1]}, not {kind}."
+    return message + suggestion(given, _QUOTED.findall(str(ctx.get("expected", ""))))
+
+
+_TYPES: Final[Mapping[type, str]] = {
+    str: "a string",
+    bool: "a boolean",
+    float: "a fraction",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
+}
+_QUOTED = re.compile("'([^']*)'")
+
+
+def _short(limit: Any) -> Any:
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+
+
+class Suggesting(BaseModel):
+    """Base model whose errors about unknown fields name the field that was probably meant."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _suggest(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return read(given)
+        except ValidationError as error:
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            raise with_suggestions(error, known) from None
+
+
+def with_suggestions(error: ValidationError, known: Collection[str]) -> ValidationError:
+    """Return an error about an object that suggests a known field for each unknown one."""
+    errors = error.errors(include_url=False)
+    if not any(_is_unknown(one) for one in errors):
+        return error
+    lines = [_with_suggestion(one, known) for one in errors]
+    return ValidationError.from_exception_data(error.title, lines)
+
+
+def _listed(known: Collection[str]) -> str:
+    if len(known) > _MAX_LISTED:
+        return " /openapi.json lists the allowed fields."
+    return f" Known fields: {', '.join(known)}."
+
+
+_MAX_LISTED: Final = 12
+
+
+def _is_unknown(error: Mapping[str, Any]) -> bool:
+    """Return whether the error is about an unknown field of the object itself."""
+    kinds = ("extra_forbidden", "unexpected_keyword_argument")
+    return error["type"] in kinds and len(error["loc"]) == 1
+
+
+def _with_suggestion(error: Mapping[str, Any], known: Collection[str]) -> InitErrorDetails:
+    """Return an error with our own message; errors with our own types keep them."""
+    message = message_of(error)
+    if _is_unknown(error):
+        message += suggestion(error["loc"][0], known) or _listed(known)
+    kind = error["type"] if error["type"].startswith(OWN) else OWN
+    template: LiteralString = "{message}"
+    said = PydanticCustomError(kind, template, {"message": message})
+    return InitErrorDetails(type=said, loc=error["loc"], input=error["input"])

@@ -19,6 +19,7 @@ from caseworker.core.graph.validation import Problem, Severity
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
+from caseworker.platform.suggestions import MAX_NAMES, suggestion
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionNotFoundError,
@@ -82,8 +83,7 @@ class Definitions:
         """
         found = await self.store.get(tenant, ref)
         if found is None:
-            known = await self.store.known(tenant, [replace(ref, version=None)])
-            raise GraphRefusedError([_not_there(Missing((), ref), known)], ref.kind)
+            raise GraphRefusedError(await self._absent(tenant, [Missing((), ref)]), ref.kind)
         head = found.head
         content = KINDS[ref.kind].content_of(found)
         runnable, problems = await self._examined(tenant, ref.kind, content, itself=head.ref)
@@ -172,15 +172,23 @@ class Definitions:
         prepared, found = await self._checked(expanded.graph, expanded.size)
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
-            newest = {replace(gap.ref, version=None) for gap in expansion.missing}
-            there = await self.store.known(tenant, newest)
             gaps = {place_of(gap.path) for gap in expansion.missing}
             others = [problem for problem in found if not _is_at(problem, gaps)]
-            found = (*(_not_there(gap, there) for gap in expansion.missing), *others)
+            found = (*await self._absent(tenant, expansion.missing), *others)
         problems = KINDS[kind].at_home(found)
         if text is not None and not expansion.named_others and len(text) <= LARGE_BYTES:
             self._compiled[kind, text] = _Compiled(runnable, problems, len(text))
         return runnable, problems
+
+    async def _absent(self, tenant: str, gaps: Collection[Missing]) -> Sequence[Problem]:
+        """Return a problem for each missing definition, with a name that resembles it."""
+        there = await self.store.known(tenant, {replace(gap.ref, version=None) for gap in gaps})
+        names = {
+            kind: await self.store.find(tenant, kind, limit=MAX_NAMES, cursor=None)
+            for kind in {gap.ref.kind for gap in gaps}
+        }
+        known = {kind: [head.name for head in page.heads] for kind, page in names.items()}
+        return [_not_there(gap, there, known[gap.ref.kind]) for gap in gaps]
 
     async def _checked(
         self, graph: Mapping[str, Any], size: GraphSize, allowed: Collection[str] | None = None
@@ -283,7 +291,7 @@ def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None
         raise GraphRefusedError(errors, kind)
 
 
-def _not_there(gap: Missing, known: Set[DefinitionRef]) -> Problem:
+def _not_there(gap: Missing, known: Set[DefinitionRef], names: Sequence[str]) -> Problem:
     kind = gap.ref.kind.value
     if replace(gap.ref, version=None) in known:
         message = (
@@ -291,7 +299,8 @@ def _not_there(gap: Missing, known: Set[DefinitionRef]) -> Problem:
         )
         return Problem(place_of((*gap.path, "version")), message)
     message = f"No {kind} has this name. GET /{kind}s lists all of them."
-    return Problem(place_of((*gap.path, "name")), message)
+    named = message + suggestion(gap.ref.name, names)
+    return Problem(place_of((*gap.path, "name")), named)
 
 
 def _is_at(problem: Problem, places: Set[str]) -> bool:

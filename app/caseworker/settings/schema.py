@@ -89,8 +89,11 @@ class ServerSettings(Section):
     """Addresses or networks of proxies, such as 10.0.0.0/8, whose `X-Forwarded-Proto` and
     `X-Forwarded-Host` are used in the base URLs of external runs."""
     cors_origins: Annotated[tuple[Text, ...], AfterValidator(_origins)] = ()
-    """Origins of web pages, such as https://app.example.com, that may send requests without a key.
-    The service's own pages always may."""
+    """Origins of web pages, such as https://app.example.com, that may call the service (CORS). The
+    service's own pages always may."""
+    docs_url: Annotated[Text, AfterValidator(_http_url)] | None = key(
+        None, "URL of the published documentation, to whose page the `type` of problems refers."
+    )
     max_connections: Positive = key(
         2000,
         "Maximum number of concurrent requests; further ones wait, then 503. A tenth more "
@@ -246,6 +249,7 @@ class RetentionSettings(Section):
     threads_days: DaysKept = key(
         None, "Threads, counted from their last message; their runs are kept as set by runs_days."
     )
+    audit_days: DaysKept = key(None, "Records of administrative acts (GET /audit).")
     sweep_seconds: Seconds = key(600.0, "Interval of the retention job, across all processes.")
 
     @property

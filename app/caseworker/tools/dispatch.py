@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -99,6 +99,13 @@ class ToolDispatch:
     def usable(self) -> list[ToolSpec]:
         """Return the specs of the allowed local tools, sorted by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the allowed local tools."""
+        return (spec.name for spec in self.usable())
+
+    def __len__(self) -> int:
+        return len(self.usable())
 
     def __contains__(self, name: object) -> bool:
         """Return whether a run may use this name; a server's tool list is checked at the call."""

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, c
 
 import httpx
 
-from caseworker_client import catalog, events, quotas, runs, schedules, threads, webhooks
+from caseworker_client import catalog, events, quotas, runs, schedules, spend, threads, webhooks
 from caseworker_client.catalog import AGENTS, GRAPHS
 from caseworker_client.flow import Emit, Feed, Flow, Send, Sleep, Step
 from caseworker_client.settings import RetryPolicy, Settings
@@ -147,6 +147,7 @@ class AsyncCaseworkerClient:
     get_quota = _Method(quotas.get_quota)
     put_quota = _Method(quotas.put_quota)
     delete_quota = _Method(quotas.delete_quota)
+    spend = _Method(spend.spend)
     rotate_webhook_secret = _Method(webhooks.rotate_webhook_secret)
     list_webhook_secrets = _Method(webhooks.list_webhook_secrets)
     list_webhook_deliveries = _Method(webhooks.list_webhook_deliveries)

@@ -41,11 +41,12 @@ class ApiError(CaseworkerError):
         self.problem = dict(problem)
         """The whole document, including members unknown to this version."""
         self.type = str(problem.get("type", "about:blank"))
-        """Stable identifier of the kind of problem; compare its last part, such as
-        ``run-not-found``."""
+        """URI of the kind of problem; a web page if the operator publishes the documentation."""
+        self.code = str(problem.get("code", self.type.rpartition(":")[2]))
+        """Stable identifier of the kind of problem, such as ``run-not-found``."""
         self.title: str | None = problem.get("title")
         self.detail: str | None = problem.get("detail")
-        """Advice on how to resolve the problem."""
+        """The problem, or how to resolve it."""
         self.errors: tuple[FieldError, ...] = _field_errors(problem.get("errors"))
         self.request_id: str | None = problem.get("request_id", request_id)
         """ID of the request in the service's log."""
@@ -55,7 +56,8 @@ class ApiError(CaseworkerError):
     def _text(self) -> str:
         parts = [str(part).rstrip(".") for part in (self.title, self.detail) if part]
         first = f"{'. '.join(parts)}." if parts else f"The service returned status {self.status}."
-        return "\n".join([first, *(f"{each.field}: {each.message}" for each in self.errors)])
+        untold = [each for each in self.errors if each.message not in (self.detail or "")]
+        return "\n".join([first, *(f"{each.field}: {each.message}" for each in untold)])
 
 
 class ServiceUnreachableError(CaseworkerError):

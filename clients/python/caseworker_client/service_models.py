@@ -1,4 +1,4 @@
-"""Response models of schedules, quotas and webhooks, with the field names of the API."""
+"""Response models of schedules, quotas, costs and webhooks, with the field names of the API."""
 
 from datetime import datetime
 from typing import Any
@@ -49,6 +49,35 @@ class QuotaUse(Answer):
     definitions: int = 0
     """Number of stored versions of graphs and agents."""
     threads: int = 0
+
+
+class SpendSum(Answer):
+    """The cost of a number of runs."""
+
+    runs: int
+    llm_calls: int
+    tokens: int
+    cost_usd: float
+    cost_usd_estimated: float
+    """The part of ``cost_usd`` that is an estimate, for calls whose response was lost."""
+
+
+class SpendItem(SpendSum):
+    """The cost of one group of runs."""
+
+    period: str | None = None
+    """UTC day (``2026-11-27``) or month (``2026-11``); None for all time."""
+    key: str | None = None
+    """Tenant, agent, model or metadata value; None for runs without one."""
+
+
+class Spend(Answer):
+    """The cost of runs by group, the newest period and the highest cost first."""
+
+    group_by: str
+    period: str | None = None
+    items: list[SpendItem]
+    total: SpendSum
 
 
 class Quota(Answer):

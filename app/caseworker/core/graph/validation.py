@@ -27,6 +27,7 @@ from caseworker.core.graph.problems import (
     quoted,
 )
 from caseworker.core.graph.topology import Topology
+from caseworker.platform.suggestions import suggestion
 
 Group = TypeVar("Group", bound=Hashable)
 
@@ -138,7 +139,7 @@ def _step_problems(
             yield Problem(
                 f"steps.{index}.type",
                 f"Step {quoted(step.id)} has the unknown type {quoted(step.type)}."
-                f" Use one of these: {there_are}.",
+                f" Use one of these: {there_are}.{suggestion(step.type, types)}",
             )
 
 
@@ -185,7 +186,8 @@ def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator
         return
     if names:
         place = f"edges.{index}.{end}_handle"
-        lacks, mend = f"{kind} {quoted(handle)}", f"It has {listed(names)}."
+        mend = f"It has {listed(names)}.{suggestion(handle, names)}"
+        lacks = f"{kind} {quoted(handle)}"
     else:
         place, lacks = f"edges.{index}.data.channel", kind
         mend = "Use the other channel or another step."

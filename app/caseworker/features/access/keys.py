@@ -57,7 +57,8 @@ class ApiKey:
     @property
     def caller(self) -> Caller:
         """The caller that the key authenticates."""
-        return Caller(self.tenant, self.name, with_implied(self.scopes))
+        scopes = with_implied(self.scopes)
+        return Caller(self.tenant, self.name, scopes, key_id=self.key_id)
 
 
 @dataclass(frozen=True, slots=True)

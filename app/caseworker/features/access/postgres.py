@@ -32,6 +32,7 @@ from caseworker.features.access.keys import (
     sha256_of,
 )
 from caseworker.platform.caller import Caller, KeyScope, OtherTenantError, ScopeMissingError
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata
@@ -101,6 +102,7 @@ class PostgresKeys:
         async with transaction(self._pool) as connection:
             await _lock(connection, issued.key.tenant)
             await _insert(connection, issued)
+            await record(connection, issued.key.tenant, Act.KEY_CREATED, issued.key.key_id)
         return issued
 
     async def list(self, by: Caller, tenant: str | None = None) -> Sequence[ApiKey]:
@@ -133,8 +135,9 @@ class PostgresKeys:
         )
         async with transaction(self._pool) as connection:
             row = (await connection.execute(revoked)).mappings().one_or_none()
-        if row is None:
-            raise KeyNotFoundError
+            if row is None:
+                raise KeyNotFoundError
+            await record(connection, row["tenant_id"], Act.KEY_REVOKED, key_id)
         return _key(row)
 
     async def rotate(
@@ -180,6 +183,7 @@ class PostgresKeys:
             if (await connection.execute(replaced)).one_or_none() is None:
                 raise KeyConflictError
             await _insert(connection, issued)
+            await record(connection, old.tenant, Act.KEY_ROTATED, key_id)
         return issued
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Column, Table, Text
 
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.platform.sealing import fernet_of
 from caseworker.runs.postgres.tables import INSTANT, metadata
@@ -58,6 +59,7 @@ class PostgresMcpCredentials:
         sealed = self._fernet.encrypt(named).decode()
         async with transaction(self._pool, tenant) as connection:
             await connection.exec_driver_sql(_PUT, (tenant, server, sealed))
+            await record(connection, tenant, Act.CREDENTIALS_SET, server)
 
     async def find(self, tenant: str) -> Sequence[Mapping[str, Any]]:
         """Return name and time of the credentials of a tenant, sorted by server."""
@@ -68,7 +70,10 @@ class PostgresMcpCredentials:
     async def delete(self, tenant: str, server: str) -> bool:
         """Delete the headers of a tenant for a server; return whether there were any."""
         async with transaction(self._pool, tenant) as connection:
-            return bool((await connection.exec_driver_sql(_DELETE, (tenant, server))).rowcount)
+            if not (await connection.exec_driver_sql(_DELETE, (tenant, server))).rowcount:
+                return False
+            await record(connection, tenant, Act.CREDENTIALS_DELETED, server)
+            return True
 
     async def headers_of(self, tenant: str, server: str) -> Mapping[str, str]:
         """Return the headers of a tenant for a server; empty if it has none.

@@ -17,6 +17,7 @@ from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
+from caseworker.platform.suggestions import suggestion
 from caseworker.runs.quotas import Quota, QuotaUse, TenantQuota
 
 router = api_router("quotas", prefix="/quotas")
@@ -151,7 +152,8 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
     quotas, known = _quotas_of_all(request), request.service(ModelGateway).table
     for at, name in enumerate(body.models or ()):
         if name not in known:
-            raise invalid(f"models.{at}", f"Unknown model. Available models: {', '.join(known)}.")
+            message = f"Unknown model. Available models: {', '.join(known)}."
+            raise invalid(f"models.{at}", message + suggestion(name, known))
     await quotas.put(tenant, body.quota())
     return QuotaView.of(await quotas.get(tenant))
 
@@ -176,7 +178,6 @@ def _quotas_of_all(request: ApiRequest) -> PostgresQuotas:
     Tenants cannot set their own quota. While no credentials exist, local callers may set all
     quotas.
     """
-    caller = request.caller
-    if not caller.operator and not (caller.anonymous and KeyScope.ADMIN in caller.scopes):
+    if not request.caller.sees_all_tenants:
         raise ProblemError(TENANT_REFUSED)
     return request.service(PostgresQuotas)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from caseworker.platform.caller import DEFAULT_TENANT
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.quotas import (
     COSTS,
@@ -76,6 +77,7 @@ class PostgresQuotas:
         async with transaction(self._pool) as connection:
             await connection.exec_driver_sql(LOCK, (tenant,))
             await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
+            await record(connection, tenant, Act.QUOTA_SET, tenant)
 
     async def delete(self, tenant: str) -> bool:
         """Delete a tenant's own quota, so that the default applies; return whether it had one."""
@@ -83,7 +85,10 @@ class PostgresQuotas:
             gone = await connection.exec_driver_sql(
                 "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
             )
-            return gone.one_or_none() is not None
+            if gone.one_or_none() is None:
+                return False
+            await record(connection, tenant, Act.QUOTA_REMOVED, tenant)
+            return True
 
     async def nearly_full(self) -> Sequence[NearlyFull]:
         """Return the storage limits of all tenants that are nearly reached, with the usage."""

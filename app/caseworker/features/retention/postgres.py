@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sqlalchemy import Column, Integer, Table, Text, text
 
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.retention import DROP_PENDING, Drop
 from caseworker.runs.postgres.tables import INSTANT, metadata
@@ -90,7 +91,7 @@ class PostgresRetention:
         found: dict[str, dict[str, int | None]] = {}
         async with transaction(self._pool) as connection:
             if any(days is not None for days in usual.values()):
-                for table in ("runs", "threads"):
+                for table in ("runs", "threads", "audit"):
                     tenants = await connection.exec_driver_sql(TENANTS.format(table=table))
                     found |= {tenant: dict(usual) for tenant in tenants.scalars()}
             for own in (await connection.exec_driver_sql(OWN_DAYS)).all():
@@ -128,7 +129,7 @@ class PostgresRetention:
             return gone.rowcount == RUNS_AT_ONCE
 
 
-async def set_days(pool: Pool, tenant: str, record: str, days: int | None) -> None:
+async def set_days(pool: Pool, tenant: str, category: str, days: int | None) -> None:
     """Set for how many days a tenant keeps a category of data.
 
     ``FOR_EVER`` keeps it forever; None applies the configured default.
@@ -137,4 +138,5 @@ async def set_days(pool: Pool, tenant: str, record: str, days: int | None) -> No
         StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
-        await connection.exec_driver_sql(SET_DAYS, (tenant, record, days))
+        await connection.exec_driver_sql(SET_DAYS, (tenant, category, days))
+        await record(connection, tenant, Act.RETENTION_SET, category)

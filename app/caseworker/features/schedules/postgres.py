@@ -37,6 +37,7 @@ from caseworker.features.schedules.schedule import (
     TooManySchedulesError,
 )
 from caseworker.features.schedules.timing import CatchUp, Timing, due
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import InvalidRunError, QueueFullError, RunConflictError
 from caseworker.runs.observing import RunObservers
@@ -140,6 +141,7 @@ class PostgresSchedules:
             quota = await quota_of(connection, new.tenant, self.limits.quota)
             async with storing(connection, new.tenant, quota):
                 row = (await connection.execute(store.returning(schedules))).mappings().one()
+            await record(connection, new.tenant, Act.SCHEDULE_SET, new.name)
             await self._wake(connection, row)
         return _schedule(row), found is None
 
@@ -196,6 +198,7 @@ class PostgresSchedules:
         async with transaction(self.engines.work, tenant) as connection:
             if (await connection.execute(gone)).one_or_none() is None:
                 raise ScheduleNotFoundError(name)
+            await record(connection, tenant, Act.SCHEDULE_DELETED, name)
 
     async def fire(self, tenant: str, name: str) -> None:
         """Create the runs that are due, advance the schedule, and queue its next wake-up.

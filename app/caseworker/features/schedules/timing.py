@@ -71,7 +71,8 @@ class Timing:
         readable = re.fullmatch(CRON[1:-1], self.cron, re.ASCII)
         if not readable or not croniter.is_valid(self.cron):
             raise InvalidCronError(
-                "This must be a cron expression with five fields, such as 30 6 * * 1-5."
+                "This must be a cron expression with five fields, such as 30 6 * * 1-5: minute "
+                "(0-59), hour (0-23), day of month (1-31), month (1-12), day of week (0-7)."
             )
         try:
             self.next_after(now)

@@ -19,6 +19,7 @@ from caseworker.features.webhooks.delivery import (
     SecretInfo,
 )
 from caseworker.features.webhooks.signing import SecretBox
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.postgres.dispatch import QueuedJob, defer
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
@@ -214,6 +215,7 @@ class PostgresWebhooks:
             await connection.exec_driver_sql(_EXPIRE, (previous_seconds, tenant))
             values = {"tenant": tenant, "secret": self.box.sealed(secret)}
             row = (await connection.exec_driver_sql(_ADD, values)).one()
+            await record(connection, tenant, Act.SECRET_ROTATED, f"version {row.version}")
         return SecretInfo(row.version, row.created_at, row.expires_at)
 
     async def secrets(self, tenant: str) -> Sequence[SecretInfo]:

@@ -262,7 +262,7 @@ class AgentDefinition(StepData):
         try:
             whole = read(given)
         except ValidationError as error:
-            wrong = error.errors(include_url=False, include_input=False)
+            wrong = error.errors(include_url=False)
             fields = {one["loc"][0] for one in wrong if one["loc"]}
             if not isinstance(given, Mapping) or "inputs" in fields:
                 raise

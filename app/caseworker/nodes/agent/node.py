@@ -1,6 +1,6 @@
 """The step type ``agent``."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -166,8 +166,8 @@ def _outputs(state: AgentState, max_bytes: int, *, named: bool) -> dict[str, Any
 
 def agent_type(
     agents: Agents,
-    tools: Container[str],
-    servers: Container[str] = (),
+    tools: Collection[str],
+    servers: Collection[str] = (),
 ) -> NodeType:
     """Return the step type that executes agents.
 

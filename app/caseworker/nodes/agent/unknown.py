@@ -1,6 +1,6 @@
 """Finds names in an agent's JSON that this service does not know."""
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,15 +12,17 @@ from caseworker.nodes.agent.definition import as_use
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.nesting import is_reference
 from caseworker.nodes.node_type import Fault
+from caseworker.nodes.toolset import unknown_tool
+from caseworker.platform.suggestions import suggestion
 
 
 def unknown_names(
     agent: Any,
     *,
-    tools: Container[str],
-    servers: Container[str] = (),
+    tools: Collection[str],
+    servers: Collection[str] = (),
     models: ModelTable | None = None,
-    code: Container[str] = (),
+    code: Collection[str] = (),
 ) -> Iterator[Fault]:
     """Yield unknown names of tools, MCP servers, models and code agents, and agent references.
 
@@ -39,12 +41,10 @@ def unknown_names(
             continue
         place, tool, server = f"tools.{index}", use.get("tool"), use.get("mcp")
         if isinstance(tool, str) and tool not in tools:
-            yield (
-                place,
-                f"No permitted tool is named {quoted(tool)}; see GET /tools.",
-            )
+            yield place, unknown_tool(tool, tools)
         if isinstance(server, str) and server not in servers:
-            yield f"{place}.mcp", f"No MCP server {quoted(server)} is configured."
+            message = f"No MCP server {quoted(server)} is configured."
+            yield f"{place}.mcp", message + suggestion(server, servers)
         if is_reference(inner := use.get("agent")):
             yield (
                 f"{place}.agent",

@@ -17,6 +17,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +27,7 @@ from caseworker.platform.http.forwarding import ForwardedRequests
 from caseworker.platform.http.health import READINESS_SECONDS, MetricsAccess, Readiness
 from caseworker.platform.http.openapi import describe
 from caseworker.platform.http.problems import (
+    DOCS_URL,
     HOST_REFUSED,
     INTERNAL,
     TOO_MANY_CONNECTIONS,
@@ -62,6 +64,12 @@ _PROBES = frozenset({"/healthz", "/readyz"})
 
 _QUIET = _PROBES | {"/metrics"}
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_EXPOSED = (
+    "X-Request-ID, Location, Retry-After, ETag, RateLimit, RateLimit-Policy, Preference-Applied, "
+    "WWW-Authenticate, Allow, X-Should-Retry"
+)
+"""Response headers that pages of allowed origins may read."""
+_PREFLIGHT_SECONDS = "600"
 _GIVEN_UP = 499
 """Status logged for requests whose client disconnected before the response."""
 
@@ -129,6 +137,8 @@ def build_api(
             Middleware(
                 RequestEnvelope,
                 hosts=limits.allowed_hosts,
+                origins=limits.cors_origins,
+                docs_url=limits.docs_url,
                 requests=requests,
                 logs_requests=limits.logs_requests,
                 forwarding_secret=forwarding_secret,
@@ -148,7 +158,7 @@ def build_api(
     )
     app.state.openapi_documents = {}
     app.state.openapi_writing = asyncio.Lock()
-    describe(app, problems, schemas)
+    describe(app, problems, schemas, docs_url=limits.docs_url)
     return app
 
 
@@ -188,14 +198,21 @@ class RequestEnvelope:
         app: ASGIApp,
         *,
         hosts: frozenset[str] | None,
+        origins: frozenset[str] = frozenset(),
+        docs_url: str | None = None,
         requests: RequestObserver | None = None,
         logs_requests: bool = False,
         forwarding_secret: str | None = None,
     ) -> None:
-        """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name."""
+        """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name.
+
+        Browsers may pass responses on to pages of ``origins`` (CORS).
+        """
         self._app = app
         self._forwarded = ForwardedRequests(app, secret=forwarding_secret)
         self._hosts = hosts and frozenset(map(str.lower, hosts))
+        self._origins = origins
+        self._docs_url = docs_url
         self._requests = requests
         self._logs_requests = logs_requests
 
@@ -206,7 +223,8 @@ class RequestEnvelope:
             return
         headers = Headers(scope=scope)
         request_id = scope["request_id"] = _request_id(headers)
-        scope[RELEASES] = []
+        cors = self._cors(scope, headers)
+        scope[RELEASES], scope[DOCS_URL] = [], self._docs_url
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
 
@@ -221,6 +239,9 @@ class RequestEnvelope:
                 common.setdefault("x-request-id", request_id)
                 common["x-content-type-options"] = "nosniff"
                 common.setdefault("cache-control", "no-store")
+                common.update(cors)
+                if self._origins and "origin" not in common.get("vary", "").lower():
+                    common.add_vary_header("Origin")
             await send(message)
 
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
@@ -228,7 +249,10 @@ class RequestEnvelope:
         with named, below_caller(above[0]) if len(above) == 1 else nullcontext():
             try:
                 if (refused := self._refused(scope, headers)) is not None:
-                    await problem_response(request_id, refused)(scope, receive, send_named)
+                    await problem_response(scope, refused)(scope, receive, send_named)
+                    return
+                if "access-control-max-age" in cors:
+                    await Response(status_code=204)(scope, receive, send_named)
                     return
                 app = self._forwarded if FORWARDED_HEADER in headers else self._app
                 await app(scope, receive, send_named)
@@ -237,19 +261,37 @@ class RequestEnvelope:
             except asyncio.CancelledError:  # the process shuts down
                 if started:
                     raise
-                response = problem_response(request_id, ProblemError(UNAVAILABLE))
+                response = problem_response(scope, ProblemError(UNAVAILABLE))
                 await response(scope, receive, send_named)
             except Exception:
                 log.exception("http.request_broke", method=scope["method"])
                 if started:
                     raise
-                response = problem_response(request_id, ProblemError(INTERNAL))
+                response = problem_response(scope, ProblemError(INTERNAL))
                 await response(scope, receive, send_named)
             finally:
                 for release in scope[RELEASES]:
                     release()
                 seconds = time.perf_counter() - began
                 self._answered(scope, status, seconds, streamed=streamed)
+
+    def _cors(self, scope: Scope, headers: Headers) -> dict[str, str]:
+        """Return the CORS headers of a response; empty if its request is of no allowed origin.
+
+        Callers send a bearer token, so the browser's own credentials (cookies) are never allowed.
+        """
+        origin = headers.get("origin", "")
+        if origin.lower() not in self._origins:
+            return {}
+        allowed = {"access-control-allow-origin": origin}
+        if scope["method"] != "OPTIONS" or "access-control-request-method" not in headers:
+            return {**allowed, "access-control-expose-headers": _EXPOSED}
+        return {
+            **allowed,
+            "access-control-allow-methods": ", ".join(sorted(_METHODS)),
+            "access-control-allow-headers": headers.get("access-control-request-headers", ""),
+            "access-control-max-age": _PREFLIGHT_SECONDS,
+        }
 
     def _refused(self, scope: Scope, headers: Headers) -> ProblemError | None:
         """Return why a request is rejected before its query is parsed, or None."""

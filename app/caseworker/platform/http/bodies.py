@@ -28,7 +28,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation
-from caseworker.platform.validation import OWN, field_of, refusal
+from caseworker.platform.validation import OWN, Suggesting, field_of, refusal
 
 _BOM = b"\xef\xbb\xbf"
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
@@ -85,7 +85,7 @@ def read_json(body: bytes, *, max_depth: int, accepts: Callable[[str], bool] = i
         value = (_CAREFUL if _LONG_NUMBER.search(text) else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise MalformedJsonError(f"The body is not valid JSON: {place}.") from None
+        raise MalformedJsonError(f"The body is not valid JSON: {error.msg} at {place}.") from None
     if "\\u" in text:  # NUL and unpaired surrogates can only come from escapes
         _require(value, accepts)
     return value
@@ -175,7 +175,7 @@ _CAREFUL = json.JSONDecoder(
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class BodyModel(BaseModel):
+class BodyModel(Suggesting):
     """Base model for request bodies. Types are strict, and unknown fields are rejected."""
 
     model_config = ConfigDict(
@@ -183,7 +183,7 @@ class BodyModel(BaseModel):
     )
 
 
-class QueryModel(BaseModel):
+class QueryModel(Suggesting):
     """Base model for query parameters. Unknown parameters are rejected."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)

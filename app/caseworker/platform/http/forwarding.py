@@ -111,7 +111,7 @@ class ForwardedRequests:
         is_valid = len(sent) == 1 and hmac.compare_digest(sent[0].encode(), signed.encode())
         is_now = at.isdecimal() and abs(time.time() - int(at)) <= VALID_SECONDS
         if not (is_valid and is_now):
-            refusal = problem_response(scope["request_id"], ProblemError(FORGED))
+            refusal = problem_response(scope, ProblemError(FORGED))
             await refusal(scope, receive, send)
             return
         scope[FORWARDED] = True

@@ -33,15 +33,16 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
     "title": "Problem",
     "type": "object",
     "description": "An error (RFC 9457).",
-    "required": ["type", "title", "status", "detail", "request_id"],
+    "required": ["type", "code", "title", "status", "detail", "request_id"],
     "properties": {
         "type": {
             "type": "string",
-            "description": "Stable identifier of the error type.",
+            "description": "URI of the error type; its page if `server.docs_url` is set.",
         },
+        "code": {"type": "string", "description": "Stable identifier of the error type."},
         "title": {"type": "string"},
         "status": {"type": "integer", "description": "HTTP status code."},
-        "detail": {"type": "string", "description": "How to resolve the error."},
+        "detail": {"type": "string", "description": "The error, or how to resolve it."},
         "request_id": {"type": "string", "description": "ID of the request in the logs."},
         "errors": {
             "type": "array",
@@ -149,30 +150,41 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def describe(app: FastAPI, problems: Iterable[ProblemType], schemas: Mapping[str, Any]) -> None:
+def describe(
+    app: FastAPI,
+    problems: Iterable[ProblemType],
+    schemas: Mapping[str, Any],
+    *,
+    docs_url: str | None,
+) -> None:
     """Make the application add the parts that all routes share to its OpenAPI document.
 
     ``problems`` are all problem types. ``schemas`` are additional schemas, for types without a
-    pydantic model. The document is generated on the first request for it, in half a second.
+    pydantic model. ``docs_url`` is the base URL of the pages of problem types. The document is
+    generated on the first request for it, in half a second.
     """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _complete(generate(), problems, schemas)
+            _complete(generate(), problems, schemas, docs_url)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign] # how FastAPI wants it extended
 
 
 def _complete(
-    document: dict[str, Any], problems: Iterable[ProblemType], more: Mapping[str, Any]
+    document: dict[str, Any],
+    problems: Iterable[ProblemType],
+    more: Mapping[str, Any],
+    docs_url: str | None,
 ) -> None:
     schemas = document["components"]["schemas"]
     document["components"]["securitySchemes"] = {"bearer": _BEARER}
-    types = [kind.uri for kind in sorted(problems, key=lambda kind: (kind.status, kind.slug))]
-    properties = PROBLEM_SCHEMA["properties"]
-    listed = {**properties, "type": {**properties["type"], "enum": types}}
+    kinds = sorted(problems, key=lambda kind: (kind.status, kind.slug))
+    listed = dict(PROBLEM_SCHEMA["properties"])
+    listed["type"] = {**listed["type"], "enum": [kind.page(docs_url) for kind in kinds]}
+    listed["code"] = {**listed["code"], "enum": [kind.slug for kind in kinds]}
     schemas.update(more)
     schemas["Problem"] = {**PROBLEM_SCHEMA, "properties": listed}
     for operations in document["paths"].values():

@@ -7,10 +7,10 @@ because some quote the input.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +25,7 @@ from caseworker.platform.caller import (
     ScopeMissingError,
 )
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import OWN, field_of, message_of
 
 MEDIA_TYPE = "application/problem+json"
@@ -32,11 +33,12 @@ MEDIA_TYPE = "application/problem+json"
 MAX_VIOLATIONS = 20
 """Maximum number of invalid fields reported in one response."""
 
-_UNKNOWN = "Unknown field. /openapi.json lists the allowed fields."
-
 _PLACES = frozenset({"body", "path", "query", "header"})
 
 URN = "urn:caseworker:problem:"
+DOCS_URL: Final = "caseworker.docs_url"
+"""ASGI scope key of the base URL of the documentation, to which ``type`` refers; None if the
+operator publishes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +58,14 @@ class ProblemType:
 
     @property
     def uri(self) -> str:
-        """URI in the ``type`` field, by which clients identify the kind of error."""
+        """Value of the ``type`` field if the operator publishes no documentation."""
         return URN + self.slug
+
+    def page(self, docs_url: str | None) -> str:
+        """Return the value of the ``type`` field: the page in the documentation, if published."""
+        if docs_url is None:
+            return self.uri
+        return f"{docs_url.rstrip('/')}/problems.html#{self.slug}-{self.status}"
 
 
 MALFORMED_BODY = ProblemType(
@@ -244,10 +252,21 @@ class ProblemError(HTTPException):
 
         ``members`` are added to the problem document unchanged.
         """
+        if detail is None and kind is INVALID_REQUEST and violations:
+            detail = summary(violations)
         super().__init__(kind.status, detail or kind.detail)
         self.kind = kind
         self.violations = violations
         self.members = members
+
+
+def summary(violations: Sequence[Violation]) -> str:
+    """Return the first violations as one text, with the number of the remaining ones."""
+    texts = [f"{one.field}: {one.message}" if one.field else one.message for one in violations]
+    if len(texts) == 1:
+        return texts[0]
+    more = f" errors lists {len(texts) - 3} more." if len(texts) > 3 else ""
+    return f"{len(texts)} fields are invalid. {' '.join(texts[:3])}{more}"
 
 
 def invalid(field: str, message: str) -> ProblemError:
@@ -281,8 +300,13 @@ class Problems:
     async def _answer(self, request: Request, error: Exception) -> Response:
         refused = self.of(error)
         if refused.kind is METHOD_NOT_ALLOWED:
-            refused.headers = {"Allow": _allowed_methods(request)}
-        return problem_response(request.scope["request_id"], refused)
+            allowed = _allowed_methods(request)
+            refused.headers = {"Allow": allowed}
+            refused.detail = f"This resource has the methods {allowed}."
+        elif refused.kind is ROUTE_NOT_FOUND:
+            paths = dict.fromkeys(route.path for route in _routes(request))
+            refused.detail += suggestion(request.scope["path"], paths)
+        return problem_response(request.scope, refused)
 
 
 Errors = Mapping[type[Exception], ProblemType | Callable[[Any], ProblemError]]
@@ -315,15 +339,19 @@ _ERRORS: dict[type[Exception], Any] = {
 }
 
 
-def problem_response(request_id: str, error: ProblemError) -> Response:
-    """Return the HTTP response with the problem document for an error."""
+def problem_response(scope: Mapping[str, Any], error: ProblemError) -> Response:
+    """Return the HTTP response with the problem document for an error.
+
+    ``scope`` is that of the request, with its ID and, optionally, the URL of the documentation.
+    """
     kind = error.kind
     document: dict[str, Any] = {
-        "type": kind.uri,
+        "type": kind.page(scope.get(DOCS_URL)),
+        "code": kind.slug,
         "title": kind.title,
         "status": kind.status,
         "detail": error.detail,
-        "request_id": request_id,
+        "request_id": scope["request_id"],
     }
     if error.violations:
         document["errors"] = [asdict(violation) for violation in error.violations]
@@ -348,12 +376,17 @@ def _allowed_methods(request: Request) -> str:
     """Return all methods of a resource, over all matching routes, as an Allow header."""
     found = {
         method
-        for route in request.app.routes
-        if isinstance(route, APIRoute) and route.include_in_schema
+        for route in _routes(request)
         if route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()
     }
     return ", ".join(sorted(found)) or "GET"
+
+
+def _routes(request: Request) -> Iterator[APIRoute]:
+    for route in request.app.routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            yield route
 
 
 def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
@@ -363,6 +396,4 @@ def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
 def _message(error: Mapping[str, Any]) -> str:
     if error["loc"] == ("body",) and error["type"] != OWN:
         return "The body must be a JSON object."
-    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return _UNKNOWN
     return message_of(error)

@@ -307,7 +307,7 @@ def bounded_by(limits: ConnectionLimits) -> type[BoundedProtocol]:
 def _document(kind: ProblemType) -> bytes:
     """Return a problem document as a complete HTTP response."""
     request_id = uuid.uuid4().hex
-    response = problem_response(request_id, ProblemError(kind))
+    response = problem_response({"request_id": request_id}, ProblemError(kind))
     headers = [
         *response.raw_headers,
         (b"x-request-id", request_id.encode()),

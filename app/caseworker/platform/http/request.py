@@ -18,6 +18,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from caseworker.platform.caller import (
+    ACTING,
     ANYBODY,
     LOCAL,
     Caller,
@@ -99,6 +100,8 @@ class HttpLimits:
     cors_origins: frozenset[str]
     """Origins of web pages that may send requests without a credential, such as
     ``https://app.example.com``."""
+    docs_url: str | None
+    """Base URL of the published documentation, in which every problem type has a section."""
     logs_requests: bool
     """Whether to log every request."""
     anonymous: AnonymousFrom
@@ -312,6 +315,7 @@ class ApiRequest(Request):
         except (CredentialRequiredError, InvalidCredentialError):
             await wait_connected(request, authentication.refusal_delay())
             raise
+        ACTING.set(found.caller)
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)

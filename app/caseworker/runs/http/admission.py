@@ -33,6 +33,7 @@ from caseworker.platform.http.problems import (
     violations_of,
 )
 from caseworker.platform.http.request import ApiRequest
+from caseworker.platform.suggestions import suggestion
 from caseworker.platform.webhook_addresses import AddressRefusedError
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
@@ -171,7 +172,7 @@ class CaseAdmission(Admission):
             for index, name in enumerate(body.expected_tools):
                 if name not in usable:
                     message = f"Unknown tool. Available tools: {', '.join(usable)}."
-                    yield Violation(f"expected_tools.{index}", message)
+                    yield Violation(f"expected_tools.{index}", message + suggestion(name, usable))
 
     def _without_model(self, models: ModelTable) -> Iterator[Violation]:
         if Tier.SMALL not in models:

@@ -13,6 +13,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     StringConstraints,
+    ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -21,7 +22,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
-from caseworker.core.budget.budget import UNLIMITED, Budget, field_name
+from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_name
 from caseworker.nodes.agent.definition import MAX_MESSAGES, MAX_TOOLS, ToolUse
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.platform.http.bodies import (
@@ -34,7 +35,8 @@ from caseworker.platform.http.bodies import (
     by_kind,
 )
 from caseworker.platform.http.problems import invalid
-from caseworker.platform.validation import refusal
+from caseworker.platform.suggestions import suggestion
+from caseworker.platform.validation import refusal, with_suggestions
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
 from caseworker.runs.run import RunKind
@@ -92,7 +94,11 @@ class GivenBudget:
 
 
 def _given(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
-    return GivenBudget(read(value), frozenset(value))
+    try:
+        return GivenBudget(read(value), frozenset(value))
+    except ValidationError as error:
+        known = [json_name(name) for name in Budget.__dataclass_fields__]
+        raise with_suggestions(error, known) from None
 
 
 BudgetBody = Annotated[
@@ -106,7 +112,8 @@ BudgetBody = Annotated[
 
 def _kind(value: Any) -> Any:
     if value not in list(RunKind):
-        raise refusal("This must be one of: 'case', 'graph', 'agent' or 'external'.")
+        message = "This must be one of: 'case', 'graph', 'agent' or 'external'."
+        raise refusal(message + suggestion(value, list(RunKind)))
     return value
 
 

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import exact_dump
 from caseworker.runs.errors import (
@@ -185,6 +186,8 @@ class PostgresDefinitions:
             emptied: dict[str, Any] = {"definition": null(), "description": null(), "uses": []}
             gone = _live(tenant, ref.kind, ref.name) & definitions.c.version.in_(doomed)
             await connection.execute(update(definitions).where(gone).values(emptied))
+            target = ref.name if ref.version is None else f"{ref.name}@{ref.version}"
+            await record(connection, tenant, Act(f"{ref.kind.value}.deleted"), target)
 
     async def _page(
         self,
@@ -226,6 +229,8 @@ async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) ->
     )
     async with storing(connection, new.tenant, await quota_of(connection, new.tenant, usual)):
         row = (await connection.execute(stored.returning(*_HEAD_COLUMNS))).one()
+    target = f"{new.name}@{row.version}"
+    await record(connection, new.tenant, Act(f"{new.kind.value}.registered"), target)
     return Registered(_head(row), created=True)
 
 

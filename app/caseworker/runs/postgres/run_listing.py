@@ -68,10 +68,8 @@ That would take twice as long as the query itself.
 
 _HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
 
-_AGENT_NAME = "coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent,name}')"
-_RUNS_AN_AGENT: ColumnElement[bool] = literal_column(
-    "(kind = 'agent' OR request #>> '{chat,agent,name}' IS NOT NULL)", Boolean
-)
+AGENT_NAME = "coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent,name}')"
+RUNS_AN_AGENT = "(kind = 'agent' OR request #>> '{chat,agent,name}' IS NOT NULL)"
 """Matches agent runs, and thread runs that a registered agent answers."""
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
@@ -118,8 +116,8 @@ def _conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
     if wanted.kind:
         found.append(_of_kind(wanted.kind))
     if wanted.agent is not None:
-        name = literal_column(_AGENT_NAME, Text)
-        found += [_RUNS_AN_AGENT, name == wanted.agent]
+        name = literal_column(AGENT_NAME, Text)
+        found += [literal_column(RUNS_AN_AGENT, Boolean), name == wanted.agent]
     if wanted.thread_id is not None:
         found.append(literal_column("request #>> '{chat,thread_id}'", Text) == wanted.thread_id)
     for key, value in wanted.metadata.items():

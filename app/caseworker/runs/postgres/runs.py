@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.stops import DeadlineExceededError
 from caseworker.platform.caller import DEFAULT_TENANT
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import (
@@ -196,6 +197,7 @@ class PostgresRuns(PostgresRunReader):
             fits = await connection.execute(locked.with_for_update(key_share=True))
             if fits.one_or_none() is None:
                 return None
+            await record(connection, key.tenant, Act.RUN_CANCELLED, key.run_id)
             cancelled = await cancel_in(connection, key, cancel_request, self.limits)
         self.journal.notifier.notify(key)
         return cancelled
@@ -204,6 +206,7 @@ class PostgresRuns(PostgresRunReader):
         """Erase an ended run with all its data."""
         async with transaction(self.engines.work) as connection:
             await erase_in(connection, key)
+            await record(connection, key.tenant, Act.RUN_ERASED, key.run_id)
 
     async def claim(
         self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()

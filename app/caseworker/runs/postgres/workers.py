@@ -28,7 +28,9 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, Pool, transaction
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.ports import Beat
@@ -235,7 +237,10 @@ async def request_drain(pool: Pool, worker_id: str) -> bool:
     """
     async with transaction(pool) as connection:
         asked = await connection.exec_driver_sql(DRAIN, (worker_id,))
-        return asked.one_or_none() is not None
+        if asked.one_or_none() is None:
+            return False
+        await record(connection, DEFAULT_TENANT, Act.DRAIN_REQUESTED, worker_id)
+        return True
 
 
 @dataclass(slots=True, kw_only=True)

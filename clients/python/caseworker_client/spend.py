@@ -1,0 +1,27 @@
+"""The cost of runs."""
+
+from datetime import datetime
+
+from caseworker_client.flow import Flow, Request, fetch
+from caseworker_client.service_models import Spend
+from caseworker_client.settings import Settings
+
+
+def spend(
+    settings: Settings,
+    group_by: str,
+    *,
+    period: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+) -> Flow[Spend]:
+    """Return the cost of runs by ``tenant``, ``agent``, ``model`` or ``metadata.<key>``.
+
+    ``period`` is ``day``, ``month`` or None for all time. ``after`` and ``before``, with a time
+    zone, select the runs by the time of their acceptance.
+    """
+    params = {"group_by": group_by}
+    params |= {} if period is None else {"period": period}
+    bounds = {"after": after, "before": before}
+    params |= {name: at.isoformat() for name, at in bounds.items() if at is not None}
+    return (yield from fetch(settings, Request(method="GET", path="/spend", params=params), Spend))
