@@ -139,6 +139,7 @@ def conform(
 
 
 RARELY_RIGHT = {
+    "GET /statistics",
     "POST /threads",
     "POST /graphs",
     "POST /runs/cancel",

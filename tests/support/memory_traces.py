@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
-from caseworker.runs.ports import CancelStatus, Page, RunFilter, SpentSoFar
+from caseworker.runs.ports import CancelStatus, Page, Period, RunFilter, SpentSoFar
 from caseworker.runs.run import CallRecord, CancelRequest, RunKey
 from tests.support.memory_rows import Row, journal_of, spent_of
 
@@ -56,6 +57,11 @@ class MemoryTraces:
         raise NotImplementedError
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
+        raise NotImplementedError
+
+    async def statistics(
+        self, tenant: str, period: Period, after: datetime, before: datetime
+    ) -> Mapping[str, Any]:
         raise NotImplementedError
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:

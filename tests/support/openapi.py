@@ -18,6 +18,7 @@ ROUTES = frozenset(
         "GET /runs/{run_id}/trace",
         "GET /runs/{run_id}/calls/{node_id}",
         "GET /runs/{run_id}/events",
+        "GET /statistics",
         "POST /runs/cancel",
         "DELETE /runs/{run_id}/record",
         "GET /runs/{run_id}/artifacts",

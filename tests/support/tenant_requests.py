@@ -122,6 +122,7 @@ def changes(one: str, other: str, headers: dict[str, str], graph: dict[str, Any]
 def looks() -> Iterator[Request]:
     """Yield requests that read all resources."""
     for path in (
+        "/statistics?period=day",
         *("/runs", "/runs?status=cancelled", "/runs?metadata.of=x", "/approvals", "/threads"),
         *("/graphs", "/agents", "/schedules", "/keys", "/quotas", "/quotas/{their name}"),
         *("/webhooks/secret", "/webhooks/deliveries", "/webhooks/deliveries?status=dead"),

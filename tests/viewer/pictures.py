@@ -1,5 +1,6 @@
 """Makes the pictures in docs/pictures: ``make pictures``, or ``python -m tests.viewer.pictures``.
 
+``--pages`` makes pictures of all pages instead, in both themes and also as wide as a phone.
 All pictures show real runs of a service; its model is the tests' scripted provider.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import httpx
+import psycopg
 from PIL import Image
 from playwright.async_api import Browser, Page
 
@@ -48,6 +50,7 @@ class Scene:
     theme: Theme
     prepare: Callable[[Page], Awaitable[None]]
     height: int = 820
+    width: int = 1280
 
 
 async def _nothing(page: Page) -> None:
@@ -79,7 +82,36 @@ SCENES = {
     "halted-agent": Scene("/ui/runs/cheap-order", "light", _nothing, 800),
     "sub-agent": Scene("/ui/runs/stock-question", "dark", _select("clerk")),
     "chat": Scene("/ui/threads/trip", "light", _nothing, 540),
+    "overview": Scene("/ui/overview?range=7d", "light", _nothing, 880),
 }
+PAGES = (
+    *("/ui", "/ui/overview", "/ui/runs/discount", "/ui/runs/daily-report", "/ui/threads"),
+    *("/ui/threads/trip", "/ui/agents", "/ui/agents/clerk", "/ui/graphs", "/ui/schedules"),
+    *("/ui/quotas", "/ui/evaluations"),
+)
+EVERY_PAGE = {
+    f"{path.strip('/').replace('/', '-')}-{theme}-{width}": Scene(path, theme, _nothing, 0, width)
+    for path in PAGES
+    for theme in get_args(Theme)
+    for width in (1280, 390)
+}
+COPIES = """
+WITH copied AS (
+    INSERT INTO runs (tenant_id, run_id, kind, status, request_hash, request, metadata, result,
+        usage, stop, finish_reason, active_seconds, created_at, started_at, finished_at)
+    SELECT tenant_id, run_id || '-' || n, kind, status, request_hash, request, metadata, result,
+        usage, stop, finish_reason, active_seconds, created_at - ago, started_at - ago,
+        finished_at - ago + (n * 37 %% 53) * interval '0.1 s'
+    FROM runs, generate_series(1, 60) n, make_interval(hours => n * n * 29 %% 160 + 1) ago
+    WHERE (n * 7 + length(run_id)) %% (CASE status WHEN 'completed' THEN 3 ELSE 11 END) = 0
+    RETURNING tenant_id, run_id
+)
+INSERT INTO calls (tenant_id, run_id, seq, status, request_hash, call_key, charge, node, brief)
+SELECT tenant_id, copied.run_id, seq, status, request_hash, call_key, charge, node, brief
+FROM copied JOIN calls USING (tenant_id)
+WHERE calls.run_id = regexp_replace(copied.run_id, '-[0-9]+$', '')
+"""
+"""Spreads copies of the runs over a week, for the overview."""
 
 
 async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
@@ -272,29 +304,35 @@ async def _served(folder: Path) -> AsyncIterator[tuple[str, list[Path]]]:
         headers = {"Authorization": f"Bearer {KEY}"}
         client = httpx.AsyncClient(base_url=service.url, headers=headers, timeout=600)
         await tell(await stack.enter_async_context(client), provider)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(COPIES, ())
         yield service.url, reports
 
 
 async def _taken(browser: Browser, url: str, scene: Scene, theme: Theme) -> bytes:
     async with Reader.signed_in(browser, url, theme) as reader:
-        await reader.page.set_viewport_size({"width": 1280, "height": scene.height})
+        size: Any = {"width": scene.width, "height": scene.height or 900}
+        await reader.page.set_viewport_size(size)
         await reader.open(scene.path)
         await scene.prepare(reader.page)
         await reader.page.wait_for_timeout(400)
         if reader.complaints:
             raise RuntimeError("; ".join(reader.complaints))
-        return await reader.page.screenshot()
+        return await reader.page.screenshot(full_page=not scene.height)
 
 
 def _save(picture: bytes, file: Path) -> None:
     """Save a picture as lossless WebP."""
     Image.open(io.BytesIO(picture)).save(file, "WEBP", lossless=True, quality=100, method=6)
-    if file.stat().st_size > MAX_BYTES:
+    if file.parent == FOLDER and file.stat().st_size > MAX_BYTES:
         raise RuntimeError(f"{file.name} has {file.stat().st_size} bytes")
 
 
-async def make(folder: Path, theme: Theme | None) -> None:
-    """Make all pictures in a folder, in the theme of each or in the given one."""
+async def make(folder: Path, theme: Theme | None, *, pages: bool = False) -> None:
+    """Make all pictures in a folder, in the theme of each or in the given one.
+
+    With ``pages``, make pictures of all pages instead.
+    """
     with tempfile.TemporaryDirectory(prefix="caseworker-pictures-") as temporary:
         async with _served(Path(temporary)) as (url, reports), opened_browser() as browser:
 
@@ -304,7 +342,7 @@ async def make(folder: Path, theme: Theme | None) -> None:
                 await page.evaluate("document.activeElement.blur()")
 
             scenes = {**SCENES, "evaluation": Scene("/ui/evaluations", "light", compare, 1000)}
-            for name, scene in scenes.items():
+            for name, scene in (EVERY_PAGE if pages else scenes).items():
                 picture = await _taken(browser, url, scene, theme or scene.theme)
                 _save(picture, folder / f"{name}.webp")
 
@@ -313,9 +351,10 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description="Makes the pictures in docs/pictures.")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--theme", choices=get_args(Theme), help="One for all of them.")
+    parser.add_argument("--pages", action="store_true", help="All pages instead.")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    asyncio.run(make(given.folder, cast("Theme | None", given.theme)))
+    asyncio.run(make(given.folder, cast("Theme | None", given.theme), pages=given.pages))
 
 
 if __name__ == "__main__":

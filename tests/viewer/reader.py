@@ -15,12 +15,10 @@ Theme = Literal["light", "dark"]
 
 _NPM = Path(__file__).parents[1] / "support" / "npm_axe"
 _WAIT_MS = 300_000
-_SERIOUS = """async (runOnly) => {
-    const options = { resultTypes: ["violations"], ...(runOnly.length && { runOnly }) };
-    const { violations } = await axe.run(document, options);
-    return violations
-        .filter(({ impact }) => impact === "serious" || impact === "critical")
-        .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((one) => one.html).join(" | ")}`);
+_VIOLATIONS = """async () => {
+    const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+    return violations.map(({ id, nodes }) =>
+        `${id}: ${nodes.slice(0, 3).map((one) => one.html).join(" | ")}`);
 }"""
 
 
@@ -78,11 +76,11 @@ class Reader:
         """Return the text of an element."""
         return await (await self.see(selector)).inner_text()
 
-    async def barriers(self, *rules: str) -> list[str]:
-        """Return the accessibility violations that axe-core finds by some or all of its rules."""
+    async def barriers(self) -> list[str]:
+        """Return the accessibility violations that axe-core finds."""
         axe = installed_packages(_NPM) / "axe-core" / "axe.min.js"
         await self.page.evaluate(axe.read_text(encoding="utf-8"))
-        found: list[str] = await self.page.evaluate(_SERIOUS, rules)
+        found: list[str] = await self.page.evaluate(_VIOLATIONS)
         return found
 
     async def picture(self, name: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, expect
 
 from tests.support.processes import run_caseworker
 from tests.viewer.reader import KEY, Reader, Theme
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGES = {
     "/ui": "broken",
+    "/ui/overview": "Failures by reason",
     "/ui/runs/case": "42",
     "/runs/broken/trace": "division by zero",
     "/ui/runs/hanging": "Cancel",
@@ -26,28 +27,38 @@ PAGES = {
     "/ui/graphs/sums": "Steps",
     "/ui/schedules": "0 6 * * *",
     "/ui/quotas": "Running now",
-    "/ui/evaluations": "No report is open",
+    "/ui/evaluations": "Make a report",
 }
 """A text that each page must contain."""
+PAGES_OF_MENU = [
+    *("Runs", "Overview", "Chats", "Agents", "Graphs", "Schedules", "Quotas", "Evaluations"),
+]
 
 
 @pytest.mark.parametrize(
-    ("theme", "rules"),
-    [("light", ()), pytest.param("dark", ("color-contrast",), marks=pytest.mark.proof)],
+    ("theme", "width"),
+    [
+        ("light", 1280),
+        ("dark", 390),
+        pytest.param("dark", 1280, marks=pytest.mark.proof),
+        pytest.param("light", 390, marks=pytest.mark.proof),
+    ],
 )
 async def test_every_page_shows_what_it_is_for_and_has_no_barriers(
-    browser: Browser, http: httpx.AsyncClient, theme: Theme, rules: tuple[str, ...]
+    browser: Browser, http: httpx.AsyncClient, theme: Theme, width: int
 ) -> None:
-    """There are no console errors and no policy violations.
+    """There are no console errors and no policy violations, and no page is wider than the screen.
 
-    A theme changes nothing but colours.
+    A phone is 390 pixels wide.
     """
-    async with Reader.signed_in(browser, str(http.base_url), theme) as reader:
+    async with Reader.signed_in(browser, str(http.base_url), theme, width) as reader:
         found = {}
         for path, text in PAGES.items():
             await reader.open(path)
             await reader.page.get_by_text(text).first.wait_for(state="attached")
-            if barriers := await reader.barriers(*rules):
+            wide = await reader.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, path
+            if barriers := await reader.barriers():
                 found[path] = barriers
 
         assert found == {}
@@ -137,13 +148,25 @@ async def test_the_description_of_the_api_is_shown(reader: Reader) -> None:
     assert all(address.startswith((reader.url, "data:")) for address in asked), asked
 
 
-async def test_a_page_fits_a_phone(browser: Browser, http: httpx.AsyncClient) -> None:
-    """No element is wider than the screen."""
-    async with Reader.signed_in(browser, str(http.base_url), width=380) as reader:
-        for path in PAGES:
-            await reader.open(path)
-            wide = await reader.page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= 380, path
+async def test_the_pages_are_in_a_menu_on_a_phone(
+    browser: Browser, http: httpx.AsyncClient
+) -> None:
+    """The menu opens and closes by key, and closes when a page is chosen."""
+    async with Reader.signed_in(browser, str(http.base_url), width=390) as reader:
+        await reader.open("/ui")
+        links = reader.page.get_by_role("navigation", name="Pages").get_by_role("link")
+        menu = reader.page.get_by_role("button", name="Menu: Runs")
+        await expect(links).to_have_count(0)
+        await menu.press("Enter")
+        assert await links.all_inner_texts() == PAGES_OF_MENU
+        await reader.page.keyboard.press("Escape")
+        await expect(links).to_have_count(0)
+        await expect(menu).to_be_focused()
+        await menu.press("Enter")
+        await links.filter(has_text="Quotas").press("Enter")
+        await reader.page.get_by_role("heading", name="Quotas").wait_for()
+        await reader.page.get_by_role("button", name="Menu: Quotas").wait_for()
+        await expect(links).to_have_count(0)
 
 
 async def test_the_theme_is_the_systems_until_another_is_chosen(reader: Reader) -> None:
@@ -160,8 +183,13 @@ async def test_the_theme_is_the_systems_until_another_is_chosen(reader: Reader) 
 
 
 async def test_who_has_no_key_is_asked_for_one(browser: Browser, http: httpx.AsyncClient) -> None:
-    """A wrong key is refused with a reason; the right one leads to the requested page."""
+    """A wrong key is refused with a reason; the right one leads to the requested page.
+
+    A page that needs no key does not offer to sign in.
+    """
     async with Reader.opened(browser, str(http.base_url)) as reader:
+        await reader.open("/ui/evaluations")
+        assert await reader.page.get_by_role("button", name="Sign").count() == 0
         await reader.page.goto(f"{reader.url}/ui/runs/case")
         field = await reader.see("form.sign-in input")
         assert "case" not in await reader.text()

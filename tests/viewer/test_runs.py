@@ -35,7 +35,7 @@ CROSSED = """() => {
 async def test_what_comes_from_data_is_text_wherever_it_is_shown(reader: Reader) -> None:
     """Prompts, replies, metadata and results never become elements of the page."""
     await reader.open("/ui?q=hostile")
-    await reader.page.get_by_text("<img src=x onerror=").first.wait_for()
+    await reader.page.locator("tbody").get_by_text("<img src=x onerror=").first.wait_for()
     await reader.open("/ui/runs/hostile")
     await (await reader.see(".calls-body .call >> nth=2")).click()
     await reader.page.locator(".detail .said").get_by_text(HOSTILE).wait_for()
@@ -272,6 +272,48 @@ async def test_the_list_of_runs_filters_and_hears_of_new_runs(
     await http.post("/runs", json={"run_id": "just-now", "input": "What is 6 * 7?"})
 
     await expect(rows.filter(has_text="just-now")).to_have_count(1, timeout=WAIT_MS)
+
+
+async def test_columns_are_chosen_by_key_and_kept(reader: Reader) -> None:
+    """The choice is part of the address and is used again on the next visit."""
+    await reader.open("/ui?q=team=sales")
+    keyboard = reader.page.keyboard
+    chooser = reader.page.get_by_text("Columns", exact=True).first
+    await chooser.focus()
+    await keyboard.press("Enter")
+    region = reader.page.get_by_label("region", exact=True)
+    for _ in range(12):  # the fields are reached in order, with the metadata keys last
+        await keyboard.press("Tab")
+        if await region.evaluate("(one) => one === document.activeElement"):
+            break
+    await keyboard.press("Space")
+    await expect(reader.page.get_by_role("columnheader", name="region")).to_be_visible()
+    await expect(region).to_be_focused()
+    nested = reader.page.locator("tbody tr").filter(has_text="nested")
+    await expect(nested.get_by_role("cell", name="the north", exact=True)).to_be_visible()
+    await expect(reader.page).to_have_url(re.compile(r"q=team.*column=metadata\.region"))
+    await keyboard.press("Escape")
+    await expect(chooser).to_be_focused()
+    await expect(region).to_be_hidden()
+
+    await reader.open("/ui")
+    await expect(reader.page.get_by_role("columnheader", name="region")).to_be_visible()
+    await reader.open("/ui?column=kind")
+    headers = reader.page.get_by_role("columnheader")
+    await expect(headers).to_have_text(["Run", "Status", "Kind"])
+
+
+async def test_relative_times_follow_the_clock(reader: Reader) -> None:
+    """The title of a time shows the moment itself."""
+    await reader.page.clock.install()
+    await reader.open("/ui?q=case")
+    created = reader.page.locator("tbody time").first
+    before = int((await created.inner_text()).split()[0])
+    await reader.page.clock.run_for("02:05:00")
+
+    await expect(created).to_have_text("2 h ago")
+    assert before < 60
+    assert re.search(r"\d\d:\d\d:\d\d", await created.get_attribute("title") or "")
 
 
 async def test_the_branches_of_a_chat_are_one_click_apart(reader: Reader) -> None:

@@ -24,7 +24,7 @@ from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
 from caseworker.runs.definitions import Definitions
-from caseworker.runs.http import events, problems, traces
+from caseworker.runs.http import events, problems, statistics, traces
 from caseworker.runs.http.admission import (
     Admissions,
     AgentAdmission,
@@ -61,7 +61,7 @@ def _open_runs(parts: Parts) -> Opened:
 
 RUNS: Final = Feature(
     name="runs",
-    routes=[*traces.router.routes, *events.router.routes],
+    routes=[*traces.router.routes, *events.router.routes, *statistics.router.routes],
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
     tables=["runs", "calls", "events", "snapshots", "workers", "provider_limits", "provider_turns"],

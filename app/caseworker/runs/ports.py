@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from caseworker.core.budget.usage import Charge
 from caseworker.runs.quotas import RateState
@@ -122,6 +122,10 @@ class Page:
     next_cursor: str | None
 
 
+Period = Literal["hour", "day"]
+"""Length of the periods of statistics, in UTC."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateResult:
     """The cost of a run that became known after the run was finished."""
@@ -230,6 +234,16 @@ class RunStore(Protocol):
 
         Raises:
             InvalidRunError: the cursor is invalid.
+        """
+        ...
+
+    async def statistics(
+        self, tenant: str, period: Period, after: datetime, before: datetime
+    ) -> Mapping[str, Any]:
+        """Return counts, durations and failures of the runs accepted in a range of time.
+
+        The keys are ``items`` by period, ``total``, ``failures`` and ``now``, with the fields that
+        ``GET /statistics`` returns.
         """
         ...
 

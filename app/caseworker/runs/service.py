@@ -34,6 +34,7 @@ from caseworker.runs.ports import (
     CancelStatus,
     EventPage,
     Page,
+    Period,
     RunFilter,
     RunStore,
 )
@@ -190,6 +191,12 @@ class RunService:
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
         return await self._store.find(tenant, wanted)
+
+    async def statistics(
+        self, tenant: str, period: Period, after: datetime, before: datetime
+    ) -> Mapping[str, Any]:
+        """Return statistics about the runs accepted in a range of time; see :class:`RunStore`."""
+        return await self._store.statistics(tenant, period, after, before)
 
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
         """Return a run once it has ended, or in its current state after ``seconds``."""

@@ -53,7 +53,7 @@ _MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
 _SHELL = "index.html"
 
 _PAGES = (
-    *("/ui", "/ui/", "/ui/runs/{run_id}", "/ui/threads", "/ui/threads/{thread_id}"),
+    *("/ui", "/ui/", "/ui/overview", "/ui/runs/{run_id}", "/ui/threads", "/ui/threads/{thread_id}"),
     *("/ui/agents", "/ui/agents/{name}", "/ui/graphs", "/ui/graphs/{name}"),
     *("/ui/schedules", "/ui/quotas", "/ui/evaluations"),
 )

@@ -5,6 +5,7 @@ scan a whole index, which is slow after the table has grown.
 """
 
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.event import listen, remove
 
 from caseworker.runs.ports import RunFilter
+from caseworker.runs.postgres.reading import STATISTICS
 from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from caseworker.runs.run import RunKind, RunStatus
 from tests.support.stores import Oracle, Stores, end_of, new_run
@@ -142,3 +144,24 @@ async def test_a_filtered_list_of_runs_has_an_index(
     plan = "\n".join(str(row["QUERY PLAN"]) for row in await cursor.fetchall())
 
     assert index in plan, plan
+
+
+async def test_statistics_read_the_runs_of_their_range_only(stores: Stores, oracle: Oracle) -> None:
+    """The index of the list of runs finds 50 of 5,000 runs."""
+    await stores.runs.accept(new_run("first"), worker_id="w1")
+    await oracle.rows(
+        """INSERT INTO runs (tenant_id, run_id, kind, status, request, metadata, request_hash,
+               created_at, finished_at)
+           SELECT 'default', 'old-' || n, 'case', 'completed', request, '{}', 'h',
+               now() - make_interval(mins => n), now()
+           FROM runs, generate_series(1, 5000) n"""
+    )
+    await oracle.rows("VACUUM ANALYZE runs")
+    asked = {"tenant": "default", "period": "hour", "before": datetime.now(UTC)}
+    asked["after"] = datetime.now(UTC) - timedelta(minutes=50)
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {STATISTICS}".encode()
+    (row,) = await (await oracle.connection.execute(explained, asked)).fetchall()
+    plan = row["QUERY PLAN"][0]["Plan"]
+
+    assert "runs_newest" in str(plan)
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 30, plan

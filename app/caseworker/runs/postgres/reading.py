@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Text, and_, cast, func, select
@@ -13,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.ports import EventPage, Notification, Page, RunFilter, SpentSoFar
+from caseworker.runs.ports import EventPage, Notification, Page, Period, RunFilter, SpentSoFar
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.journal_rows import call_from_row, event_from_row, whole_once
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
@@ -21,7 +22,7 @@ from caseworker.runs.postgres.run_listing import LIST_STATEMENT_MS, page_of
 from caseworker.runs.postgres.run_statements import SPENT
 from caseworker.runs.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
 from caseworker.runs.replay import charge_of
-from caseworker.runs.run import TERMINAL, CallRecord, Run, RunKey
+from caseworker.runs.run import TERMINAL, CallRecord, Run, RunKey, RunStatus
 
 _RUNS = f"SELECT {', '.join(runs.c.keys())} FROM runs WHERE request IS NOT NULL"  # noqa: S608
 RUN = f"{_RUNS} AND tenant_id = %s AND run_id = %s"
@@ -91,6 +92,34 @@ ORDER BY seq
 """
 """Return the streamed parts of a run's unfinished answers, by step."""
 
+_COUNTS = ", ".join(f"count(*) FILTER (WHERE status = '{each}') AS {each}" for each in RunStatus)
+STATISTICS = f"""
+WITH accepted AS MATERIALIZED (
+    SELECT date_trunc(%(period)s, created_at, 'UTC') AS start, status,
+        extract(epoch FROM finished_at - started_at)::float8 AS seconds,
+        stop ->> 'kind' AS kind, coalesce(stop ->> 'error_class', stop ->> 'dimension') AS detail
+    FROM runs
+    WHERE tenant_id = %(tenant)s AND request IS NOT NULL
+        AND created_at >= %(after)s AND created_at < %(before)s
+), present AS (
+    SELECT {_COUNTS} FROM runs
+    WHERE tenant_id = %(tenant)s AND request IS NOT NULL
+        AND status IN ('queued', 'running', 'waiting')
+), failures AS (
+    SELECT status, kind, detail, count(*) AS runs
+    FROM accepted WHERE status IN ('failed', 'halted')
+    GROUP BY status, kind, detail ORDER BY runs DESC, status, kind, detail LIMIT 20
+)
+SELECT start, count(*) AS runs, {_COUNTS},
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS p50_seconds,
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95_seconds,
+    CASE WHEN start IS NULL THEN (SELECT to_jsonb(present) FROM present) END AS now,
+    CASE WHEN start IS NULL THEN
+        (SELECT coalesce(jsonb_agg(failures), '[]') FROM failures) END AS failures
+FROM accepted GROUP BY GROUPING SETS ((), (start)) ORDER BY start NULLS FIRST
+"""  # noqa: S608
+"""Return the total of a range of time, then its periods in order."""
+
 
 MAX_RECEIPT_CALLS = 100
 """Maximum number of calls listed in the response to a cancel request."""
@@ -139,6 +168,21 @@ class PostgresRunReader:
             return Page(found, None)
         last = found[-1]
         return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
+
+    async def statistics(
+        self, tenant: str, period: Period, after: datetime, before: datetime
+    ) -> Mapping[str, Any]:
+        """Return counts, durations and failures of the runs accepted in a range of time."""
+        asked = {"tenant": tenant, "period": period, "after": after, "before": before}
+        async with transaction(
+            self.engines.work, tenant, statement_ms=LIST_STATEMENT_MS
+        ) as connection:
+            rows = (await connection.exec_driver_sql(STATISTICS, asked)).mappings().all()
+        total, *items = map(dict, rows)
+        return {key: total.pop(key) for key in ("failures", "now")} | {
+            "total": total,
+            "items": items,
+        }
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         """Return the events after the sequence number ``after``, and whether the run had ended."""

@@ -2,9 +2,11 @@
 
 import { ApiError, get, root, session } from "./api.js";
 import { add, fill, h, nothing, s } from "./dom.js";
+import { ago } from "./format.js";
 
 const ROUTES = [
   [/^\/ui\/?$/, "Runs", () => import("./runs.js")],
+  [/^\/ui\/overview$/, "Overview", () => import("./statistics.js")],
   [/^\/(?:ui\/)?runs\/([^/]+)(?:\/trace)?$/, "Runs", () => import("./run.js")],
   [/^\/ui\/threads$/, "Chats", () => import("./threads.js")],
   [/^\/ui\/threads\/([^/]+)$/, "Chats", () => import("./thread.js")],
@@ -17,6 +19,7 @@ const ROUTES = [
 
 const NAVIGATION = [
   ["Runs", "/ui"],
+  ["Overview", "/ui/overview"],
   ["Chats", "/ui/threads"],
   ["Agents", "/ui/agents"],
   ["Graphs", "/ui/graphs"],
@@ -34,7 +37,10 @@ const THEME_SIGNS = {
 
 const main = h("main", { id: "main", tabindex: "-1" });
 const links = new Map(NAVIGATION.map(([title, path]) => [title, h("a", { href: root + path }, title)]));
-const account = h("button", { type: "button", class: "quiet", on: { click: changeAccount } });
+const menuTitle = h("span", {});
+const menu = h("button", { type: "button", class: "quiet menu-button", "aria-expanded": "false", "aria-controls": "pages", on: { click: () => openMenu(menu.getAttribute("aria-expanded") === "false") } },
+  s("svg", { viewBox: "0 0 16 16", class: "glyph", "aria-hidden": "true" }, s("path", { d: "M2 4h12M2 8h12M2 12h12" })), menuTitle);
+const account = h("button", { type: "button", class: "quiet", on: { click: () => { leaving.abort(); session.signOut(); askForKey(); } } }, "Sign out");
 let leaving = new AbortController();
 
 function frame() {
@@ -58,16 +64,22 @@ function frame() {
   add(document.body, [
     h("a", { class: "skip", href: "#main" }, "Skip to content"),
     h("header", { class: "top" },
-      h("a", { class: "brand", href: `${root}/ui` },
+      h("a", { class: "brand", href: `${root}/ui`, "aria-label": "Caseworker" },
         s("svg", { viewBox: "0 0 32 32", "aria-hidden": "true" },
           s("rect", { width: 32, height: 32, rx: 7 }),
           s("path", { d: "M8 9h16M8 16h9M12 23h12" })),
         h("span", {}, "Caseworker")),
-      h("nav", { "aria-label": "Pages" }, [...links.values()]),
+      menu,
+      h("nav", { "aria-label": "Pages", id: "pages" }, [...links.values()]),
       h("div", { class: "top-end" }, theme, account)),
     main,
     h("div", { id: "announcer", class: "unseen", role: "status", "aria-live": "polite" }),
   ]);
+}
+
+/** Opens or closes the menu of pages; wide screens show the pages without it. */
+function openMenu(open) {
+  menu.setAttribute("aria-expanded", String(open));
 }
 
 /** Goes to an address of the viewer without loading the page anew. */
@@ -88,7 +100,11 @@ async function show({ keepFocus = false } = {}) {
     if (pattern && name === section) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  fill(account, session.key ? "Sign out" : "Sign in");
+  const name = pattern ? section : "Pages";
+  fill(menuTitle, name);
+  menu.setAttribute("aria-label", `Menu: ${name}`);
+  openMenu(false);
+  account.hidden = !session.key;
   document.title = `${section} · Caseworker`;
   main.className = "";
   fill(main, h("p", { class: "loading" }, "Loading…"));
@@ -125,7 +141,7 @@ function askForKey(detail) {
     h("label", { for: "key" }, "API key"), field, message,
     h("button", { class: "primary" }, "Sign in"));
   session.signOut();
-  fill(account, "Sign in");
+  account.hidden = true;
   main.className = "";
   fill(main, form);
   field.focus();
@@ -142,17 +158,14 @@ function askForKey(detail) {
   }
 }
 
-function changeAccount() {
-  leaving.abort();
-  askForKey();
-}
-
 document.addEventListener("sign-in-needed", (event) => {
   leaving.abort();
   askForKey(event.detail);
 });
 
 document.addEventListener("click", (event) => {
+  if (!event.target.closest?.("header.top")) openMenu(false);
+  for (const open of document.querySelectorAll("details.menu[open]")) open.open = open.contains(event.target);
   const link = event.target.closest?.("a[href]");
   if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   const to = new URL(link.href);
@@ -162,6 +175,23 @@ document.addEventListener("click", (event) => {
   go(to.pathname + to.search);
   scrollTo(0, 0);
 });
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  const open = event.target.closest?.("details.menu[open]");
+  if (menu.getAttribute("aria-expanded") === "true") menu.focus();
+  open?.removeAttribute("open");
+  open?.firstChild.focus();
+  openMenu(false);
+});
+
+// Every time element shows how long ago it is; its title has the absolute time.
+setInterval(() => {
+  for (const one of document.querySelectorAll("time[datetime]")) {
+    const text = ago(one.dateTime);
+    if (one.textContent !== text) one.textContent = text;
+  }
+}, 5000);
 
 addEventListener("popstate", () => show());
 frame();

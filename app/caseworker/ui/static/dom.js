@@ -1,5 +1,7 @@
 // Makes elements. Whatever comes from data becomes a text node or an attribute, never markup.
 
+import { ago, instant } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Returns an element; `props` are attributes, `on` holds listeners, `dataset` data attributes. */
@@ -82,6 +84,11 @@ export function table(label, columns, rows, props = {}) {
 /** Returns a heading and what stands below it, in a box. */
 export function card(title, ...children) {
   return h("section", { class: "card" }, title && h("h2", {}, title), children);
+}
+
+/** Returns an instant as a relative time, which is updated as time passes. */
+export function since(instantText) {
+  return h("time", { datetime: instantText, title: instant(instantText) }, ago(instantText));
 }
 
 /** Returns a value as indented JSON, or a text as it is. */

@@ -1,7 +1,7 @@
 // Reports of `caseworker eval`: one metrics.json, or two side by side. They never leave the browser.
 
 import { root, runPath } from "./api.js";
-import { card, fill, h, nothing, table } from "./dom.js";
+import { card, fill, h, nothing, shown, since, table } from "./dom.js";
 import { amount, count, counted, duration, instant, money } from "./format.js";
 import { words } from "./status.js";
 
@@ -60,7 +60,7 @@ export function show({ main }) {
   function draw() {
     drop.classList.toggle("small", reports.length > 0);
     const [earlier, later] = reports.length === 2 ? reports : [null, reports[0]];
-    if (!later) return fill(place, nothing("No report is open."));
+    if (!later) return fill(place, introduction());
     if (earlier && earlier.metrics.format !== later.metrics.format) {
       return fill(place, nothing("These reports have different formats and cannot be compared."));
     }
@@ -74,12 +74,25 @@ export function show({ main }) {
   }
 }
 
+/** What an evaluation is, and how to make one. */
+function introduction() {
+  const dataset = '[{"id": "first", "input": "What is 6 * 7?", "gold_answer": "42"}]';
+  return card("Make a report",
+    h("p", {}, "An evaluation runs the cases of a data set, compares their answers with the gold answers, and reports how many are right, what they cost and how long they take. Two reports side by side show what a new model, prompt or release changes."),
+    h("ol", { class: "steps" },
+      h("li", {}, "Write a data set, for example ", h("code", {}, "cases.json"), ":", shown(dataset)),
+      h("li", {}, "Run it against this service:", shown(`caseworker eval cases.json --url ${location.origin}${root} --out report`)),
+      h("li", {}, "Choose ", h("code", {}, "report/metrics.json"), " above.")),
+    h("p", { class: "muted" }, "The page ", h("code", {}, "docs/evaluation.md"), " of the documentation describes data sets, all figures and comparisons; ",
+      h("a", { href: `${root}/docs` }, "the description of the API"), " how other programs run cases."));
+}
+
 function about({ evaluation }) {
   const { id, started_at, duration_seconds, dataset, interrupted, ...rest } = evaluation;
   const facts = [
     ["Evaluation", [id, interrupted && h("small", {}, "interrupted")], "long"],
     ["Data set", [dataset?.name ?? "–", h("small", {}, counted(dataset?.cases ?? 0, "case"))]],
-    ["Began", [instant(started_at), h("small", {}, `took ${seconds(duration_seconds ?? null)}`)]],
+    ["Began", [since(started_at), h("small", {}, `${instant(started_at)}, took ${seconds(duration_seconds ?? null)}`)]],
     ...Object.entries(rest).filter(([, value]) => ["string", "number"].includes(typeof value)).map(([name, value]) => [words(name), value]),
   ];
   return card(null, h("dl", { class: "facts" }, facts.map(([name, value, size]) =>
@@ -115,7 +128,7 @@ function counts(before, now) {
 function groups(title, key, before, now) {
   const names = Object.keys(now[key] ?? {});
   if (!names.length) return null;
-  const columns = [["", ""], ["Trials", "number"], ...(before ? [["Before", "number"]] : []), ["Success", "number"], ["Escalated", "number"], ["Falsely verified", "number"], ["95 % within", "number"]];
+  const columns = [[words(key.slice("by_".length)), ""], ["Trials", "number"], ...(before ? [["Before", "number"]] : []), ["Success", "number"], ["Escalated", "number"], ["Falsely verified", "number"], ["95 % within", "number"]];
   return card(title, table(title, columns, names.map((name) => {
     const one = now[key][name];
     const earlier = before?.[key]?.[name];

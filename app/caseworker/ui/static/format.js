@@ -22,16 +22,16 @@ export function money(usd) {
   return `$${usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: usd < 1 ? 4 : 2 })}`;
 }
 
-/** Milliseconds as "8 ms", "1.24 s", "3 m 05 s", "2 h 07 m". */
+/** Milliseconds as "8 ms", "1.24 s", "3 min 05 s", "2 h 07 min". */
 export function duration(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return "–";
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 9_995 ? 2 : 1)} s`;
   const seconds = Math.round(ms / 1000);
-  if (seconds < 3600 && seconds % 60 === 0) return `${seconds / 60} m`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} m ${pad(seconds % 60)} s`;
+  if (seconds < 3600 && seconds % 60 === 0) return `${seconds / 60} min`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${pad(seconds % 60)} s`;
   if (seconds % 3600 === 0 && seconds < 86_400) return `${seconds / 3600} h`;
-  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${pad(Math.floor((seconds % 3600) / 60))} m`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${pad(Math.floor((seconds % 3600) / 60))} min`;
   return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
 }
 
@@ -48,11 +48,14 @@ export function instant(text) {
   return today ? CLOCK.format(when) : `${DAY.format(when)}, ${CLOCK.format(when)}`;
 }
 
-/** An instant as text -> "12 s ago". */
+const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
+
+/** An instant as text -> "12 min ago". */
 export function ago(text) {
   const ms = Date.now() - Date.parse(text);
-  if (Math.abs(ms) < 1000) return "now";
-  const words = duration(Math.abs(ms)).replace(/\.\d+/, "").replace(/( \d+ [ms])$/, "");
+  const [unit, size] = UNITS.find(([, one]) => Math.abs(ms) >= one) ?? [];
+  if (!unit) return "now";
+  const words = `${Math.floor(Math.abs(ms) / size)} ${unit}`;
   return ms < 0 ? `in ${words}` : `${words} ago`;
 }
 

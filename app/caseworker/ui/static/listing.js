@@ -5,7 +5,7 @@ import { announce, fill, h, table } from "./dom.js";
 /** Shows a list; `load` returns `{items, next}` of a page, `row` the cells of an item. */
 export async function listing(main, { title, columns, load, row, empty, head, actions }) {
   const items = [];
-  const list = h("section", { class: "card list", "aria-label": title });
+  const list = h("section", { class: "card list" });
   const pager = h("div", { class: "pager" });
 
   async function more(cursor) {

@@ -1,8 +1,8 @@
 // What a tenant may have at once and spend, and what it has used of that.
 
 import { ApiError, get, root } from "./api.js";
-import { card, fill, h, nothing } from "./dom.js";
-import { count, instant, money } from "./format.js";
+import { card, fill, h, nothing, since } from "./dom.js";
+import { count, money } from "./format.js";
 
 export async function show({ main, query, signal, go }) {
   const tenant = query.get("tenant");
@@ -36,12 +36,12 @@ function content(quota) {
   return card(quota.tenant,
     h("div", { class: "gauges" }, gauges),
     h("p", { class: "muted" }, `Runs accepted per minute: ${quota.max_runs_per_minute === null ? "unlimited" : `at most ${count(quota.max_runs_per_minute)}`}. `,
-      quota.is_default ? "This is the configured default quota." : `Set for this tenant${quota.updated_at ? `, ${instant(quota.updated_at)}` : ""}.`));
+      quota.is_default ? "This is the configured default quota." : ["Set for this tenant", quota.updated_at && [" ", since(quota.updated_at)], "."]));
 }
 
 function gauge(title, used, limit, shown, reserved = 0) {
   const share = limit ? (used + reserved) / limit : 0;
-  const text = limit === null ? `${shown(used)}, unlimited` : `${shown(used)} of ${shown(limit)}`;
+  const text = limit === null ? `${shown(used)} (no limit)` : `${shown(used)} of ${shown(limit)}`;
   return h("div", { class: `gauge gauge-${share >= 1 ? "hit" : share >= 0.7 ? "near" : "fine"}` },
     h("div", { class: "gauge-head" }, h("span", {}, title, share >= 1 && h("span", { class: "tag tag-bad" }, "exhausted")), h("strong", {}, text)),
     limit === null ? null : h("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${title}: ${text}` }),

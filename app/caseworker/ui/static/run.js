@@ -7,7 +7,7 @@ import { pictures } from "./artifacts.js";
 import { critical, gauges, models, times } from "./budget.js";
 import { CallDetail } from "./call_detail.js";
 import { CallTree } from "./call_tree.js";
-import { announce, card, fill, h, nothing, shown } from "./dom.js";
+import { announce, card, fill, h, nothing, shown, since } from "./dom.js";
 import { amount, between, count, counted, duration, instant, money } from "./format.js";
 import { badge, ENDED, words } from "./status.js";
 import { stepGraph } from "./step_graph.js";
@@ -165,7 +165,7 @@ class RunPage {
     const unknown = usage.cost_usd === null || usage.cost_usd === undefined;
     const cost = unknown ? usage.cost_usd_known ?? null : usage.cost_usd;
     const facts = [
-      ["Started", instant(run.started_at ?? run.created_at), run.started_at ? `waited ${duration(between(run.created_at, run.started_at))} to start` : run.start_at ? `starts ${instant(run.start_at)}` : "in the queue"],
+      [run.started_at ? "Started" : "Accepted", since(run.started_at ?? run.created_at), run.started_at ? `${instant(run.started_at)}, waited ${duration(between(run.created_at, run.started_at))}` : run.start_at ? `starts ${instant(run.start_at)}` : "in the queue"],
       ["Time", run.started_at ? duration(between(run.started_at, run.finished_at)) : "–", run.finished_at ? `ended ${instant(run.finished_at)}` : "so far"],
       ["Cost charged", run.usage ? money(cost === null ? null : cost - estimatedCost) : "–", unknown && run.usage ? counted(usage.unpriced_calls ?? 0, "call without a price", "calls without a price") : "reported by providers"],
       ["Cost estimated", money(estimatedCost), estimatedCost ? "sent, response lost" : "none"],

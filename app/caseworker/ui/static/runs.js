@@ -1,26 +1,44 @@
 // The list of runs: filters, search, pages, and what changes while one looks.
 
 import { ApiError, get, pause, root, runPath } from "./api.js";
-import { announce, fill, h, nothing, table } from "./dom.js";
-import { ago, between, count, counted, duration, instant, money } from "./format.js";
+import { announce, fill, h, nothing, since, table } from "./dom.js";
+import { between, count, counted, duration, money } from "./format.js";
 import { badge, ENDED, KINDS, STATUSES, words } from "./status.js";
 
 const REFRESH_MS = 2500;
 const PAGE = 50;
 /** How many runs are looked through at once for a part of an id. */
 const SEARCHED = 200;
-const COLUMNS = [
-  ["Run", ""], ["Status", ""], ["Kind", "wide"], ["What", "wide cut"], ["Created", "minor"],
-  ["Time", "number"], ["Tokens", "number wide"], ["Cost", "number"],
-];
+/** Columns that can be chosen: title, class, whether they are shown at first, and the cell of a run. */
+const COLUMNS = {
+  kind: ["Kind", "", false, (run) => run.kind],
+  name: ["Agent or graph", "cut", true, who],
+  input: ["Input", "cut more", true, (run) => h("span", { title: run.input }, run.input ?? "")],
+  metadata: ["Metadata", "cut", true, metadataOf],
+  created: ["Created", "minor", true, (run) => since(run.created_at)],
+  time: ["Time", "number", true, (run) => (run.started_at ? duration(between(run.started_at, run.finished_at)) : "–")],
+  tokens: ["Tokens", "number", false, (run) => (run.usage ? count(run.usage.tokens) : "–")],
+  cost: ["Cost", "number", true, (run) => (run.usage ? money(run.usage.cost_usd) : ENDED.has(run.status) ? "–" : "…")],
+};
+const BEFORE_METADATA = ["kind", "name", "input", "metadata"];
+const KEPT = "caseworker.columns";
+const MAX_KEYS = 40;
 
 export async function show({ main, query, signal, go }) {
   const filters = form(query, (wanted) => go(`${root}/ui${wanted}`, { replace: true }));
   const live = h("span", { class: "live" }, "Live");
   const asked = h("div", {});
-  const list = h("section", { class: "card list", "aria-label": "Runs" });
+  const list = h("section", { class: "card list" });
   const pager = h("div", { class: "pager" });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Runs"), h("div", { class: "end" }, live)), asked, filters, list, pager);
+  const chosen = new Set(query.has("column") ? query.getAll("column") : kept());
+  const chooser = columnChooser(chosen, () => {
+    query.delete("column");
+    for (const one of chosen.size ? chosen : [""]) query.append("column", one);
+    localStorage.setItem(KEPT, JSON.stringify([...chosen]));
+    history.replaceState(null, "", `?${query}`);
+    draw();
+  });
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Runs"), h("div", { class: "end" }, live, chooser.element)), asked, filters, list, pager);
 
   const path = query.get("q");
   const known = new Map();
@@ -37,12 +55,17 @@ export async function show({ main, query, signal, go }) {
 
   function draw() {
     const runs = pages.flatMap((page) => page.runs);
+    chooser.offer(runs);
     if (!runs.length) {
-      fill(list, nothing(query.size ? "No matching runs." : "No runs.",
-        query.size ? "Remove a filter to see more." : h("code", {}, 'curl -X POST …/runs -d \'{"input": "What is 6 * 7?"}\'')));
+      fill(list, nothing(filtered(query) ? "No matching runs." : "No runs.",
+        filtered(query) ? "Remove a filter to see more." : h("code", {}, 'curl -X POST …/runs -d \'{"input": "What is 6 * 7?"}\'')));
     } else {
       const fresh = known.size > 0;
-      fill(list, table("Runs", COLUMNS, runs.map(row)));
+      const columns = shownColumns(chosen, runs);
+      fill(list, table("Runs", [["Run", "id"], ["Status", "nowrap"], ...columns], runs.map((run) => [
+        h("a", { class: "row-link", title: run.run_id, href: `${root}/ui${runPath(run.run_id)}` }, run.run_id),
+        [badge(run.status), run.finish_reason && run.finish_reason !== "success" ? h("span", { class: "tag" }, words(run.finish_reason)) : null],
+        ...columns.map(([, , cell]) => cell(run))])));
       if (fresh) {
         const rows = list.querySelectorAll("tbody tr");
         runs.forEach((run, at) => known.get(run.run_id) !== run.status && rows[at].classList.add("fresh"));
@@ -125,9 +148,10 @@ function form(query, changed) {
     input("agent", "Agent", { type: "text", placeholder: "name" }),
     input("created_after", "After", { type: "datetime-local" }),
     input("created_before", "Before", { type: "datetime-local" }),
-    query.size ? h("button", { type: "reset" }, "Clear") : null);
+    filtered(query) ? h("button", { type: "reset" }, "Clear") : null);
   const apply = () => {
     const given = new URLSearchParams([...new FormData(fields)].filter(([, value]) => value));
+    for (const one of query.getAll("column")) given.append("column", one);
     changed(given.size ? `?${given}` : "");
   };
   fields.addEventListener("change", apply);
@@ -135,31 +159,67 @@ function form(query, changed) {
     event.preventDefault();
     apply();
   });
-  fields.addEventListener("reset", () => changed(""));
+  fields.addEventListener("reset", () => {
+    for (const name of new Set(query.keys())) if (name !== "column") query.delete(name);
+    changed(query.size ? `?${query}` : "");
+  });
   return fields;
 }
 
-function row(run) {
-  const usage = run.usage;
-  const named = run.agent ?? run.graph;
-  const who = named ? `${named.name}${named.version ? ` @${named.version}` : ""}` : meta(run.metadata);
-  const about = [who, run.input].filter(Boolean).join(" · ");
-  return [
-    h("a", { class: "row-link", href: `${root}/ui${runPath(run.run_id)}` }, run.run_id),
-    badge(run.status),
-    run.kind,
-    [about, run.thread_id && [about && " · ", h("a", { href: `${root}/ui/threads/${encodeURIComponent(run.thread_id)}` }, run.thread_id)],
-      run.finish_reason && run.finish_reason !== "success" ? h("span", { class: "tag" }, words(run.finish_reason)) : null],
-    h("time", { datetime: run.created_at, title: instant(run.created_at) }, ago(run.created_at)),
-    run.started_at ? duration(between(run.started_at, run.finished_at)) : "–",
-    usage ? count(usage.tokens) : "–",
-    usage ? money(usage.cost_usd) : ENDED.has(run.status) ? "–" : "…",
-  ];
+function filtered(query) {
+  return [...query.keys()].some((name) => name !== "column");
 }
 
-function meta(values) {
-  return Object.entries(values).slice(0, 3).map(([key, value]) =>
-    `${key}=${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ");
+/** The columns that were chosen last; those that are shown at first if none were. */
+function kept() {
+  const usual = Object.keys(COLUMNS).filter((name) => COLUMNS[name][2]);
+  return JSON.parse(localStorage.getItem(KEPT)) ?? usual;
+}
+
+/** Title, class and cell of the chosen columns: a name in COLUMNS, or `metadata.` and a key. */
+function shownColumns(chosen, runs) {
+  const some = runs.some((run) => Object.keys(run.metadata).length);
+  const fixed = (names) => names.filter((name) => chosen.has(name) && (some || name !== "metadata")).map((name) => [COLUMNS[name][0], COLUMNS[name][1], COLUMNS[name][3]]);
+  const keys = [...chosen].filter((name) => name.startsWith("metadata.")).map((name) => name.slice("metadata.".length));
+  const after = Object.keys(COLUMNS).filter((name) => !BEFORE_METADATA.includes(name));
+  return [...fixed(BEFORE_METADATA), ...keys.map((key) => [key, "cut", (run) => plain(run.metadata[key])]), ...fixed(after)];
+}
+
+/** A menu of columns; `offer` adds the metadata keys of runs to it. */
+function columnChooser(chosen, changed) {
+  const option = (name, title) => h("label", {}, h("input", { type: "checkbox", checked: chosen.has(name), on: { change: (event) => {
+    chosen[event.target.checked ? "add" : "delete"](name);
+    changed();
+  } } }), title);
+  const keys = h("fieldset", { hidden: true }, h("legend", {}, "Metadata keys"));
+  const offered = new Set();
+  const offer = (names) => {
+    for (const name of names) {
+      if (offered.has(name) || offered.size >= MAX_KEYS) continue;
+      offered.add(name);
+      keys.append(option(`metadata.${name}`, name));
+    }
+    keys.hidden = !offered.size;
+  };
+  offer([...chosen].filter((name) => name.startsWith("metadata.")).map((name) => name.slice("metadata.".length)));
+  const element = h("details", { class: "menu" }, h("summary", { class: "button" }, "Columns"), h("div", { class: "menu-panel" },
+    h("fieldset", {}, h("legend", {}, "Columns"), Object.entries(COLUMNS).map(([name, [title]]) => option(name, title))), keys));
+  return { element, offer: (runs) => offer(runs.flatMap((run) => Object.keys(run.metadata))) };
+}
+
+function who(run) {
+  const named = run.agent ?? run.graph;
+  const name = named ? `${named.name}${named.version ? ` @${named.version}` : ""}` : h("span", { class: "muted" }, run.kind);
+  return [name, run.thread_id && [" · ", h("a", { href: `${root}/ui/threads/${encodeURIComponent(run.thread_id)}` }, run.thread_id)]];
+}
+
+function metadataOf(run) {
+  const text = Object.entries(run.metadata).map(([key, value]) => `${key}=${plain(value)}`).join(" · ");
+  return h("span", { title: text }, text);
+}
+
+function plain(value) {
+  return value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 async function waiting(place, signal) {
@@ -169,5 +229,5 @@ async function waiting(place, signal) {
   fill(place, approvals.length ? h("div", { class: "banner banner-waiting" },
     badge("waiting"),
     h("span", {}, `${counted(approvals.length, "approval")} to decide: `,
-      approvals.slice(0, 6).map((one, at) => [at ? ", " : "", h("a", { href: `${root}/ui${runPath(one.run_id)}` }, one.subject)]))) : null);
+      approvals.slice(0, 6).map((one, at) => [at ? ", " : "", h("a", { href: `${root}/ui${runPath(one.run_id)}` }, `${one.subject} in ${one.run_id}`)]))) : null);
 }

@@ -43,4 +43,4 @@ export function words(name) {
 
 export const ENDED = new Set(["completed", "failed", "halted", "cancelled"]);
 export const STATUSES = ["queued", "running", "waiting", "completed", "failed", "halted", "cancelled"];
-export const KINDS = ["case", "graph", "agent"];
+export const KINDS = ["case", "graph", "agent", "external"];
