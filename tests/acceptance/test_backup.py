@@ -56,7 +56,9 @@ async def test_a_restored_database_has_its_runs_and_continues_them(
         ServiceProcess(module_database_url, settings=settings) as first,
         first.client() as client,
     ):
-        await post(first, "/runs", {"run_id": "done", "kind": "agent", "agent": AGENT, "input": "?"})
+        await post(
+            first, "/runs", {"run_id": "done", "kind": "agent", "agent": AGENT, "input": "?"}
+        )
         done = await finished(client, "done")
         body = {"run_id": "running", "kind": "agent", "agent": AGENT, "input": "Report slowly."}
         await post(first, "/runs", body)
