@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,25 +20,34 @@ from tests.support.processes import ChildFailedError, ChildProcess, run_casework
 
 HOST = "localhost:8080"
 README = ROOT / "README.md"
-SERVED_WITH_A_TOOL = re.compile(r"^PYTHONPATH=(\S+) TOOLS_PLUGINS=((\w+):\w+) make serve$", re.M)
+TUTORIAL = tuple(f"docs/tutorial/{page.name}" for page in sorted(ROOT.glob("docs/tutorial/*.md")))
+SERVED_WITH_TOOLS = re.compile(r"^PYTHONPATH=(\S+) TOOLS_PLUGINS=((\w+):\S+) make serve$", re.M)
 _DURATION = re.compile(r"\d[\d.]* m?s\b")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def demo() -> AsyncIterator[ChildProcess]:
-    """Run the service of ``make serve`` with the tool of the README and without a model."""
-    [(path, plugin, module)] = SERVED_WITH_A_TOOL.findall(README.read_text())
-    [tool] = blocks_of(README, "python")
+    """Run the service of ``make serve`` with the tools of the pages and without a model."""
+    files: dict[str, str] = {}
+    tools: set[str] = set()
+    for page in ("README.md", *TUTORIAL):
+        served = SERVED_WITH_TOOLS.findall((ROOT / page).read_text())
+        for path, plugins, module in served:
+            [tool] = blocks_of(ROOT / page, "python")
+            files[module] = files.get(module, "") + tool.text
+            tools.update(plugins.split(","))
+            assert path == "."
     [options] = re.findall(r"\$\(BIN\)/caseworker (serve .*)", (ROOT / "Makefile").read_text())
     # Not a folder of pytest's, which is closed to the account of the embedded database.
     with tempfile.TemporaryDirectory(prefix="caseworker-first-steps-") as folder:
-        (Path(folder) / f"{module}.py").write_text(tool.text)
+        for module, text in files.items():
+            (Path(folder) / f"{module}.py").write_text(text)
         env = {
             **dict.fromkeys(("DATABASE_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"), ""),
             "DATABASE_DATA_DIR": f"{folder}/postgres",
             "SERVER_PORT": "0",
-            "PYTHONPATH": path,
-            "TOOLS_PLUGINS": plugin,
+            "PYTHONPATH": ".",
+            "TOOLS_PLUGINS": ",".join(tools),
         }
         arguments = ("-m", "caseworker", *options.split())
         child = ChildProcess.python(*arguments, env=env, cwd=Path(folder), name="demo")
@@ -62,6 +73,20 @@ def answered(command: str, url: str) -> str:
     text = command.replace(HOST, url.removeprefix("http://"))
     ended = subprocess.run(
         ["bash", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def script_output(script: Block, url: str) -> str:
+    """Run a program of a page, which the next block calls by its name, and return its output."""
+    ended = subprocess.run(
+        [sys.executable, "-c", script.text],
+        env={**os.environ, "CASEWORKER_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -107,22 +132,25 @@ def difference(shown: Block, printed: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "page",
+    "pages",
     [
-        "README.md",
-        "docs/quickstart.md",
-        "docs/graphs.md",
-        pytest.param("docs/threads.md", marks=pytest.mark.req("004/chat")),
+        pytest.param(("README.md",), id="README"),
+        pytest.param(("docs/quickstart.md",), id="quickstart"),
+        pytest.param(("docs/graphs.md",), id="graphs"),
+        pytest.param(("docs/threads.md",), id="threads", marks=pytest.mark.req("004/chat")),
+        pytest.param(TUTORIAL, id="tutorial"),
     ],
 )
-def test_the_commands_of_a_page_run_as_printed_and_answer_what_it_shows(
-    page: str, url: str
+def test_the_commands_of_pages_run_as_printed_and_answer_what_they_show(
+    pages: tuple[str, ...], url: str
 ) -> None:
     """A page shows JSON that is part of an answer, or lines of the output."""
     printed, compared = None, 0
-    for block in blocks_of(ROOT / page):
-        if block.language == "sh":
+    for block in (block for page in pages for block in blocks_of(ROOT / page)):
+        if block.language == "sh" and ".py" not in block.text:
             printed = answered(block.text, url) if "curl" in block.text else None
+        elif block.language == "python" and "CaseworkerClient" in block.text:
+            printed = script_output(block, url)
         elif block.language in ("json", "text") and printed is not None:
             assert difference(block, printed) == [], f"{block}: {printed}"
             compared += 1

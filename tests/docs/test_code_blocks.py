@@ -37,6 +37,7 @@ from tests.support.pages import (
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
 OTHERS = frozenset(
     {"make", "pip", "npm", "npx", "openapi-python-client", "claude", "docker", "kubectl", "pytest"}
+    | {"cp", "pg_dump", "pg_restore", "psql"}
 )
 """Programs that the pages call; for all others only the syntax of the command is checked."""
 
@@ -50,6 +51,9 @@ ELSEWHERE = {
     ("README.md", "text"): "tests/acceptance/test_first_steps.py",
     ("docs/quickstart.md", "text"): "tests/acceptance/test_first_steps.py",
     ("docs/webhooks.md", "js"): "tests/acceptance/test_webhooks.py",
+    ("docs/call-it.md", "js"): "tests/acceptance/test_call_it.py",
+    ("docs/tutorial/4-budget-cancel-trace.md", "text"): "tests/acceptance/test_first_steps.py",
+    ("docs/tutorial/5-call-it.md", "text"): "tests/acceptance/test_first_steps.py",
     ("docs/clients.md", "ts"): "tests/contract/test_generated_clients.py",
     ("docs/security.md", "sql"): "tests/integration/postgres/test_tenants_apart.py",
     ("examples/README.md", "text"): "tests/acceptance/test_examples.py",
@@ -106,7 +110,8 @@ async def test_what_a_shell_block_asks_for_is_there(
         elif command[0] == "caseworker":
             take(command[1:])
         elif command[0] == "python":
-            assert (ROOT / command[1]).is_file()
+            saved = f"Save this as `{command[1]}`" in outside_blocks(block.page)
+            assert saved or (ROOT / command[1]).is_file()
     others = {*SHARED_VARIABLES, "CASEWORKER_URL", "PYTHONPATH"}
     known = {variable_of(path) for path in KEYS.values()} | others
     assert [name for name in variables_in(block.text) if name not in known] == []
@@ -116,7 +121,7 @@ async def test_what_a_shell_block_asks_for_is_there(
 async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of a service that has the agents in the pages."""
     async with client_of(api.app()) as client:
-        for name in ("clerk", "reporter"):
+        for name in ("clerk", "reporter", "shop"):
             agent = {"name": name, "description": "Reports.", "prompt": {"system": "Report."}}
             assert (await client.post("/agents", json={"agent": agent})).status_code == 201
         yield client

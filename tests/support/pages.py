@@ -10,6 +10,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "examples" / "README.md", *ROOT.glob(
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 _ADDRESS = re.compile(r"(?:http://)?(?:localhost|127\.0\.0\.1):\d+(/.*)")
 _END_OF_WORD, _END_OF_COMMAND = "\x1f", "\x1e"
+_VARIABLES = {"ID": "0", "DATABASE_URL": "old", "NEW_DATABASE_URL": "new"}
 _STUB = r"""#!/bin/sh
 exec >> "$NOTES"
 printf '%s\037' "${0##*/}" "$@"
@@ -79,7 +80,7 @@ class StubbedShell:
         subprocess.run(
             ["/bin/bash", "-euc", block.text],
             cwd=self._folder,
-            env={"PATH": path, "NOTES": str(self._notes), "ID": "0"},
+            env={"PATH": path, "NOTES": str(self._notes), **_VARIABLES},
             check=True,
         )
         commands = self._notes.read_text().split(_END_OF_COMMAND)[:-1]

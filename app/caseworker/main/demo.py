@@ -8,7 +8,8 @@ from caseworker.settings.schema import Settings
 
 MODEL = "qwen2.5-coder-1.5b"
 RECORDING = Path(__file__).with_name("demo.jsonl")
-"""Path of the recorded replies of Qwen2.5-Coder-1.5B-Instruct to the agent in README.md."""
+"""Path of the recorded replies of Qwen2.5-Coder-1.5B-Instruct to the agents in README.md and in
+the tutorial."""
 
 
 def has_model(settings: Settings) -> bool:
