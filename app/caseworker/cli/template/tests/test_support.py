@@ -3,8 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from caseworker.testing import ScriptedModel, calls, run_agent_test, run_tool, says
 from shop import order_status
+
+from caseworker.testing import ScriptedModel, calls, run_agent_test, run_tool, says
 
 AGENT = Path(__file__).parents[1] / "agents" / "support.yaml"
 
