@@ -17,7 +17,7 @@ from caseworker.settings.schema import AuthSettings, Settings
 OPERATOR_KEY = "operator-" + "7" * 32
 _VARYING = re.compile(
     r'"(?:request_id|[a-z_]+_(?:at|ms)|ts)": ?(?:"[^"]*"|null|-?[0-9.]+)'
-    r'|"(?:key|key_id|secret)": ?"[^"]*"'
+    r'|"(?:key|key_id|actor_key_id|secret)": ?"[^"]*"|"target": ?"[0-9a-f]{16}"'
     r'|"stored_bytes": ?\d+'
     r"|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z"
 )

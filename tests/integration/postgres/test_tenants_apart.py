@@ -17,7 +17,15 @@ from tests.support.stores import Stores, new_run, open_stores
 NOT_FOR_TENANTS = {"api_keys"}
 KEPT_APART = sorted(
     {str(table.name) for table in metadata.tables.values() if "tenant_id" in table.columns}
-    | {"provider_turns", "quotas", "quota_days", "quota_rates", "stored", "webhook_secrets"}
+    | {
+        "audit",
+        "provider_turns",
+        "quotas",
+        "quota_days",
+        "quota_rates",
+        "stored",
+        "webhook_secrets",
+    }
 )
 """Tables with a tenant, some of which only SQL statements name."""
 OTHERS = "ab"

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import Query
+from pydantic import Field
 
 from caseworker.features.spend.postgres import (
     MAX_GROUPS,
@@ -10,20 +11,19 @@ from caseworker.features.spend.postgres import (
     PostgresSpend,
     RangeTooLargeError,
 )
-from caseworker.platform.http.bodies import Instant, QueryModel, View, named_like
+from caseworker.platform.http.bodies import STORABLE, Instant, QueryModel, View, named_like
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import Errors, invalid
 from caseworker.platform.http.request import ApiRequest, api_router
 
 router = api_router("spend")
 
+_FORM = r"^(tenant|agent|model|metadata\..{1,190})$"
 GroupBy = Annotated[
     str,
-    named_like(
-        "^(tenant|agent|model|metadata\\.[^\\x00]+)$",
-        200,
-        "This must be tenant, agent, model or metadata.<key>.",
-    ),
+    named_like(_FORM, 200, "This must be tenant, agent, model or metadata.<key>."),
+    STORABLE,
+    Field(json_schema_extra={"pattern": _FORM}),
 ]
 
 

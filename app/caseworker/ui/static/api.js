@@ -23,7 +23,8 @@ export class ApiError extends Error {
     super(problem.detail ?? problem.title ?? `The service returned status ${status}.`);
     this.status = status;
     this.problem = problem;
-    this.errors = problem.errors ?? [];
+    const shown = problem.detail ?? "";
+    this.errors = (problem.errors ?? []).filter((one) => !shown.includes(one.message));
   }
 }
 
