@@ -27,7 +27,7 @@ const MAX_KEYS = 40;
 export async function show({ main, query, signal, go }) {
   const filters = form(query, (wanted) => go(`${root}/ui${wanted}`, { replace: true }));
   const live = h("span", { class: "live" }, "Live");
-  const asked = h("div", {});
+  const asked = h("div", { class: "stack" });
   const list = h("section", { class: "card list" });
   const pager = h("div", { class: "pager" });
   const chosen = new Set(query.has("column") ? query.getAll("column") : kept());
