@@ -74,6 +74,7 @@ ROUTES = frozenset(
         "POST /schedules/{name}/resume",
         "POST /schedules/{name}/run",
         "POST /webhooks/secret",
+        "POST /webhooks/test",
         "GET /webhooks/secret",
         "GET /webhooks/deliveries",
         "GET /webhooks/deliveries/{delivery_id}",
