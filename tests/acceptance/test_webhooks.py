@@ -273,5 +273,7 @@ async def test_addresses_of_this_machine_are_refused_unless_allowed(
         await eventually(dead)
         [found] = await deliveries(service)
 
-    assert found["last_error"] == "The host has an address that is not public."
+    assert found["last_error"] == (
+        "The host has an address that is not public; webhooks.allow_private would allow it."
+    )
     assert receiver.arrivals == []

@@ -14,8 +14,11 @@ SOURCES = ("app/caseworker", "app")
 """Base folders for files named in a document."""
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FILE = re.compile(r"`((?:app/)?(?:[a-z_]+/)+[a-z_]+\.py)`")
-SERVICE = re.compile(r"(?<!BASE_URL=http://)(?:localhost|127\.0\.0\.1):(\d+)(?!\d|/v1\b)")
-"""An address on this machine other than a model server's."""
+SERVICE = re.compile(
+    r"(?<!BASE_URL=http://)(?<!webhooks test http://)"
+    r"(?:localhost|127\.0\.0\.1):(\d+)(?!\d|/v1\b)"
+)
+"""An address on this machine other than that of a model server or a receiver of webhooks."""
 HOP = re.compile(r"`([a-z_/]+\.py)` `([A-Za-z_.]+)`")
 
 

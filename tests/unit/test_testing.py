@@ -27,7 +27,7 @@ def test_the_tests_of_the_page_pass() -> None:
     """Readers copy them into their projects."""
     tests = [each for name, each in page("test-your-agent.md").items() if name.startswith("test_")]
 
-    assert len(tests) == 4
+    assert len(tests) == 5
     for test in tests:
         test()
 

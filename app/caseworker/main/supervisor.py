@@ -333,7 +333,9 @@ def _reserve(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for each in taken:
             each.close()
-        raise StartupError(f"server.port: cannot bind to {host}:{port}: {error}") from None
+        raise StartupError(
+            f"server.port: cannot bind to {host}:{port}: {error}; SERVER_PORT selects another port"
+        ) from None
     return taken
 
 

@@ -47,7 +47,10 @@ class PriceUnknownError(LookupError):
     """A model's price is unknown, so a cost limit cannot be enforced for it."""
 
     def __init__(self, provider: str, model: str) -> None:
-        super().__init__(f"the price of the model {model!r} of {provider} is not known")
+        super().__init__(
+            f"the price of the model {model!r} of {provider} is not known: configure its"
+            " price_per_million_in_usd and price_per_million_out_usd"
+        )
 
 
 def no_list_price(provider: str, model: str, usage: TokenUsage) -> Cost:

@@ -255,7 +255,8 @@ class RecordedProvider:
             return streamed(found.reply, request)
         place = f"case {case}, purpose {origin.call}, attempt {origin.attempt}"
         message = (
-            f"recorded: {place}: {why} in {self._file}; record it again, or configure another model"
+            f"recorded: {place}: {why} in {self._file}; record it again, or configure another"
+            " model, with MODELS_SMALL_BASE_URL or OPENAI_API_KEY in the environment"
         )
         raise ModelError(message, retryable=False, fault=fault)
 

@@ -74,7 +74,9 @@ class UrlRules:
             )
         scheme, host = found["scheme"], found["host"].strip("[]")
         if scheme == "http" and not self.allow_http:
-            raise AddressRefusedError("This must start with https:// (webhooks.allow_http).")
+            raise AddressRefusedError(
+                "This must start with https://, unless the service sets webhooks.allow_http."
+            )
         port = int(found["port"] or {"http": 80, "https": 443}[scheme])
         if not 0 < port < 1 << 16 or "#" in (found["target"] or ""):
             raise AddressRefusedError("This must have a port from 1 to 65535 and no fragment.")
@@ -93,7 +95,9 @@ class UrlRules:
         if self.allow_private:
             return
         if not all(is_public(ip_address(each.partition("%")[0])) for each in addresses):
-            raise AddressRefusedError("The host has an address that is not public.")
+            raise AddressRefusedError(
+                "The host has an address that is not public; webhooks.allow_private would allow it."
+            )
 
     def _require_plain(self, host: str) -> None:
         """Reject addresses in an unusual notation and addresses that are not public."""

@@ -198,7 +198,9 @@ class AgentTools:
             found = [spec for spec in of_server if spec.name == name]
             if found:
                 return found
-        raise LookupError(f"There is no tool {name!r} that may be used.")
+        raise LookupError(
+            f"There is no tool {name!r} that may be used; a test or a program passes it in `tools`."
+        )
 
     async def _listed(self, server: str, context: FlowContext) -> list[ToolSpec]:
         """Return the tool list of a server as of the first execution of the run."""
