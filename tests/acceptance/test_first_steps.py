@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -221,3 +222,14 @@ def test_a_start_that_cannot_work_ends_with_one_line(variables: dict[str, str], 
     assert ended.returncode == 2
     assert told in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_port_that_is_in_use_ends_the_start_with_one_line(database_url: str) -> None:
+    """The line names the setting that selects another port."""
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = str(used.getsockname()[1])
+        ended = run_caseworker("serve", env={"DATABASE_URL": database_url, "SERVER_PORT": port})
+
+    assert ended.returncode == 2
+    [line] = ended.stderr.strip().splitlines()
+    assert "SERVER_PORT selects another port" in line

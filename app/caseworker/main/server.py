@@ -36,7 +36,7 @@ from caseworker.main.listeners import (
     health_served,
 )
 from caseworker.main.process import Process, collect_garbage_seldom
-from caseworker.main.supervisor import WorkerSlot
+from caseworker.main.supervisor import WorkerSlot, reserve
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
@@ -119,7 +119,8 @@ def serve(
 
     Raises:
         StoreUnavailableError: the database does not answer.
-        StartupError: an agent definition in the configured folder is invalid.
+        StartupError: an agent definition in the configured folder is invalid, or another program
+            uses the port.
     """
     files = read_agents(settings.agents.folder)
     number = None if place is None else place.number
@@ -143,7 +144,8 @@ def serve(
     )
     _allow_connections(settings.server.max_connections)
     server = _Server(config, process, files, started, place)
-    run_to_end(server.serve(None if place is None else list(place.sockets)))
+    sockets = reserve(config.host, config.port) if place is None else list(place.sockets)
+    run_to_end(server.serve(sockets))
     end_undisturbed()
 
 

@@ -94,7 +94,7 @@ class ProcessSupervisor:
         Raises:
             StartupError: the address is not free.
         """
-        self._reserved = _reserve(host, port)
+        self._reserved = reserve(host, port)
         self._count = count
         self._serve = serve
         self._children: list[_Child] = []
@@ -315,8 +315,8 @@ class ReloadingSupervisor(ProcessSupervisor):
             self._report("Waiting for a change.")
 
 
-def _reserve(host: str, port: int) -> list[socket.socket]:
-    """Reserve an address that the children will share; fail if any other process uses it.
+def reserve(host: str, port: int) -> list[socket.socket]:
+    """Reserve an address, which children may share; fail if any other process uses it.
 
     Raises:
         StartupError: the address is in use or does not exist.
