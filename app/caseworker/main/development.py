@@ -106,9 +106,7 @@ def _times(folder: Path) -> Iterator[tuple[str, int]]:
         if "pyvenv.cfg" in names and parent != str(folder):
             folders.clear()
             continue
-        folders[:] = [
-            each for each in folders if not each.startswith(".") and each not in _IGNORED
-        ]
+        folders[:] = [each for each in folders if not each.startswith(".") and each not in _IGNORED]
         for name in names:
             path = Path(parent, name)
             if name.endswith(_WATCHED):

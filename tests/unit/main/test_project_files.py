@@ -6,6 +6,7 @@ import pytest
 
 from caseworker.main.configuration import StartupError, use_dotenv
 from caseworker.main.development import _changes
+from caseworker.main.service_address import service_url
 
 
 def test_a_link_to_itself_and_a_virtual_environment_are_not_watched(tmp_path: Path) -> None:
@@ -32,3 +33,18 @@ def test_an_unreadable_env_file_stops_the_start_with_one_line(
 
     with pytest.raises(StartupError, match=r"^\.env cannot be read: \w+$"):
         use_dotenv(tmp_path)
+
+
+def test_an_unreadable_configuration_is_reported_by_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that only needs the address of the service does not end with a traceback."""
+
+    def unreadable(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "read_bytes", unreadable)
+
+    assert service_url().startswith("http://")
