@@ -43,13 +43,17 @@ async def test_every_act_is_recorded_with_its_caller(database_url: str) -> None:
 
         key = await ask("POST", "/keys", {"name": "n", "scopes": ["read"]})
         await ask("POST", f"/keys/{key['key_id']}/rotate")
-        await ask("DELETE", f"/keys/{key['key_id']}")
+        for _ in range(2):
+            await ask("DELETE", f"/keys/{key['key_id']}")
         for _ in range(2):
             await ask("POST", "/agents", {"agent": AGENT})
         await ask("DELETE", "/agents/clerk/versions/1")
         await ask("POST", "/graphs", {"name": "g", "graph": GRAPH})
         await ask("DELETE", "/graphs/g")
         await ask("PUT", "/schedules/s", SCHEDULE)
+        for _ in range(2):
+            await ask("POST", "/schedules/s/pause")
+        await ask("POST", "/schedules/s/resume")
         await ask("DELETE", "/schedules/s")
         await ask("POST", "/webhooks/secret")
         await ask("POST", "/runs", {"run_id": "r", "input": "2+2?", "metadata": {"of": "x"}})
@@ -77,7 +81,8 @@ async def test_every_act_is_recorded_with_its_caller(database_url: str) -> None:
         *("mcp_credentials.set", "mcp_credentials.deleted", "retention_days.set"),
         *("key.created", "key.created", "key.rotated", "key.revoked"),
         *("agent.registered", "agent.deleted", "graph.registered", "graph.deleted"),
-        *("schedule.set", "schedule.deleted", "webhook_secret.rotated"),
+        *("schedule.set", "schedule.set", "schedule.set", "schedule.deleted"),
+        "webhook_secret.rotated",
         *("run.cancelled", "run.erased", "quota.set", "quota.removed"),
     ]
     assert {Act(act) for act in acts} == set(Act) - {Act.DRAIN_REQUESTED}
@@ -85,12 +90,12 @@ async def test_every_act_is_recorded_with_its_caller(database_url: str) -> None:
     by = {entry["action"]: (entry["actor"], entry["actor_key_id"]) for entry in found}
     assert by["run.erased"] == by["agent.deleted"] == ("robot", robot)
     assert by["quota.set"] == by["retention_days.set"] == ("operator", None)
-    assert [entry["request_id"] is None for entry in reversed(found)] == [True] * 3 + [False] * 15
+    assert [entry["request_id"] is None for entry in reversed(found)] == [True] * 3 + [False] * 17
     targets = {entry["action"]: entry["target"] for entry in found}
     assert targets["key.revoked"] == key["key_id"]
     assert targets["agent.registered"] == targets["agent.deleted"] == "clerk@1"
     assert not any(secret in str(found) for secret in ("sesame", key["key"], tenants.keys["a"]))
-    assert ([entry["action"] for entry in only], later) == (["schedule.set"], [])
+    assert ([entry["action"] for entry in only], later) == (["schedule.set"] * 3, [])
     assert [entry["action"] for entry in other] == ["key.created"]
     assert len(everything.json()["entries"]) == len(found) + 1
     assert one["entries"] + rest == found

@@ -177,7 +177,7 @@ def _finished(client: CaseworkerClient, run_id: str, code: int, *, is_killed: bo
         else:
             client.finish_run(run_id, {"exit_code": 0})
     except ApiError as error:
-        if not error.type.endswith(":external-run-ended"):
+        if error.code != "external-run-ended":
             raise
     return client.get_run(run_id)
 

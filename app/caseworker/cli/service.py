@@ -87,7 +87,7 @@ def explained(error: CaseworkerError) -> str:
         return str(error)
     if (seconds := error.retry_after_seconds) is not None:
         return f"{error} Retry in {seconds:.0f} s."
-    kind, _, problem = error.type.rpartition(":")[2].partition("-")
+    kind, _, problem = error.code.partition("-")
     title = (error.title or f"The service returned status {error.status}").rstrip(".")
     if problem == "not-found" and kind in _LISTS:
         return f"{title}. `caseworker {_LISTS[kind]}` lists all that exist."

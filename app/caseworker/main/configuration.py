@@ -47,9 +47,12 @@ def use_dotenv(folder: Path) -> None:
     if (folder / PROJECT_FILE).is_file() and (folder / ".env").is_file():
         from dotenv import dotenv_values
 
-        for name, text in dotenv_values(folder / ".env").items():
-            if text:
-                os.environ.setdefault(name, text)
+        try:
+            for name, text in dotenv_values(folder / ".env").items():
+                if text:
+                    os.environ.setdefault(name, text)
+        except (OSError, ValueError) as error:  # not UTF-8, for example
+            raise StartupError(f".env cannot be read: {type(error).__name__}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,17 +103,14 @@ def _changes(folder: Path) -> Callable[[], str]:
 def _times(folder: Path) -> Iterator[tuple[str, int]]:
     """Yield each watched file of a project with its time of modification, in ns."""
     for parent, folders, names in os.walk(folder):
-        folders[:] = [
-            each
-            for each in folders
-            if not each.startswith(".")
-            and each not in _IGNORED
-            and not Path(parent, each, "pyvenv.cfg").exists()
-        ]
+        if "pyvenv.cfg" in names and parent != str(folder):
+            folders.clear()
+            continue
+        folders[:] = [each for each in folders if not each.startswith(".") and each not in _IGNORED]
         for name in names:
             path = Path(parent, name)
             if name.endswith(_WATCHED):
                 try:
                     yield str(path.relative_to(folder)), path.stat().st_mtime_ns
-                except FileNotFoundError:  # deleted meanwhile
+                except OSError:  # deleted meanwhile, or a broken link
                     continue

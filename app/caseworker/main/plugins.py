@@ -178,6 +178,8 @@ def _http_tool(key: str, name: str, settings: HttpToolSettings, resources: ToolR
     except (ValueError, OSError) as error:
         of_file = isinstance(error, OSError | json.JSONDecodeError)
         raise StartupError(f"{key}: {'openapi: ' if of_file else ''}{error}") from None
+    except (AttributeError, LookupError, TypeError) as error:  # the document has another form
+        raise StartupError(f"{key}: openapi: the document is not valid ({error!r})") from None
 
 
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:

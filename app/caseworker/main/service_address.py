@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 from os.path import isfile
 from pathlib import Path
 from typing import Final
@@ -24,9 +25,12 @@ def service_url() -> str:
     Raises:
         StartupError: the configuration is invalid, or ``server.port`` is 0.
     """
-    files = (Path(each).read_bytes().decode(errors="replace") for each in _FILES if isfile(each))
-    if not any(map(_MAY_CONFIGURE.search, (*os.environ, *files))):
-        return DEFAULT_URL
+    with suppress(OSError):  # reading the settings reports it
+        files = [
+            Path(each).read_bytes().decode(errors="replace") for each in _FILES if isfile(each)
+        ]
+        if not any(map(_MAY_CONFIGURE.search, (*os.environ, *files))):
+            return DEFAULT_URL
     from caseworker.main.configuration import read_settings, url_of, warn_of_near_misses
 
     loaded = read_settings()

@@ -131,8 +131,11 @@ class _Tail:
 
     async def next(self, after: int) -> Batch:
         """Return the next events; an empty batch if there are none for ``QUIET_SECONDS``."""
-        if self._newest.after <= after < self._newest.until:
-            return self._newest.beyond(after)
+        newest = self._newest
+        if newest.after <= after and (after < newest.until or newest.is_last):
+            return newest.beyond(after)
+        if after < newest.after:
+            return await self.read(after)
         if self._reading is None or self._reading.done():
             self._reads_after = after
             self._reading = asyncio.create_task(self._awaited(after), name="events")
@@ -148,8 +151,10 @@ class _Tail:
             if not self.notification.is_set():
                 return Batch(after)
         self.notification.clear()  # before the read, so that no later event is missed
-        self._look_at = clock() + LOOK_SECONDS
+        self._look_at = 0.0  # if the read fails, or leaves events for the next one
         batch = await self.read(after)
-        if batch.events:
+        if len(batch.events) < AT_ONCE:
+            self._look_at = clock() + LOOK_SECONDS
+        if batch.events or batch.is_last:
             self._newest = batch
         return batch

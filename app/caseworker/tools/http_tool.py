@@ -32,6 +32,8 @@ _TRANSIENT: Final = frozenset({429, 503})
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _EXCERPT_CHARS: Final = 500
+_LEAST_SECRET: Final = 8
+"""Least length, in characters, of an operator's header that is masked in responses."""
 _PLACEHOLDER: Final = re.compile(r"\{([^{}/]+)\}")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
@@ -59,7 +61,11 @@ class HttpOperation:
             ValueError: one of them is not.
         """
         required = self.parameters.get("required", ())
-        filled = {self.places[name][1] for name in required if name in self.places}
+        filled = {
+            wire
+            for place, wire in (self.places[name] for name in required if name in self.places)
+            if place == "path"
+        }
         if re.search("[{}]", urlsplit(self.url).netloc + _PLACEHOLDER.sub("", self.url)):
             raise ValueError("url: placeholders are {name}, in the path or the query only")
         for name in _PLACEHOLDER.findall(self.url):
@@ -166,6 +172,12 @@ class HttpTool:
             header.lower(): environ[variable].strip()
             for header, variable in settings.headers_env.items()
         }
+        for variable in settings.headers_env.values():
+            if not re.fullmatch("[ -~]+", environ[variable].strip()):
+                raise ValueError(f"the environment variable {variable} has no value for a header")
+        values = self._headers.values()
+        words = {word for value in values for word in (value, value.rpartition(" ")[2])}
+        self._masked = sorted((each for each in words if len(each) >= _LEAST_SECRET), key=len)[::-1]
         named = settings.signing_secret_env
         self._secrets = [] if named is None else [environ[named].strip()]
         try:
@@ -213,6 +225,8 @@ class HttpTool:
     def _result(self, response: httpx2.Response, content: bytearray) -> ToolResult:
         status, kind = response.status_code, response.headers.get("content-type", "")
         text = _UNSTORABLE.sub("\ufffd", content.decode(errors="replace"))
+        for secret in self._masked:
+            text = text.replace(secret, "[secret]")
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:

@@ -12,8 +12,10 @@ from caseworker.tools.http_tool import HttpOperation, Place
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
 _RESERVED: Final = frozenset(
     {
-        *("accept", "accept-encoding", "authorization", "content-type", "host"),
+        *("accept", "accept-encoding", "authorization", "content-type", "host", "cookie"),
+        *("connection", "content-length", "transfer-encoding", "upgrade"),
         *("idempotency-key", "traceparent"),
+        *("webhook-id", "webhook-signature", "webhook-timestamp"),
     }
 )
 """Headers that are not arguments."""
@@ -108,13 +110,17 @@ def _arguments(
 
 def _resolved(value: Any, document: Document) -> Any:
     """Return the target of a reference, or the value itself."""
+    seen = set[str]()
     while isinstance(value, Mapping) and "$ref" in value:
-        reference, value = value["$ref"], document
+        reference, value = str(value["$ref"]), document
         try:
             for part in reference.removeprefix("#/").split("/"):
                 value = value[part.replace("~1", "/").replace("~0", "~")]
         except (LookupError, TypeError):
             raise ValueError(f"openapi: {reference!r} is not in the document") from None
+        if reference in seen:
+            raise ValueError(f"openapi: {reference!r} refers to itself")
+        seen.add(reference)
     return value
 
 

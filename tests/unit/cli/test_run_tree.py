@@ -107,13 +107,16 @@ def test_the_end_and_what_is_asked_of_a_person_are_shown() -> None:
         (401, "CASEWORKER_API_KEY"),
         (403, "CASEWORKER_API_KEY"),
         (429, "Retry in 7 s."),
+        (404, "`caseworker runs` lists all that exist."),
         (409, "This is the detail."),
     ],
 )
 def test_refusals_say_what_to_do(status: int, told: str) -> None:
-    """An API error is explained in one line with a next step."""
+    """An API error is explained in one line with a next step, whatever page describes its type."""
     wait = 7.0 if status == 429 else None
-    problem = {"title": "The title", "detail": "This is the detail."}
+    page = "https://docs.example.com/problems.html#run-not-found-404"
+    code = {"type": page, "code": "run-not-found"} if status == 404 else {}
+    problem = {"title": "The title", "detail": "This is the detail.", **code}
     text = explained(ApiError(status, problem, retry_after_seconds=wait))
 
     assert text.startswith("The title. ")

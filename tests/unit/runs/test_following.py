@@ -4,11 +4,12 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from caseworker.runs import following
+from caseworker.runs import following, service
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.observing import RunNotifier
@@ -71,6 +72,11 @@ class Follower:
             async for batch in batches:
                 self.seen += [(round(loop().time(), 3), each.seq) for each in batch.events]
                 await asyncio.sleep(self.pause)
+
+
+def at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    for module in (following, service):
+        monkeypatch.setattr(module, "AT_ONCE", count)
 
 
 async def running(store: MemoryRuns) -> MemoryRuns:
@@ -144,7 +150,7 @@ def test_a_run_that_has_ended_is_followed_from_any_point() -> None:
 
 def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages follow one another up to the last one, also if it is exactly full."""
-    monkeypatch.setattr(following, "AT_ONCE", 2)
+    at_once(monkeypatch, 2)
 
     async def story() -> None:
         store = await running(Elsewhere())
@@ -207,6 +213,81 @@ def test_followers_of_one_run_share_the_reads_and_each_sees_every_event_once(see
     for follower in followers:
         first = follower.seen[0][1]
         assert [seq for _, seq in follower.seen] == list(range(first, 102))
+
+
+def test_a_follower_two_batches_behind_catches_up_at_once() -> None:
+    """The other followers have read on, and no further notification arrives."""
+
+    async def story() -> None:
+        store = await running(database())
+        shared = RunService(store, None)
+        fast = Follower(store, service=shared)
+        slow = Follower(store, service=shared, pause=7)
+        await asyncio.sleep(0.1)  # the slow one is busy until 7
+        for number in (1, 2, 3):
+            await tell(store, number)
+            await asyncio.sleep(0.01)
+        fast.task.cancel()
+        await asyncio.sleep(8)
+        assert [seq for _, seq in slow.seen] == [1, 2, 3]
+        slow.task.cancel()
+        await asyncio.wait({slow.task, fast.task})
+
+    play(story)
+
+
+def test_an_end_without_events_reaches_a_busy_follower_at_once() -> None:
+    """One follower has seen that the run ended while another one was busy with its last event."""
+
+    class EndsLater(MemoryRuns):
+        finished = False
+
+        async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+            page = await super().events(key, after=after, limit=limit)
+            return None if page is None else replace(page, finished=self.finished)
+
+    async def story() -> None:
+        store = EndsLater()
+        shared = RunService(await running(store), None)
+        fast = Follower(store, service=shared)
+        slow = Follower(store, service=shared, pause=2)
+        await asyncio.sleep(0.1)
+        await tell(store, 1)
+        await asyncio.sleep(2.5)  # the slow one is busy with event 1
+        store.finished = True
+        store._notifier.notify(KEY)
+        await fast.task
+        await slow.task
+        assert loop().time() < 9
+
+    play(story)
+
+
+def test_a_full_page_that_is_shared_is_followed_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A follower that had a part of the page already reads on as well."""
+    at_once(monkeypatch, 4)
+
+    async def story() -> None:
+        store = await running(database())
+        shared = RunService(store, None)
+        first = Follower(store, service=shared)
+        await asyncio.sleep(0.1)
+        store._notifier.notify = lambda key: None  # type: ignore[method-assign]
+        await tell(store, 1)
+        second = Follower(store, service=shared)
+        await asyncio.sleep(0.1)
+        await tell(store, 2, 3, 4, 5, 6)
+        for bell in tuple(store._notifier._listeners[KEY]):
+            bell.set()
+        await asyncio.sleep(1)
+        assert [seq for _, seq in second.seen] == [1, 2, 3, 4, 5, 6]
+        assert [seq for _, seq in first.seen] == [1, 2, 3, 4, 5, 6]
+        shared.stop_waiting()
+        await asyncio.wait({first.task, second.task})
+
+    play(story)
 
 
 def test_the_end_of_the_process_ends_it_at_once() -> None:

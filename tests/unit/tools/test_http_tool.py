@@ -202,6 +202,22 @@ async def test_a_failure_tells_models_what_happened(
     assert len(api.requests) == 1
 
 
+@pytest.mark.parametrize("status", [200, 401])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+async def test_a_response_that_repeats_a_secret_header_does_not_show_it(
+    api: Api, status: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results reach models, journals and traces."""
+    monkeypatch.setenv("THE_TOKEN", "Bearer 0123456789")
+    api.answer = reply(b'{"a": "Bearer 0123456789", "b": "0123456789 is unknown"}', status, kind)
+
+    tool = made(url=api.url, headers_env={"Authorization": "THE_TOKEN"})
+    result = await tool.run({}, CONTEXT)
+
+    assert "0123456789" not in json.dumps(result)
+    assert "[secret] is unknown" in json.dumps(result)
+
+
 async def test_a_call_is_retried_only_if_it_may_be_repeated(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +305,35 @@ DOCUMENT: Mapping[str, Any] = {
 }
 
 
+CYCLE = {
+    "openapi": "3.1.0",
+    "paths": {
+        "/a": {
+            "post": {
+                "operationId": "cyclic",
+                "summary": "It.",
+                "requestBody": {
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}
+                },
+            }
+        },
+        "/b/{id}": {
+            "get": {
+                "operationId": "unfilled",
+                "summary": "It.",
+                "parameters": [{"name": "id", "in": "query", "required": True}],
+            }
+        },
+    },
+    "components": {
+        "schemas": {
+            "A": {"$ref": "#/components/schemas/B"},
+            "B": {"$ref": "#/components/schemas/A"},
+        }
+    },
+}
+
+
 @pytest.mark.parametrize("form", ["json", "yaml"])
 async def test_an_operation_of_a_document_is_a_tool(
     api: Api, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -322,7 +367,11 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
     file.write_text(json.dumps(DOCUMENT))
     monkeypatch.setenv("A_SECRET", "?!")
     url = "https://x/{order_id}"
+    monkeypatch.setenv("A_HEADER", "?!\n?!")
     document = {"openapi": str(file), "operation_id": "createTicket"}
+    cycle = {"openapi": str(tmp_path / "cycle.json"), "operation_id": "it", "url": "https://x"}
+    (tmp_path / "cycle.json").write_text(json.dumps(CYCLE))
+    (malformed := tmp_path / "malformed.json").write_text('{"openapi": "3.0.0", "paths": null}')
     for configured, said in (
         (
             {"url": f"{url}/{{order}}", "parameters": ORDER},
@@ -336,6 +385,10 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
         ({**document, "operation_id": "createTickets"}, "no operation 'createTickets'; did you"),
         ({**document, "operation_id": "upload", "url": "https://x"}, "its body is image/png, not"),
         ({**document, "openapi": str(tmp_path / "none.json")}, "No such file"),
+        ({**cycle, "operation_id": "cyclic"}, "'#/components/schemas/A' refers to itself"),
+        ({**cycle, "operation_id": "unfilled"}, r"url: {id} is no required argument"),
+        ({**cycle, "openapi": str(malformed)}, "openapi: the document is not valid"),
+        ({"url": url, "headers_env": {"A": "A_HEADER"}}, "A_HEADER has no value for a header"),
     ):
         with pytest.raises(StartupError, match=rf"^tools\.http\.it: .*{said}") as error:
             made(**configured)

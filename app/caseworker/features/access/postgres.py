@@ -126,7 +126,8 @@ class PostgresKeys:
             ScopeMissingError: the caller lacks the permission.
             KeyNotFoundError: the key does not exist.
         """
-        revoked_at = func.coalesce(api_keys.c.revoked_at, datetime.now(UTC))
+        now = datetime.now(UTC)
+        revoked_at = func.coalesce(api_keys.c.revoked_at, now)
         revoked = (
             update(api_keys)
             .where(api_keys.c.key_id == key_id, _of(_tenant_for(by, None)))
@@ -137,7 +138,8 @@ class PostgresKeys:
             row = (await connection.execute(revoked)).mappings().one_or_none()
             if row is None:
                 raise KeyNotFoundError
-            await record(connection, row["tenant_id"], Act.KEY_REVOKED, key_id)
+            if row["revoked_at"] == now:
+                await record(connection, row["tenant_id"], Act.KEY_REVOKED, key_id)
         return _key(row)
 
     async def rotate(

@@ -185,6 +185,7 @@ class PostgresSchedules:
             changed = update(schedules).where(_is(tenant, name)).returning(schedules)
             changed = changed.values(paused=paused, next_at=next_at, last_error=None)
             row = (await connection.execute(changed)).mappings().one()
+            await record(connection, tenant, Act.SCHEDULE_SET, name)
             await self._wake(connection, row)
         return _schedule(row)
 

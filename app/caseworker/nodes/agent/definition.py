@@ -31,6 +31,8 @@ from caseworker.nodes.reply_schema import SchemaField
 from caseworker.nodes.templates import TextTemplate
 from caseworker.platform.validation import message_of, refusal
 
+MAX_REPORTED = 100
+"""Maximum number of invalid fields that are reported: comparing an unknown name takes 0.1 ms."""
 MAX_DEPTH = 8
 """Maximum nesting depth of agents, including the outermost one."""
 DEFAULT_MAX_TURNS = 20
@@ -266,7 +268,7 @@ class AgentDefinition(StepData):
             fields = {one["loc"][0] for one in wrong if one["loc"]}
             if not isinstance(given, Mapping) or "inputs" in fields:
                 raise
-            found = [(one["loc"], message_of(one)) for one in wrong]
+            found = [(one["loc"], message_of(one)) for one in wrong[:MAX_REPORTED]]
             kept = {name: value for name, value in given.items() if name not in fields}
             whole = read({"name": "unreadable", "prompt": {}, **kept})
         found += [*whole._unknown_variables(), *whole._unfit_defaults(), *whole._repeated_tools()]

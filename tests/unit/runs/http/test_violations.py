@@ -1,6 +1,7 @@
 """Validation errors are reported in our own words."""
 
 import typing
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core.core_schema import ErrorType
 
 from caseworker.core.graph.validation import Problem
+from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.platform import validation
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation, violations_of
+from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import field_of
 from caseworker.runs.http.body import CaseBody
 from caseworker.runs.http.problems import graph_violations, words_of
@@ -113,3 +116,22 @@ def test_names_that_a_problem_of_a_graph_quotes_are_shown_without_secrets(
 
     assert words_of(problem) == told
     assert graph_violations([problem], "graph") == [Violation("graph.steps.0.id", told)]
+
+
+@pytest.mark.parametrize("model", [CaseBody, AgentDefinition])
+def test_thousands_of_unknown_fields_cost_few_comparisons(
+    model: type[BaseModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are compared for the errors that are shown; all of them would block the service."""
+    compared: list[object] = []
+
+    def counted(given: object, known: Collection[str]) -> str:
+        compared.append(given)
+        return suggestion(given, known)
+
+    monkeypatch.setattr(validation, "suggestion", counted)
+    fields = {f"max_cost_usd_{number}": 1 for number in range(5000)}
+
+    found({"kind": "case", "input": "x", "name": "x", "prompt": {}, **fields}, model)
+
+    assert len(compared) < 200
