@@ -183,7 +183,7 @@ WRONG: dict[str, str | tuple[str, dict[str, str]]] = {
     "graphs register x {binary}": "is not valid JSON",
     "tools call calculator {{": "ARGUMENTS is not valid JSON",
     "tools show calculatr": "Did you mean 'calculator'?",
-    "models test smal": "Did you mean small?",
+    "models test smal": "Did you mean 'small'?",
 }
 
 

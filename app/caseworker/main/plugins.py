@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from caseworker.models.ports import ModelEndpoint, ModelProvider
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.parts import NodeParts
+from caseworker.platform.suggestions import suggestion
 from caseworker.settings.cases import HttpToolSettings, McpSettings, ToolSettings
 from caseworker.settings.loader import read_yaml
 from caseworker.tools.ports import Tool, ToolSpec
@@ -236,10 +236,9 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
     there = sorted(known)
     for name in names:
         if name not in there:
-            near = get_close_matches(name.lower(), there, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
+            hint = suggestion(name, there)
             raise StartupError(
-                f"{key}: unknown {kind} {name!r}{hint} Available: {', '.join(there)}"
+                f"{key}: unknown {kind} {name!r}.{hint} Available: {', '.join(there)}"
             )
 
 

@@ -26,6 +26,7 @@ from caseworker.runs.errors import (
 )
 from caseworker.runs.giving_back import when_there
 from caseworker.runs.journal import lost_run
+from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
@@ -76,14 +77,6 @@ class Deciding:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalPage:
-    """A page of open questions, oldest first."""
-
-    approvals: Sequence[Approval]
-    next_cursor: str | None
-
-
 class ApprovalStore(Protocol):
     """Stores the questions of all runs; every method is one transaction."""
 
@@ -122,7 +115,7 @@ class ApprovalStore(Protocol):
         """Return the questions that a run asked, oldest first; None if the run does not exist."""
         ...
 
-    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
+    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         """Return a page of a tenant's open questions, oldest first.
 
         Raises:
@@ -201,7 +194,7 @@ class RunApprovals:
             raise RunNotFoundError(key.run_id)
         return found
 
-    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
+    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         """Return a page of a tenant's open questions, oldest first."""
         return await self._store.waiting(tenant, limit=limit, cursor=cursor)
 

@@ -28,12 +28,12 @@ from caseworker.runs.following import AT_ONCE, Batch, Followers
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.outcome import usage_so_far
+from caseworker.runs.paging import Page
 from caseworker.runs.ports import (
     Accepted,
     CancelledRuns,
     CancelStatus,
     EventPage,
-    Page,
     Period,
     RunFilter,
     RunStore,
@@ -188,7 +188,7 @@ class RunService:
                 limit.reschedule(0)
         self._followers.close()
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+    async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
         """Return a page of runs, newest first."""
         return await self._store.find(tenant, wanted)
 
