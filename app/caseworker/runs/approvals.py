@@ -159,7 +159,7 @@ class RunApprovals:
     """Approval operations for callers: list questions and decide them."""
 
     def __init__(self, store: ApprovalStore) -> None:
-        self._store = store
+        self.store = store
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval:
         """Decide a question; making the same decision again changes nothing.
@@ -169,14 +169,14 @@ class RunApprovals:
             ApprovalDecidedError: another decision, the timeout or the end of the run came first.
             InvalidArgumentsError: the arguments violate the schema, or may not be changed.
         """
-        asked = await self._store.get(key, deciding.approval_id)
+        asked = await self.store.get(key, deciding.approval_id)
         if asked is None:
             raise ApprovalNotFoundError(deciding.approval_id)
         if deciding.arguments is not None:
             require_fit(asked.question, deciding.arguments)
         if deciding.reason is not None:
             deciding = replace(deciding, reason=redact_text(deciding.reason))
-        decided = await self._store.decide(key, deciding)
+        decided = await self.store.decide(key, deciding)
         if decided is None:
             raise ApprovalNotFoundError(deciding.approval_id)
         if not deciding.is_same_as(decided.decision):
@@ -189,14 +189,10 @@ class RunApprovals:
         Raises:
             RunNotFoundError: the run does not exist.
         """
-        found = await self._store.of_run(key)
+        found = await self.store.of_run(key)
         if found is None:
             raise RunNotFoundError(key.run_id)
         return found
-
-    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
-        """Return a page of a tenant's open questions, oldest first."""
-        return await self._store.waiting(tenant, limit=limit, cursor=cursor)
 
 
 def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:

@@ -166,7 +166,7 @@ _DECIDED: Responses = {
 async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
     """List the pending approvals of all runs, oldest first."""
     approvals, tenant = request.service(RunApprovals), request.caller.tenant
-    found = await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor)
+    found = await approvals.store.waiting(tenant, limit=query.limit, cursor=query.cursor)
     views = [ApprovalView.of(each, request.root) for each in found.items]
     return ApprovalList(approvals=views, next_cursor=found.next_cursor)
 
