@@ -12,7 +12,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from importlib.metadata import EntryPoint
 from typing import Any, cast
@@ -52,16 +52,9 @@ class Providers:
         found = registered(PROVIDERS, points)
         self._points = unique("provider", ((each.name, each.value, each) for each in found))
 
-    def require(self, key: str, name: str) -> None:
-        """Check that the provider ``name`` is registered.
-
-        ``key`` is the setting that names it, for the error message.
-
-        Raises:
-            StartupError: it is not registered; the message names ``key`` and the registered
-                providers.
-        """
-        require_known("provider", key, [name], self._points)
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the registered providers."""
+        return iter(self._points)
 
     def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
         """Create the model provider that is registered as ``name``, for an endpoint."""
