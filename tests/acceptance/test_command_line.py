@@ -182,8 +182,8 @@ WRONG: dict[str, str | tuple[str, dict[str, str]]] = {
     "quotes: line 2 column 3",
     "graphs register x {binary}": "is not valid JSON",
     "tools call calculator {{": "ARGUMENTS is not valid JSON",
-    "tools show calculatr": "Did you mean calculator?",
-    "models test smal": "Did you mean small?",
+    "tools show calculatr": "Did you mean 'calculator'?",
+    "models test smal": "Did you mean 'small'?",
 }
 
 

@@ -195,10 +195,10 @@ async def test_what_waits_is_listed_for_its_tenant_alone(world: World) -> None:
     await world.ask(run, "b")
 
     page = await world.approvals.waiting("default", limit=10, cursor=None)
-    assert [each.approval_id for each in page.approvals] == ["a", "b"]
-    assert (await world.approvals.waiting("other", limit=10, cursor=None)).approvals == []
+    assert [each.approval_id for each in page.items] == ["a", "b"]
+    assert (await world.approvals.waiting("other", limit=10, cursor=None)).items == []
     await world.decide()
     page = await world.approvals.waiting("default", limit=10, cursor=None)
-    assert [each.approval_id for each in page.approvals] == ["b"]
+    assert [each.approval_id for each in page.items] == ["b"]
     other = replace(KEY, tenant="other")
     assert await world.approvals.get(other, "a") is None

@@ -39,7 +39,7 @@ async def test_a_decision_is_heard_while_another_lane_works(
         desk = RunApprovals(PostgresApprovals(elsewhere.engines))
 
         async def asked() -> bool:
-            return bool((await desk.waiting(KEY.tenant, limit=1, cursor=None)).approvals)
+            return bool((await desk.store.waiting(KEY.tenant, limit=1, cursor=None)).items)
 
         await eventually(asked)
         for payload in ("", "{", "[]", json.dumps({"tenant": "default", "run_id": "lanes"})):

@@ -30,7 +30,7 @@ def store(api: Api, request: pytest.FixtureRequest) -> PostgresDefinitions:
 
 async def names(store: PostgresDefinitions, **page: Any) -> tuple[list[str], str | None]:
     found = await store.find(TENANT, DefinitionKind.GRAPH, **{"limit": 50, "cursor": None} | page)
-    return [head.name for head in found.heads], found.next_cursor
+    return [head.name for head in found.items], found.next_cursor
 
 
 async def test_what_is_registered_comes_back_as_it_was(store: PostgresDefinitions) -> None:
@@ -112,8 +112,8 @@ async def test_tenants_do_not_meet(store: PostgresDefinitions) -> None:
     assert await store.get("c", DefinitionRef("g")) is None
     assert await store.load("c", [DefinitionRef("g")], max_bytes=10_000) == {}
     assert await store.known("c", [DefinitionRef("g")]) == frozenset()
-    assert (await store.find("c", DefinitionKind.GRAPH, limit=9, cursor=None)).heads == []
-    assert (await store.versions("c", DefinitionRef("g"), limit=9, cursor=None)).heads == []
+    assert (await store.find("c", DefinitionKind.GRAPH, limit=9, cursor=None)).items == []
+    assert (await store.versions("c", DefinitionRef("g"), limit=9, cursor=None)).items == []
     with pytest.raises(DefinitionNotFoundError):
         await store.delete("c", DefinitionRef("g"))
     with pytest.raises(ContainedDefinitionGoneError):
@@ -167,7 +167,7 @@ async def test_names_are_listed_in_order_page_by_page(store: PostgresDefinitions
 
     assert [*seen, *rest] == ["Z", "a", "a-2", "a.1", "a_3", "b"]
     assert (cursor is None, last) == (False, None)
-    assert {head.version for head in page.heads} == {2}
+    assert {head.version for head in page.items} == {2}
 
 
 async def test_versions_are_listed_newest_first_page_by_page(store: PostgresDefinitions) -> None:
@@ -178,7 +178,7 @@ async def test_versions_are_listed_newest_first_page_by_page(store: PostgresDefi
     cursor = None
     for _ in range(2):
         page = await store.versions(TENANT, DefinitionRef("g"), limit=3, cursor=cursor)
-        seen += [head.version for head in page.heads]
+        seen += [head.version for head in page.items]
         cursor = page.next_cursor
 
     assert (seen, cursor) == ([6, 5, 4, 3, 2, 1], None)
@@ -303,9 +303,9 @@ async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_anot
     assert added.head.ref == DefinitionRef("g", 1, AGENT)
     assert {ref: each.content for ref, each in loaded.items()} == {graph: flat("b"), agent: PROMPT}
     assert [each and each.content for each in found] == [flat("b"), PROMPT]
-    assert listed.heads == versions.heads == [added.head]
+    assert listed.items == versions.items == [added.head]
     assert await store.known(TENANT, [graph, agent]) == {graph}
-    assert (await store.find(TENANT, AGENT, limit=9, cursor=None)).heads == []
+    assert (await store.find(TENANT, AGENT, limit=9, cursor=None)).items == []
 
 
 @pytest.mark.req("003/FR4.1")

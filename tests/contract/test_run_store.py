@@ -280,7 +280,7 @@ class TestListing:
         cursor = None
         while True:
             page = await ports.runs.find("default", RunFilter(limit=2, cursor=cursor))
-            seen += [run.key.run_id for run in page.runs]
+            seen += [run.key.run_id for run in page.items]
             await ports.claimed(f"later-{len(seen)}")
             cursor = page.next_cursor
             if cursor is None:
@@ -301,13 +301,13 @@ class TestListing:
         while cursor is not None or not seen:
             wanted = RunFilter(limit=4, cursor=cursor, max_bytes=9000)
             page = await ports.runs.find("default", wanted)
-            assert all(run.result is None for run in page.runs)
-            seen.append([run.key.run_id for run in page.runs])
+            assert all(run.result is None for run in page.items)
+            seen.append([run.key.run_id for run in page.items])
             cursor = page.next_cursor
         alone = await ports.runs.find("default", RunFilter(max_bytes=1))
 
         assert seen == [["large-4", "large-3"], ["large-2", "large-1"], ["large-0"]]
-        assert [run.key.run_id for run in alone.runs] == ["large-4"]
+        assert [run.key.run_id for run in alone.items] == ["large-4"]
 
     async def test_runs_are_found_by_status_and_time(self, ports: Ports) -> None:
         """Pending cancels are not listed."""
@@ -317,7 +317,7 @@ class TestListing:
         now = datetime.now(UTC)
 
         async def found(wanted: RunFilter) -> list[str]:
-            return [run.key.run_id for run in (await ports.runs.find("default", wanted)).runs]
+            return [run.key.run_id for run in (await ports.runs.find("default", wanted)).items]
 
         assert await found(RunFilter()) == ["case-2", "case-1"]
         assert await found(RunFilter(status=RunStatus.QUEUED)) == ["case-2"]
@@ -343,7 +343,7 @@ class TestListing:
 
         async def found(**wanted: Any) -> list[str]:
             page = await ports.runs.find("default", RunFilter(**wanted))
-            return [run.key.run_id for run in page.runs]
+            return [run.key.run_id for run in page.items]
 
         assert await found(kind=RunKind.AGENT) == ["r3", "r0"]
         assert await found(kind=RunKind.GRAPH) == ["r1"]

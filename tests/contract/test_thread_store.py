@@ -114,7 +114,7 @@ async def test_threads_are_listed_newest_first(opened: Opened) -> None:
     first = await opened.threads.find(MINE, limit=3, cursor=None)
     rest = await opened.threads.find(MINE, limit=3, cursor=first.next_cursor)
 
-    found = [*first.threads, *rest.threads]
+    found = [*first.items, *rest.items]
     assert [one.thread_id for one in found] == ["t4", "t3", "t2", "t1", "t0"]
     assert {str(one.definition) for one in found} == {"{}"}
     assert rest.next_cursor is None
@@ -134,7 +134,7 @@ async def test_two_tenants_never_meet(opened: Opened) -> None:
         said = await opened.chats.with_contents(owner, tree.messages)
         assert [one.content for one in said] == [content, None]
         page = await opened.threads.find(owner.tenant, limit=9, cursor=None)
-        assert [one.title for one in page.threads] == [owner.title]
+        assert [one.title for one in page.items] == [owner.title]
     assert await opened.threads.delete(OTHERS, "t")
     assert await opened.threads.get(MINE, "t") == mine
     assert len((await opened.chats.tree(mine)).messages) == 2

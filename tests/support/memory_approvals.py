@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from caseworker.engine.approvals import Asked, Decision, Verdict
-from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
+from caseworker.runs.approvals import Approval, Deciding
 from caseworker.runs.observing import RunNotifier
+from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row, as_json, run_of
@@ -107,7 +108,7 @@ class MemoryApprovals:
                 return None
             return [self._shown(row, each) for each in row.approvals]
 
-    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
+    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         async with transaction():
             found = [
                 self._shown(row, each)
@@ -115,7 +116,7 @@ class MemoryApprovals:
                 if key.tenant == tenant
                 for each in row.approvals
             ]
-            return ApprovalPage([each for each in found if each.open][:limit], None)
+            return Page([each for each in found if each.open][:limit], None)
 
     def wake_due(self) -> None:
         """Queue the runs whose approvals or deadlines have expired."""

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from caseworker.runs.ports import CancelStatus, Page, Period, RunFilter, SpentSoFar
-from caseworker.runs.run import CallRecord, CancelRequest, RunKey
+from caseworker.runs.paging import Page
+from caseworker.runs.ports import CancelStatus, Period, RunFilter, SpentSoFar
+from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from tests.support.memory_rows import Row, journal_of, spent_of
 
 
@@ -56,7 +57,7 @@ class MemoryTraces:
     ) -> Sequence[CallRecord]:
         raise NotImplementedError
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+    async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
         raise NotImplementedError
 
     async def statistics(

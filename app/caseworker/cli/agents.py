@@ -10,7 +10,7 @@ from caseworker.cli.budget_options import with_budget
 from caseworker.cli.definitions import add_definition_commands, reference, show_registered
 from caseworker.cli.output import AsJson, fail, read_json, startup_errors
 from caseworker.cli.runs import ChosenId, Wait, post
-from caseworker.cli.service import CaseworkerClient, Url, talk
+from caseworker.cli.service import Url, connected
 
 cli = typer.Typer(
     no_args_is_help=True,
@@ -53,11 +53,8 @@ def register(
 ) -> None:
     """Register an agent from a file as the next version of its name."""
     agent = _read(file)
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         show_registered("agent", client.register_agent(agent), as_json=as_json)
-
-    talk(url, ask)
 
 
 add_definition_commands(cli, "agent")

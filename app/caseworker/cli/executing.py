@@ -16,7 +16,7 @@ from caseworker_client import Access, ApiError, CaseworkerClient, CaseworkerErro
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.output import fail
 from caseworker.cli.runs import ChosenId
-from caseworker.cli.service import NOT_COMPLETED, Url, end_by, explained, talk
+from caseworker.cli.service import NOT_COMPLETED, Url, connected, end_by, explained
 
 cli = typer.Typer()
 
@@ -89,8 +89,7 @@ def execute(
         "budget": limits,
     }
     body = {key: value for key, value in fields.items() if value not in (None, {})}
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         run = client.create_run({"kind": "external", **body})
         if run.access is None:
             ended = f"has ended ({run.status}), so the command was not started."
@@ -102,8 +101,6 @@ def execute(
         else:
             _say(run, f"attempt {run.attempt}")
             _execute(command, run, _variables(run, run.access, client.settings.base_url))
-
-    talk(url, ask)
 
 
 def _variables(run: Run, access: Access, url: str) -> dict[str, str]:

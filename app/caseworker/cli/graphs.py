@@ -10,7 +10,7 @@ from caseworker.cli.budget_options import with_budget
 from caseworker.cli.definitions import add_definition_commands, reference, show_registered
 from caseworker.cli.output import AsJson, fail, out, read_json, show, show_json, startup_errors
 from caseworker.cli.runs import ChosenId, Wait, post
-from caseworker.cli.service import NOT_COMPLETED, CaseworkerClient, Url, talk
+from caseworker.cli.service import NOT_COMPLETED, Url, connected
 
 cli = typer.Typer(
     no_args_is_help=True,
@@ -57,12 +57,9 @@ def register(
 ) -> None:
     """Register a graph from a file as the next version of a name."""
     graph = _read(file)
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         registered = client.register_graph(name, graph, description=description)
         show_registered("graph", registered, as_json=as_json)
-
-    talk(url, ask)
 
 
 add_definition_commands(cli, "graph")
@@ -88,7 +85,8 @@ def validate_graph(
     """
     graph = _read(file)
     if not offline:
-        talk(url, lambda client: _show(client.validate_graph(graph), as_json=as_json))
+        with connected(url) as client:
+            _show(client.validate_graph(graph), as_json=as_json)
         return
     from caseworker_client import Validation
 

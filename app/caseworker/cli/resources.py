@@ -1,7 +1,6 @@
 """Commands for artifacts, schedules, webhooks, tools, models and spend."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +21,6 @@ from caseworker.cli.output import (
 from caseworker.cli.runs import Wait, post
 from caseworker.cli.service import (
     NOT_COMPLETED,
-    CaseworkerClient,
     Cursor,
     Limit,
     RunId,
@@ -30,8 +28,9 @@ from caseworker.cli.service import (
     add_action,
     add_list,
     api,
-    talk,
+    connected,
 )
+from caseworker.platform.suggestions import suggestion
 
 cli = typer.Typer()
 
@@ -52,12 +51,9 @@ models = _group("models", "List the configured models and test their endpoints."
 @artifacts.command("list")
 def list_artifacts(run_id: RunId, url: Url = None, as_json: AsJson = False) -> None:
     """List the files that a run has created."""
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         page = {"artifacts": [each.as_json() for each in client.list_artifacts(run_id)]}
         show_page(page, "artifacts", "name media_type size_bytes created_at", as_json=as_json)
-
-    talk(url, ask)
 
 
 @artifacts.command()
@@ -71,15 +67,12 @@ def download(
 ) -> None:
     """Download a file that a run has created."""
     target = output or Path(Path(name).name)
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         content = client.get_artifact(run_id, name)
         try:
             target.write_bytes(content)
         except OSError as error:
             fail(f"{target} cannot be written: {error.strerror}")
-
-    talk(url, ask)
     show(f"Wrote {target}.")
 
 
@@ -130,13 +123,10 @@ def create(
         run |= {"kind": "graph", "graph": reference(graph)}
     if budget:
         run["budget"] = dict(budget)
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         made = client.put_schedule(name, cron, run, timezone=timezone, overlap=overlap)
         page = {"schedules": [made.as_json()]}
         show_page(page, "schedules", "name cron timezone paused next_at", as_json=as_json)
-
-    talk(url, ask)
 
 
 @webhooks.command("list")
@@ -152,13 +142,10 @@ def list_deliveries(
 ) -> None:
     """List webhook deliveries, newest first."""
     wanted = "dead" if failed else status
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         page = client.list_webhook_deliveries(status=wanted, limit=limit, cursor=cursor).as_json()
         columns = "delivery_id run_id type status attempts last_status_code url last_error"
         show_page(page, "deliveries", columns, as_json=as_json)
-
-    talk(url, ask)
 
 
 _SENT = "Delivery {delivery_id} to {url} is {status}."
@@ -171,7 +158,8 @@ def secret(url: Url = None) -> None:
 
     It cannot be shown again. The previous secret also signs for a day.
     """
-    talk(url, lambda client: typer.echo(client.rotate_webhook_secret().secret))
+    with connected(url) as client:
+        typer.echo(client.rotate_webhook_secret().secret)
 
 
 @webhooks.command("test")
@@ -184,8 +172,7 @@ def send_message(
 
     Exits with 1 if the receiver does not accept it.
     """
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         sent = api(client, "POST", "/webhooks/test", json={"url": receiver}, repeatable=False)
         if as_json:
             show_json(sent)
@@ -194,14 +181,11 @@ def send_message(
         if not sent["delivered"]:
             raise typer.Exit(NOT_COMPLETED)
 
-    talk(url, ask)
-
 
 @tools.command("list")
 def list_tools(url: Url = None, as_json: AsJson = False) -> None:
     """List the tools that agents may use, including those of MCP servers."""
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         page = api(client, "GET", "/tools")
         all_tools = page if as_json else {"tools": list(_all_tools(page).values())}
         show_page(all_tools, "tools", "name requires_approval description", as_json=as_json)
@@ -209,24 +193,18 @@ def list_tools(url: Url = None, as_json: AsJson = False) -> None:
             if server["problem"]:
                 typer.echo(f"MCP server {server['name']}: {server['problem']}", err=True)
 
-    talk(url, ask)
-
 
 @tools.command("show")
 def show_tool(
     name: Annotated[str, typer.Argument(help="Name of the tool.")], url: Url = None
 ) -> None:
     """Print a tool and the schema of its arguments as JSON."""
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         known = _all_tools(api(client, "GET", "/tools"))
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = suggestion(name, known)
             fail(f"No tool is named {name!r}.{hint} `caseworker tools list` lists all tools.")
         show_json(known[name])
-
-    talk(url, ask)
 
 
 @tools.command("call")
@@ -252,8 +230,7 @@ def _all_tools(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @models.command("list")
 def list_models(url: Url = None, as_json: AsJson = False) -> None:
     """List the models that runs may call, by name."""
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         found = client.list_models()
         rows = [
             {**model, "name": name, "fallbacks": ", ".join(f["model"] for f in model["fallbacks"])}
@@ -261,8 +238,6 @@ def list_models(url: Url = None, as_json: AsJson = False) -> None:
         ]
         columns = "name provider model structured_output max_output_tokens fallbacks"
         show_page({"models": found if as_json else rows}, "models", columns, as_json=as_json)
-
-    talk(url, ask)
 
 
 @models.command("test")
@@ -301,10 +276,7 @@ def spend(
     """Show the cost and usage of runs by tenant, agent, model or metadata."""
     given = {"group_by": by, "period": period, "after": after, "before": before}
     params = {name: value for name, value in given.items() if value is not None}
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         page = api(client, "GET", "/spend", params=params)
         columns = "key runs llm_calls tokens cost_usd cost_usd_estimated"
         show_page(page, "items", f"period {columns}" if period else columns, as_json=as_json)
-
-    talk(url, ask)

@@ -16,14 +16,13 @@ from caseworker.cli.output import (
     show_table,
 )
 from caseworker.cli.service import (
-    CaseworkerClient,
     Run,
     RunId,
     RunSummary,
     Url,
     complete_run_id,
+    connected,
     end_by,
-    talk,
 )
 from caseworker.core.trace.plain_text import counted, duration, money
 
@@ -76,16 +75,13 @@ def list_runs(
         if not (key and given):
             fail(f"--metadata {pair}: must be KEY=VALUE.")
         wanted[key] = value
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         page = client.list_runs(status=status, kind=kind, agent=agent, metadata=wanted, limit=limit)
         if as_json:
             show_json(page.as_json())
             return
         rows = [{**run.as_json(), **_took_and_cost(run)} for run in page.runs]
         show_table(rows, "created_at kind status took cost run_id")
-
-    talk(url, ask)
 
 
 @cli.command()
@@ -104,8 +100,7 @@ def cancel(
 
     --json prints the full receipt.
     """
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         receipt = client.cancel_run(run_id, reason=reason)
         if as_json:
             show_json(receipt.as_json())
@@ -117,8 +112,6 @@ def cancel(
             show("The run was cancelled.")
         else:
             show(f"Cancelling the run (status {receipt.status}). No new calls start.")
-
-    talk(url, ask)
 
 
 @cli.command("approvals")
@@ -134,16 +127,13 @@ def list_approvals(
 
     With a run and --json, print all approvals of the run.
     """
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         found = client.list_approvals(run_id)
         if as_json:
             show_json(found.as_json())
             return
         pending = [each.as_json() for each in found.approvals if each.open]
         show_table(pending, "run_id approval_id subject arguments")
-
-    talk(url, ask)
 
 
 @cli.command()
@@ -160,8 +150,7 @@ def approve(
 ) -> None:
     """Approve or refuse a pending approval of a run."""
     changed = None if arguments is None else read_json(arguments, "--arguments")
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         if refuse:
             decided = client.refuse(run_id, approval_id, reason=reason)
         else:
@@ -170,8 +159,6 @@ def approve(
             show_json(decided.as_json())
         elif decided.decision is not None:
             show(f"{decided.subject} of run {run_id}: {decided.decision.decision}.")
-
-    talk(url, ask)
 
 
 def post(
@@ -190,16 +177,13 @@ def post(
     """
     named = {} if run_id is None else {"run_id": run_id}
     limits = {"budget": dict(budget)} if budget else {}
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         posted = client.create_run({**body, **named, **limits}, wait_seconds=wait)
         if as_json:
             show_json(posted.as_json())
         else:
             show_end(posted)
         end_by(posted.status)
-
-    talk(url, ask)
 
 
 def show_end(run: Run) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final  # noqa: TID251 - see below
 
 import typer
@@ -49,11 +50,11 @@ _LIST_ROUTE: Final = re.compile(r"GET /(agents|graphs|models|schedules|threads|t
 _COMPLETION_SECONDS: Final = 2.0
 
 
-def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
-    """Connect a client to the service and call ``ask`` with it.
+@contextmanager
+def connected(url: str | None) -> Iterator[CaseworkerClient]:
+    """Connect a client to the service; ``url`` defaults to the configured one.
 
-    ``url`` defaults to the configured service. If the service or the connection fails, the error is
-    printed and the command exits.
+    If the service or the connection fails, the error is printed and the command exits.
     """
     import httpx
     from caseworker_client import CaseworkerClient, CaseworkerError
@@ -64,7 +65,7 @@ def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
         if not address.startswith(("http://", "https://")):
             raise httpx.InvalidURL("it must start with http:// or https://")
         with CaseworkerClient(address) as client:
-            ask(client)
+            yield client
     except CaseworkerError as error:
         fail(explained(error))
     except httpx.InvalidURL as error:
@@ -149,11 +150,9 @@ def add_list(cli: typer.Typer, key: str, columns: str, text: str) -> None:
     def list_items(
         url: Url = None, limit: Limit = 50, cursor: Cursor = None, as_json: AsJson = False
     ) -> None:
-        def ask(client: CaseworkerClient) -> None:
+        with connected(url) as client:
             page = getattr(client, f"list_{key}")(limit=limit, cursor=cursor).as_json()
             show_page(page, key, columns, as_json=as_json)
-
-        talk(url, ask)
 
 
 def add_action(
@@ -178,16 +177,13 @@ def add_action(
         as_json: AsJson = False,
     ) -> None:
         arguments = parse(item)
-
-        def ask(client: CaseworkerClient) -> None:
+        with connected(url) as client:
             result = getattr(client, method)(*arguments)
             fields = {} if result is None else result.as_json()
             if message is None or as_json:
                 show_json(fields)
             else:
                 show(message.format_map({"id": item, **fields}))
-
-        talk(url, ask)
 
 
 def api(client: CaseworkerClient, method: str, path: str, **fields: Any) -> Any:

@@ -8,7 +8,7 @@ import typer
 from caseworker.cli.agents import AGENT_HELP, agent_of
 from caseworker.cli.output import AsJson, out, show, show_json
 from caseworker.cli.runs import show_end
-from caseworker.cli.service import CaseworkerClient, Url, add_action, add_list, end_by, talk
+from caseworker.cli.service import Url, add_action, add_list, connected, end_by
 
 cli = typer.Typer(no_args_is_help=True, help="Chat with agents in threads.")
 
@@ -22,16 +22,13 @@ add_list(cli, "threads", "thread_id created_at title metadata", "List threads, n
 @cli.command("show")
 def show_thread(thread_id: ThreadId, url: Url = None, as_json: AsJson = False) -> None:
     """Print the newest branch of a thread."""
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         messages = client.list_messages(thread_id)
         if as_json:
             show_json([message.as_json() for message in messages])
             return
         for message in messages:
             show(f"{message.role:9}  {message.content or f'({message.status})'}")
-
-    talk(url, ask)
 
 
 @cli.command()
@@ -47,15 +44,12 @@ def create(
     """Create a thread in which an agent answers, and print its ID."""
     given = {"thread_id": thread_id, "title": title}
     fields: Any = {name: value for name, value in given.items() if value is not None}
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         thread = client.create_thread(agent=agent_of(agent), **fields)
         if as_json:
             show_json(thread.as_json())
         else:
             show(thread.thread_id)
-
-    talk(url, ask)
 
 
 @cli.command("say", hidden=True)
@@ -71,8 +65,7 @@ def send(
 ) -> None:
     """Send a message and print the answer as it is streamed."""
     answering = None if agent is None else agent_of(agent)
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         from caseworker_client import StreamedText
 
         if answering is not None:
@@ -97,8 +90,6 @@ def send(
         if status != "completed":
             show_end(client.get_run(run_id))
         end_by(status)
-
-    talk(url, ask)
 
 
 def _show_piece(before: str, now: str) -> None:

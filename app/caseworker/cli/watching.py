@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Annotated, cast
 
 import typer
-from caseworker_client import CaseworkerClient, Event
+from caseworker_client import Event
 from rich.console import Console
 from rich.live import Live
 from rich.tree import Tree
@@ -15,7 +15,7 @@ from rich.tree import Tree
 from caseworker.cli.output import AsJson, out, show, show_json
 from caseworker.cli.run_tree import RunTree
 from caseworker.cli.runs import show_end, show_spent
-from caseworker.cli.service import RunId, Url, end_by, talk
+from caseworker.cli.service import RunId, Url, connected, end_by
 from caseworker.cli.timeline import MAX_CALLS, print_timeline
 from caseworker.core.trace.snapshot import Snapshot
 
@@ -36,8 +36,7 @@ def events(
     ] = False,
 ) -> None:
     """Print the events of a run until it ends."""
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         for event in client.stream_events(run_id, after=after):
             sent = event.as_json()
             if as_json:
@@ -46,8 +45,6 @@ def events(
             details = json.dumps(event.data) if event.data else ""
             words = (f"{event.seq:4}", sent["ts"], event.type, event.step_id, details)
             show("  ".join(word for word in words if word))
-
-    talk(url, ask)
 
 
 @cli.command()
@@ -63,8 +60,7 @@ def watch(
     Reconnects if the connection is lost. Exits with 0 if the run completed, 1 if it failed, 3 if it
     was halted, 4 if it was cancelled.
     """
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         begun = client.get_run(run_id)
         stream = client.stream_events(run_id)
         if as_json:
@@ -83,8 +79,6 @@ def watch(
         show_end(ended)
         show_spent(ended)
         end_by(ended.status)
-
-    talk(url, ask)
 
 
 @cli.command()
@@ -106,8 +100,7 @@ def trace(
 
     An asterisk marks the calls on the critical path.
     """
-
-    def ask(client: CaseworkerClient) -> None:
+    with connected(url) as client:
         if as_json:
             show_json(client.get_trace(run_id).as_json())
         elif explain:
@@ -118,8 +111,6 @@ def trace(
             show(f"run     {run_id}\nstatus  {run.status}")
             show_spent(run)
             print_timeline(snapshot, status=run.status, max_calls=max_calls)
-
-    talk(url, ask)
 
 
 def _draw(tree: RunTree, events: Iterator[Event]) -> None:

@@ -139,7 +139,7 @@ def check_providers(settings: Settings) -> Providers:
     """
     providers = Providers()
     for place, chosen in _configured(settings).items():
-        providers.require(f"models.{place}.provider", chosen.chosen_provider)
+        require_known("provider", f"models.{place}.provider", [chosen.chosen_provider], providers)
     return providers
 
 

@@ -1,5 +1,8 @@
 """Functions that CLI commands call.
 
+They raise StartupError if the configuration is invalid, or if the process or the database cannot be
+started or reached.
+
 They import most modules only after the settings are validated, because the imports take a second or
 two.
 """
@@ -52,9 +55,6 @@ def run_server(
 
     ``record`` names a file for recorded model replies. ``workers`` is the number of server
     processes; None uses the configured one. ``demo`` adds a recorded model if none is configured.
-
-    Raises:
-        StartupError: the process cannot start.
     """
     settings = with_recorded_model(logged_settings()) if demo else logged_settings()
     from caseworker.main.server import serve
@@ -82,11 +82,7 @@ def _serve_many(
     executes: bool,
     started: Callable[[str], Awaitable[None]],
 ) -> None:
-    """Serve with ``count`` processes; only one of them calls ``started``.
-
-    Raises:
-        StartupError: the port is not free, or a process cannot start.
-    """
+    """Serve with ``count`` processes; only one of them calls ``started``."""
     from caseworker.main.server import serve
     from caseworker.main.supervisor import ProcessSupervisor, WorkerSlot
 
@@ -110,9 +106,6 @@ def run_worker(*, migrate: bool) -> None:
     """Execute queued runs, without serving the API, until a signal ends the process.
 
     ``migrate`` is whether to upgrade the database first.
-
-    Raises:
-        StartupError: the process cannot start.
     """
     settings = logged_settings()
     from caseworker.main.worker import work
@@ -132,11 +125,7 @@ class CheckedConfiguration:
 
 
 def check_configuration() -> CheckedConfiguration:
-    """Validate the configuration as the service would read it, and return warnings about it.
-
-    Raises:
-        StartupError: the configuration is invalid.
-    """
+    """Validate the configuration as the service would read it, and return warnings about it."""
     loaded = read_settings()
     from caseworker.main.agent_folder import read_agents, with_code_agents
     from caseworker.main.agents import build_tools, check_providers
@@ -156,11 +145,7 @@ def check_configuration() -> CheckedConfiguration:
 
 
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return all problems of a graph as JSON objects, without using a service or database.
-
-    Raises:
-        StartupError: the configuration is invalid.
-    """
+    """Return all problems of a graph as JSON objects, without using a service or database."""
     settings = read_settings().settings
     from caseworker.main.graph_checks import graph_problems
 
@@ -171,30 +156,18 @@ def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def upgrade_database() -> None:
-    """Upgrade the schema of the configured database to the newest revision.
-
-    Raises:
-        StartupError: the database cannot be reached or started.
-    """
+    """Upgrade the schema of the configured database to the newest revision."""
     with open_database(logged_settings(), migrate=True):
         return
 
 
 def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
-    """Call ``use`` with the API keys in the configured database and return its result.
-
-    Raises:
-        StartupError: the database cannot be reached or started.
-    """
+    """Call ``use`` with the API keys in the configured database and return its result."""
     return _asked(lambda pool: use(PostgresKeys(pool)))
 
 
 def with_quotas(use: Callable[[PostgresQuotas], Awaitable[T]]) -> T:
-    """Call ``use`` with the tenant quota store in the configured database and return its result.
-
-    Raises:
-        StartupError: the database cannot be reached or started.
-    """
+    """Call ``use`` with the tenant quota store in the configured database and return its result."""
     settings = logged_settings()
     return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
 
@@ -203,9 +176,6 @@ def workers_of_database() -> list[dict[str, Any]]:
     """Return the worker processes registered in the configured database, one dict for each.
 
     Timestamps are datetimes.
-
-    Raises:
-        StartupError: the database cannot be reached.
     """
     from caseworker.runs.postgres.workers import list_workers
 
@@ -316,11 +286,7 @@ def _use_in_process(
 def _recorder(
     settings: Settings, record: Path | None, about: Mapping[str, Any]
 ) -> Iterator[Recorder | None]:
-    """Record model replies for the duration of the block, if a file is given.
-
-    Raises:
-        StartupError: the file cannot be written.
-    """
+    """Record model replies for the duration of the block, if a file is given."""
     if record is None:
         yield None
         return

@@ -33,6 +33,10 @@ def with_stub_model(settings: Settings) -> Settings:
         price_per_million_out_usd=Decimal(15),
         fallbacks=(ModelSettings(provider=BUILT_IN),),
     )
+    return _with_small(settings, tier)
+
+
+def _with_small(settings: Settings, tier: SmallModelSettings) -> Settings:
     models = settings.models.model_copy(update={"small": tier})
     return settings.model_copy(update={"models": models})
 
@@ -43,7 +47,6 @@ def with_recorded_model(settings: Settings) -> Settings:
     It is a fallback of the built-in planner: agents select it by name, and cases still use the
     planner. It is priced like a large hosted model, so cost limits apply.
     """
-    small = settings.models.small
     if has_model(settings):
         return settings
     recorded = ModelSettings(
@@ -55,6 +58,5 @@ def with_recorded_model(settings: Settings) -> Settings:
         price_per_million_in_usd=Decimal(3),
         price_per_million_out_usd=Decimal(15),
     )
-    tier = small.model_copy(update={"fallbacks": (recorded,)})
-    models = settings.models.model_copy(update={"small": tier})
-    return settings.model_copy(update={"models": models})
+    small = settings.models.small
+    return _with_small(settings, small.model_copy(update={"fallbacks": (recorded,)}))

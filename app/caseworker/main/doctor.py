@@ -170,42 +170,25 @@ def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
     if not has_model(settings):
         detail = "none; the built-in planner plans cases; set OPENAI_API_KEY to run agents"
         yield Finding("models", True, detail)
-    if ask:
-        yield from asyncio.run(_answers(settings))
-        return
     for name, chain in settings.models.chains().items():
         first = next(iter(chain.values()))
-        if first.chosen_provider != BUILT_IN:
-            key = "with a key" if first.api_key else "without a key"
-            detail = f"{first.chosen_model} of {first.chosen_provider}, {key}"
-            yield Finding(f"model {name}", True, detail)
+        if first.chosen_provider == BUILT_IN:
+            continue
+        key = "with a key" if first.api_key else "without a key"
+        works, detail = True, f"{first.chosen_model} of {first.chosen_provider}, {key}"
+        if ask:
+            works, detail = _answer(name, str(first.chosen_model))
+        yield Finding(f"model {name}", works, detail)
 
 
-async def _answers(settings: Settings) -> list[Finding]:
-    from caseworker.main.agents import build_models
-    from caseworker.models.ports import Message, ModelError, ModelRequest
+def _answer(name: str, model: str) -> tuple[bool, str]:
+    from caseworker.main.model_check import check_model
 
+    began = time.monotonic()
     try:
-        gateway = build_models(settings)
+        answer = check_model(name, only_answer=True)[0]
     except StartupError as error:
-        return [Finding("models", False, str(error))]
-    request = ModelRequest(
-        messages=(Message(role="user", content="Reply with OK."),), max_output_tokens=256
-    )
-    found = []
-    try:
-        for name, model in gateway.table.items():
-            if model.provider.name == BUILT_IN:
-                continue
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(model.timeout_seconds):
-                    await model.provider.complete(model.model, request)
-                answered = f"answered in {time.monotonic() - began:.1f} s"
-                found.append(Finding(f"model {name}", True, f"{model.model} {answered}"))
-            except (ModelError, TimeoutError) as error:
-                said = str(error) or "no answer in time"
-                found.append(Finding(f"model {name}", False, f"{model.model}: {said}"))
-    finally:
-        await gateway.aclose()
-    return found
+        return False, str(error)
+    if answer["works"]:
+        return True, f"{model} answered in {time.monotonic() - began:.1f} s"
+    return False, f"{model}: {answer['detail']}"

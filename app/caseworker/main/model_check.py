@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, Final
 
 from caseworker.main.agents import build_models
@@ -11,6 +10,7 @@ from caseworker.main.configuration import read_settings
 from caseworker.main.errors import StartupError
 from caseworker.models.ports import Message, ModelError, ModelReply, ModelRequest, ToolDefinition
 from caseworker.models.table import ChatModel
+from caseworker.platform.suggestions import suggestion
 
 _SCHEMA: Final = {
     "type": "object",
@@ -26,30 +26,32 @@ Check = dict[str, Any]
 """The outcome of the check of one capability: its name, whether it works, and a reply or error."""
 
 
-def check_model(name: str) -> list[Check]:
+def check_model(name: str, *, only_answer: bool = False) -> list[Check]:
     """Send requests to the configured model ``name``, without its fallbacks, and return checks.
 
-    The first check is a plain answer. If it fails, no other request is sent.
+    The first check is a plain answer. If it fails, or with ``only_answer``, no other request is
+    sent.
 
     Raises:
         StartupError: the configuration is invalid, or no model has this name.
     """
     models = build_models(read_settings().settings)
     if name not in models.table:
-        near = get_close_matches(name, models.table, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise StartupError(f"No model is named {name!r}. {hint}Models: {', '.join(models.table)}.")
+        known = ", ".join(models.table)
+        raise StartupError(
+            f"No model is named {name!r}.{suggestion(name, models.table)} Models: {known}."
+        )
 
     async def checked() -> list[Check]:
         try:
-            return await _checks(models.table[name])
+            return await _checks(models.table[name], only_answer=only_answer)
         finally:
             await models.aclose()
 
     return asyncio.run(checked())
 
 
-async def _checks(model: ChatModel) -> list[Check]:
+async def _checks(model: ChatModel, *, only_answer: bool) -> list[Check]:
     checks: list[Check] = []
 
     async def check(
@@ -64,9 +66,11 @@ async def _checks(model: ChatModel) -> list[Check]:
             **fields,
         )
         try:
-            reply = await model.provider.complete(model.model, request)
-        except ModelError as error:
-            checks.append({"capability": capability, "works": False, "detail": str(error)})
+            async with asyncio.timeout(model.timeout_seconds):
+                reply = await model.provider.complete(model.model, request)
+        except (ModelError, TimeoutError) as error:
+            problem = str(error) or "no answer in time"
+            checks.append({"capability": capability, "works": False, "detail": problem})
             return
         try:
             found = find(reply)
@@ -81,7 +85,7 @@ async def _checks(model: ChatModel) -> list[Check]:
 
     question = "What is the capital of France? Answer with one word."
     await check("plain answer", lambda reply: reply.text, question)
-    if checks[0]["works"]:
+    if checks[0]["works"] and not only_answer:
         parts: list[Any] = []
         stream = {"on_delta": parts.append}
         await check("streaming", lambda reply: parts and reply.text, question, **stream)

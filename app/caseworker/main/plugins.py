@@ -4,15 +4,16 @@ The service registers its own objects through the same groups, in pyproject.toml
 objects are imported. An entry point names the object itself, or a class or function that creates
 it. A factory with a required parameter receives a :class:`ModelEndpoint` (providers),
 :class:`ToolResources` (tools) or :class:`NodeParts` (node types).
+
+StartupError is raised if an object cannot be loaded or created, or if two have the same name.
 """
 
 import inspect
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from caseworker.models.ports import ModelEndpoint, ModelProvider
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.parts import NodeParts
+from caseworker.platform.suggestions import suggestion
 from caseworker.settings.cases import HttpToolSettings, McpSettings, ToolSettings
 from caseworker.settings.loader import read_yaml
 from caseworker.tools.ports import Tool, ToolSpec
@@ -46,31 +48,16 @@ class Providers:
     """The registered model providers. Each is created only if it is configured."""
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
-        """Find the providers; ``points`` replaces the installed entry points.
-
-        Raises:
-            StartupError: two providers have the same name.
-        """
+        """Find the providers; ``points`` replaces the installed entry points."""
         found = registered(PROVIDERS, points)
         self._points = unique("provider", ((each.name, each.value, each) for each in found))
 
-    def require(self, key: str, name: str) -> None:
-        """Check that the provider ``name`` is registered.
-
-        ``key`` is the setting that names it, for the error message.
-
-        Raises:
-            StartupError: it is not registered; the message names ``key`` and the registered
-                providers.
-        """
-        require_known("provider", key, [name], self._points)
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the registered providers."""
+        return iter(self._points)
 
     def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
-        """Create the model provider that is registered as ``name``, for an endpoint.
-
-        Raises:
-            StartupError: it cannot be loaded or created, or does not implement the protocol.
-        """
+        """Create the model provider that is registered as ``name``, for an endpoint."""
         provider: ModelProvider = created(self._points[name], "provider", endpoint)
         if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
             raise StartupError(
@@ -91,9 +78,6 @@ class Toolbox:
         """Create the tools; ``points`` replaces the installed entry points.
 
         ``credentials`` returns the credentials of tenants for MCP servers.
-
-        Raises:
-            StartupError: a tool cannot be loaded or created, or two have the same name.
         """
         self._held = AsyncExitStack()
         resources = ToolResources(settings)
@@ -188,9 +172,6 @@ def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[Fun
     An entry point names a FunctionNode or a function that takes an ExecutionContext. Functions that
     are not coroutines run in a thread, since they may block. ``points`` replaces the installed
     entry points.
-
-    Raises:
-        StartupError: a function cannot be loaded or called, or two have the same name.
     """
     nodes = [(point, _node(point, "function")) for point in registered(FUNCTIONS, points)]
     return tuple(unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
@@ -203,9 +184,6 @@ def installed_agents(
 
     ``plugins`` are import paths of more agents, which have the names of their functions.
     ``points`` replaces the installed entry points.
-
-    Raises:
-        StartupError: an agent cannot be loaded or called, or two have the same name.
     """
     named = (EntryPoint(each.rpartition(":")[2], each, AGENTS) for each in plugins)
     found = (*registered(AGENTS, points), *named)
@@ -218,9 +196,6 @@ def installed_node_types(
     """Return the node types registered as entry points.
 
     Factories receive ``parts``. ``points`` replaces the installed entry points.
-
-    Raises:
-        StartupError: a node type cannot be loaded or created, or two have the same name.
     """
     made = [(at, _node_type(at, parts)) for at in registered(NODE_TYPES, points)]
     return tuple(unique("node type", ((each.name, at.value, each) for at, each in made)).values())
@@ -238,10 +213,9 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
     there = sorted(known)
     for name in names:
         if name not in there:
-            near = get_close_matches(name.lower(), there, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
+            hint = suggestion(name, there)
             raise StartupError(
-                f"{key}: unknown {kind} {name!r}{hint} Available: {', '.join(there)}"
+                f"{key}: unknown {kind} {name!r}.{hint} Available: {', '.join(there)}"
             )
 
 

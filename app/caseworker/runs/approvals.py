@@ -26,6 +26,7 @@ from caseworker.runs.errors import (
 )
 from caseworker.runs.giving_back import when_there
 from caseworker.runs.journal import lost_run
+from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
@@ -76,14 +77,6 @@ class Deciding:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalPage:
-    """A page of open questions, oldest first."""
-
-    approvals: Sequence[Approval]
-    next_cursor: str | None
-
-
 class ApprovalStore(Protocol):
     """Stores the questions of all runs; every method is one transaction."""
 
@@ -122,7 +115,7 @@ class ApprovalStore(Protocol):
         """Return the questions that a run asked, oldest first; None if the run does not exist."""
         ...
 
-    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
+    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         """Return a page of a tenant's open questions, oldest first.
 
         Raises:
@@ -166,7 +159,7 @@ class RunApprovals:
     """Approval operations for callers: list questions and decide them."""
 
     def __init__(self, store: ApprovalStore) -> None:
-        self._store = store
+        self.store = store
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval:
         """Decide a question; making the same decision again changes nothing.
@@ -176,14 +169,14 @@ class RunApprovals:
             ApprovalDecidedError: another decision, the timeout or the end of the run came first.
             InvalidArgumentsError: the arguments violate the schema, or may not be changed.
         """
-        asked = await self._store.get(key, deciding.approval_id)
+        asked = await self.store.get(key, deciding.approval_id)
         if asked is None:
             raise ApprovalNotFoundError(deciding.approval_id)
         if deciding.arguments is not None:
             require_fit(asked.question, deciding.arguments)
         if deciding.reason is not None:
             deciding = replace(deciding, reason=redact_text(deciding.reason))
-        decided = await self._store.decide(key, deciding)
+        decided = await self.store.decide(key, deciding)
         if decided is None:
             raise ApprovalNotFoundError(deciding.approval_id)
         if not deciding.is_same_as(decided.decision):
@@ -196,14 +189,10 @@ class RunApprovals:
         Raises:
             RunNotFoundError: the run does not exist.
         """
-        found = await self._store.of_run(key)
+        found = await self.store.of_run(key)
         if found is None:
             raise RunNotFoundError(key.run_id)
         return found
-
-    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return a page of a tenant's open questions, oldest first."""
-        return await self._store.waiting(tenant, limit=limit, cursor=cursor)
 
 
 def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:

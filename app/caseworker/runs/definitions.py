@@ -28,13 +28,14 @@ from caseworker.runs.errors import (
 from caseworker.runs.expansion import Expansion, GraphSize, Missing, canonical, place_of
 from caseworker.runs.graphs import (
     Definition,
-    DefinitionPage,
+    DefinitionVersion,
     GraphLimits,
     NewDefinition,
     Registered,
     RunnableGraph,
 )
 from caseworker.runs.kinds import KINDS
+from caseworker.runs.paging import Page
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
@@ -134,14 +135,14 @@ class Definitions:
 
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
-    ) -> DefinitionPage:
+    ) -> Page[DefinitionVersion]:
         """Return a page of the versions under the name of ``ref``, newest first.
 
         Raises:
             DefinitionNotFoundError: no definition has this name.
         """
         page = await self.store.versions(tenant, ref, limit=limit, cursor=cursor)
-        if not page.heads and cursor is None:
+        if not page.items and cursor is None:
             raise DefinitionNotFoundError(ref)
         return page
 
@@ -187,7 +188,7 @@ class Definitions:
             kind: await self.store.find(tenant, kind, limit=MAX_NAMES, cursor=None)
             for kind in {gap.ref.kind for gap in gaps}
         }
-        known = {kind: [head.name for head in page.heads] for kind, page in names.items()}
+        known = {kind: [head.name for head in page.items] for kind, page in names.items()}
         return [_not_there(gap, there, known[gap.ref.kind]) for gap in gaps]
 
     async def _checked(

@@ -91,11 +91,3 @@ class Registered:
     created: bool
     """Whether a new version was created; False if the newest version is identical."""
     warnings: Sequence[Problem] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DefinitionPage:
-    """A page of definition versions, either of graphs or of agents."""
-
-    heads: Sequence[DefinitionVersion]
-    next_cursor: str | None

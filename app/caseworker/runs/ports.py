@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from caseworker.core.budget.usage import Charge
+from caseworker.runs.paging import Page
 from caseworker.runs.quotas import RateState
 from caseworker.runs.run import (
     CallRecord,
@@ -111,15 +112,6 @@ def json_of_text(text: str) -> Sequence[Any]:
     plain = value is None or isinstance(value, bool | int)
     finite = isinstance(value, float) and math.isfinite(value)
     return (text, value) if plain or finite else (text,)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of runs, newest first."""
-
-    runs: Sequence[Run]
-    """Runs without graphs and inputs; ``request.input`` is the start of the input as text."""
-    next_cursor: str | None
 
 
 Period = Literal["hour", "day"]
@@ -229,8 +221,10 @@ class RunStore(Protocol):
         """Return the run that has an idempotency key; without a key, return the run ``key``."""
         ...
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs without results; graphs and inputs may also be left out.
+    async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
+        """Return a page of runs, newest first, without results, graphs and inputs.
+
+        ``request.input`` is the start of the input as text.
 
         Raises:
             InvalidRunError: the cursor is invalid.

@@ -33,8 +33,6 @@ from caseworker.runs.ports import (
     CancelledRuns,
     CancelStatus,
     EventPage,
-    Page,
-    Period,
     RunFilter,
     RunStore,
 )
@@ -75,7 +73,7 @@ class RunService:
         observers: RunObservers | None = None,
     ) -> None:
         """Execute accepted runs on ``executor`` if it has a free slot; None only queues them."""
-        self._store = store
+        self.store = store
         self._executor = executor
         self._observers = observers or RunObservers()
         self._closing = asyncio.Event()
@@ -95,7 +93,7 @@ class RunService:
             self._observers.accepted(accepted.run)
             if accepted.run.finished:
                 self._observers.ended(accepted.run, None)
-        whole = await whole_run(self._store, accepted.run)
+        whole = await whole_run(self.store, accepted.run)
         return accepted if whole is accepted.run else replace(accepted, run=whole)
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
@@ -108,7 +106,7 @@ class RunService:
                 exist.
         """
         redacted = None if reason is None else redact_text(reason)
-        cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
+        cancelled = await self.store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
         self._deliver(key, cancelled)
         return cancelled
 
@@ -122,10 +120,10 @@ class RunService:
         """
         redacted = None if reason is None else redact_text(reason)
         request = CancelRequest(requested_by=by, reason=redacted)
-        found = await self._store.stoppable(tenant, replace(wanted, limit=wanted.limit + 1))
+        found = await self.store.stoppable(tenant, replace(wanted, limit=wanted.limit + 1))
         stopped: list[CancelStatus] = []
         for key in found[: wanted.limit]:
-            cancelled = await self._store.cancel_matching(key, request, wanted)
+            cancelled = await self.store.cancel_matching(key, request, wanted)
             if cancelled is not None:
                 self._deliver(key, cancelled)
                 stopped.append(cancelled)
@@ -134,10 +132,10 @@ class RunService:
 
     async def get(self, key: RunKey) -> Run:
         """Return a run in its current state."""
-        run = await self._store.get(key)
+        run = await self.store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)
-        return await whole_run(self._store, run)
+        return await whole_run(self.store, run)
 
     async def erase(self, key: RunKey) -> None:
         """Erase an ended run with all its data; its ID can be used again.
@@ -146,7 +144,7 @@ class RunService:
             RunNotFoundError: the run does not exist.
             RunNotEndedError: the run has not ended.
         """
-        await shielded(self._store.erase(key), grace_seconds=ACCEPT_GRACE_SECONDS)
+        await shielded(self.store.erase(key), grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def with_usage(self, run: Run) -> Run:
         """Return the run, with its usage so far if its final usage is not stored yet.
@@ -158,7 +156,7 @@ class RunService:
             return run
         usage = None if self._executor is None else self._executor.usage_of(run.key)
         if usage is None:
-            usage = usage_so_far(await self._store.spent(run.key))
+            usage = usage_so_far(await self.store.spent(run.key))
         return replace(run, usage=usage)
 
     async def accepted_before(
@@ -169,11 +167,11 @@ class RunService:
         Use this if the request would be rejected now, because repeating it must give the same
         response.
         """
-        run = await self._store.earlier(key, idempotency_key)
+        run = await self.store.earlier(key, idempotency_key)
         same = run is not None and run.request_hash == request_hash
         if run is None or not same:
             return None
-        return Accepted(await whole_run(self._store, run), created=False)
+        return Accepted(await whole_run(self.store, run), created=False)
 
     @property
     def is_closing(self) -> bool:
@@ -188,23 +186,13 @@ class RunService:
                 limit.reschedule(0)
         self._followers.close()
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs, newest first."""
-        return await self._store.find(tenant, wanted)
-
-    async def statistics(
-        self, tenant: str, period: Period, after: datetime, before: datetime
-    ) -> Mapping[str, Any]:
-        """Return statistics about the runs accepted in a range of time; see :class:`RunStore`."""
-        return await self._store.statistics(tenant, period, after, before)
-
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
         """Return a run once it has ended, or in its current state after ``seconds``."""
         pause, longest = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
             run = await self._until_ended_here(key, until)
-            run = await (self.get(key) if run is None else whole_run(self._store, run))
+            run = await (self.get(key) if run is None else whole_run(self.store, run))
             left = until - time.monotonic()
             if run.finished or left <= 0 or self._closing.is_set():
                 return run
@@ -213,10 +201,10 @@ class RunService:
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
         """Return up to ``limit`` events with sequence numbers greater than ``after``."""
-        page = await self._store.events(key, after=after, limit=limit)
+        page = await self.store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)
-        return replace(page, events=await whole_events(self._store, key, page.events))
+        return replace(page, events=await whole_events(self.store, key, page.events))
 
     def follow(self, key: RunKey, *, after: int = 0) -> AsyncGenerator[Batch, None]:
         """Yield batches of events after the sequence number ``after``, until the run has ended.
@@ -233,7 +221,7 @@ class RunService:
     async def trace(self, key: RunKey) -> Trace:
         """Return a run with its calls so far."""
         run = await self.get(key)
-        nodes = await self._store.nodes(key)
+        nodes = await self.store.nodes(key)
         # Restoring ten thousand nodes takes 0.1 s, so a thread keeps the event loop responsive.
         return Trace(run, await asyncio.to_thread(_graph_of, run, nodes))
 
@@ -252,7 +240,7 @@ class RunService:
         delayed = new.request.start_at is not None and new.request.start_at > datetime.now(UTC)
         if executor is None or delayed or not executor.reserve(new.key.tenant, external=external):
             if not external:
-                return await self._store.accept(new, worker_id=None)
+                return await self.store.accept(new, worker_id=None)
             before = await self.accepted_before(new.key, new.idempotency_key, new.request_hash)
             if before is not None:
                 return before
@@ -260,7 +248,7 @@ class RunService:
         # Before the statement is sent: the permission must not look fresher than it is.
         permitted_at = time.monotonic()
         try:
-            accepted = await self._store.accept(new, worker_id=executor.worker_id)
+            accepted = await self.store.accept(new, worker_id=executor.worker_id)
         finally:
             executor.unreserve(new.key.tenant, external=external)
         if accepted.created and accepted.run.status is RunStatus.RUNNING:
@@ -274,7 +262,7 @@ class RunService:
             return
         permitted_at = time.monotonic()
         try:
-            run = await self._store.claim(key, executor.worker_id)
+            run = await self.store.claim(key, executor.worker_id)
         finally:
             executor.unreserve(key.tenant, external=True)
         if run is not None:

@@ -5,7 +5,6 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints, overload
 
@@ -15,6 +14,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs, to_jsonable_python
 
+from caseworker.platform.suggestions import suggestion
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
 
 Function = Callable[..., Any]
@@ -38,10 +38,10 @@ class FunctionTool:
         self._name = options.pop("name", None) or function.__name__
         for option in options:
             if option not in _OPTIONS:
-                near = get_close_matches(option, _OPTIONS, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
-                known = ", ".join(_OPTIONS)
-                raise self._error(f"has no option {option!r}{hint} Options: {known}.")
+                hint = suggestion(option, _OPTIONS)
+                raise self._error(
+                    f"has no option {option!r}.{hint} Options: {', '.join(_OPTIONS)}."
+                )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise self._error("is a generator function: return a list instead.")
         self._function = function

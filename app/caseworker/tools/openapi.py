@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from caseworker.platform.suggestions import suggestion
 from caseworker.tools.http_tool import HttpOperation, Place
 
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
@@ -53,10 +53,9 @@ def operation_of(
     }
     if operation_id not in operations:
         known = sorted(filter(None, operations))
-        near = get_close_matches(operation_id, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
+        hint = suggestion(operation_id, known)
         raise ValueError(
-            f"operation_id: no operation {operation_id!r}{hint} Available: {', '.join(known)}"
+            f"operation_id: no operation {operation_id!r}.{hint} Available: {', '.join(known)}"
         )
     path, method, item = operations[operation_id]
     base = server or next((each["url"] for each in document.get("servers", ())), "")

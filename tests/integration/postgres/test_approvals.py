@@ -70,7 +70,7 @@ async def test_what_people_read_passes_by_the_wall_between_tenants(
 
     assert await approvals.get(KEY, "Pay") is None
     assert await approvals.of_run(KEY) == []
-    assert (await approvals.waiting("default", limit=5, cursor=None)).approvals == []
+    assert (await approvals.waiting("default", limit=5, cursor=None)).items == []
 
 
 @pytest.mark.parametrize("ids", [["\x00", "a"], ["a", "\ud800"], ["é", "a"], [7, "a"], ["a"]])

@@ -222,7 +222,7 @@ async def test_what_was_read_before_a_backup_was_restored_is_not_taken_for_what_
 
 async def test_a_page_of_runs_holds_no_graphs(stores: Stores, accepted: str) -> None:
     """The page would be as large as all graphs together, so it shows their names."""
-    [run] = (await stores.runs.find("default", RunFilter())).runs
+    [run] = (await stores.runs.find("default", RunFilter())).items
 
     assert (run.request.graph, run.request.inputs) == (None, {})
     assert run.request.definition_ref == DefinitionRef("g", 3)

@@ -96,7 +96,7 @@ async def test_a_tenant_has_so_many_schedules(schedules: PostgresSchedules) -> N
     assert sum(task.result() for task in made) == 3
     one = await schedules.find("default", limit=3, cursor=None)
     two = await schedules.find("default", limit=3, cursor=one.next_cursor)
-    names = [each.name for each in (*one.schedules, *two.schedules)]
+    names = [each.name for each in (*one.items, *two.items)]
     assert names == sorted(set(names))
     assert (len(names), two.next_cursor) == (5, None)
     assert not await _refused(schedules, schedule(names[0]))

@@ -221,7 +221,7 @@ async def test_a_dead_delivery_is_listed_and_sent_again(
     await oracle.rows("DELETE FROM procrastinate_jobs")
 
     page = await webhooks.find("default", status=DEAD, run_id=None, limit=1, cursor=None)
-    assert [each.delivery_id for each in page.deliveries] == [wanted]
+    assert [each.delivery_id for each in page.items] == [wanted]
     assert page.next_cursor is None
     again = await webhooks.redeliver("default", wanted)
 
@@ -241,7 +241,7 @@ async def test_pages_hold_every_delivery_once(stores: Stores, webhooks: Postgres
     cursor: str | None = None
     while True:
         page = await webhooks.find("default", status=None, run_id=None, limit=2, cursor=cursor)
-        seen += [each.run_id for each in page.deliveries]
+        seen += [each.run_id for each in page.items]
         if (cursor := page.next_cursor) is None:
             break
 

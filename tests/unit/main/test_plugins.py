@@ -242,7 +242,7 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
         build_models(Settings.model_validate({"models": models}))
 
     assert str(refused.value) == (
-        f"{key}: unknown provider 'opnai'; did you mean openai? Available: anthropic, offline, "
+        f"{key}: unknown provider 'opnai'. Did you mean 'openai'? Available: anthropic, offline, "
         "openai, recorded, stub"
     )
 
@@ -264,7 +264,7 @@ def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        (ToolSettings(deny=("Plotter",)), "tools.deny: unknown tool 'Plotter'; did you mean"),
+        (ToolSettings(deny=("Plotter",)), "tools.deny: unknown tool 'Plotter'. Did you mean"),
         (ToolSettings(allow=("hammer",)), "tools.allow: unknown tool 'hammer'. Available:"),
     ],
 )

@@ -105,7 +105,7 @@ def test_an_unknown_option_is_refused_with_the_closest_one() -> None:
         """Returns nothing."""
 
     with pytest.raises(
-        TypeError, match="'price' has no option 'deterministc'; did you mean 'deter"
+        TypeError, match=r"'price' has no option 'deterministc'\. Did you mean 'deter"
     ):
         tool(deterministc=True)(price)
     with pytest.raises(TypeError, match=r"'price' has no option 'parameters'\. Options: name, des"):

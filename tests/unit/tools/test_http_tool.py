@@ -382,7 +382,7 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
         ({"url": url, "headers_env": {"A": "NOT_SET"}}, "variable NOT_SET is not set"),
         ({"url": url, "signing_secret_env": "A_SECRET"}, "A_SECRET must be a secret in base64"),
         ({"url": url, "parameters": {**ORDER, "type": "array"}}, "schema of tool 'it' must be an"),
-        ({**document, "operation_id": "createTickets"}, "no operation 'createTickets'; did you"),
+        ({**document, "operation_id": "createTickets"}, "no operation 'createTickets'. Did you"),
         ({**document, "operation_id": "upload", "url": "https://x"}, "its body is image/png, not"),
         ({**document, "openapi": str(tmp_path / "none.json")}, "No such file"),
         ({**cycle, "operation_id": "cyclic"}, "'#/components/schemas/A' refers to itself"),

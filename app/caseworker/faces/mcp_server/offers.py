@@ -56,7 +56,7 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool
         found = await store.get(tenant, DefinitionRef(name, kind=kind))
         return () if found is None else (_tool_of(found),)
     page = await store.find(tenant, kind, limit=MAX_AGENTS, cursor=None)
-    refs = [head.ref for head in page.heads]
+    refs = [head.ref for head in page.items]
     agents = await store.load(tenant, refs, max_bytes=MAX_AGENTS * request.limits.max_graph_bytes)
     return [_tool_of(agents[ref]) for ref in refs if ref in agents]
 

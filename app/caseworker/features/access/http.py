@@ -96,7 +96,7 @@ class KeyView(View):
     @classmethod
     def of(cls, key: ApiKey) -> Self:
         """Return the view of a key."""
-        return cls.model_validate(_shown(key))
+        return cls.of_parts(key, scopes=_in_order(key))
 
 
 class IssuedKeyView(KeyView):
@@ -108,7 +108,7 @@ class IssuedKeyView(KeyView):
     @classmethod
     def issued(cls, issued: IssuedKey) -> Self:
         """Return the view of a newly created key, including its secret."""
-        return cls.model_validate({**_shown(issued.key), "key": issued.secret})
+        return cls.of_parts(issued.key, scopes=_in_order(issued.key), key=issued.secret)
 
 
 class CallerView(View):
@@ -129,9 +129,8 @@ class KeyList(View):
     keys: list[KeyView]
 
 
-def _shown(known: ApiKey | Caller) -> dict[str, object]:
-    shown = {name: getattr(known, name) for name in known.__dataclass_fields__}
-    return {**shown, "scopes": [scope.value for scope in KeyScope if scope in known.scopes]}
+def _in_order(known: ApiKey | Caller) -> list[str]:
+    return [scope.value for scope in KeyScope if scope in known.scopes]
 
 
 KEY_NOT_FOUND = ProblemType(
@@ -229,7 +228,7 @@ callers = api_router("callers")
 @callers.get("/whoami", responses=answers(*EVERY_CALLER))
 async def get_caller(request: ApiRequest) -> CallerView:
     """Return the tenant, the name and the scopes of the caller."""
-    return CallerView.model_validate(_shown(request.caller))
+    return CallerView.of_parts(request.caller, scopes=_in_order(request.caller))
 
 
 def _known(request: ApiRequest) -> Caller:

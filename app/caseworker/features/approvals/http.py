@@ -20,7 +20,7 @@ from caseworker.platform.http.problems import (
 )
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.validation import refusal
-from caseworker.runs.approvals import Approval, ApprovalPage, Deciding, RunApprovals
+from caseworker.runs.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
@@ -105,27 +105,14 @@ class ApprovalView(View):
     def of(cls, approval: Approval, root: str) -> Self:
         """Return the view of an approval. ``root`` is the path prefix for its URLs."""
         question, decided = approval.question, approval.decision
-        return cls(
-            run_id=approval.key.run_id,
-            approval_id=approval.approval_id,
-            node_id=approval.node_id,
+        view = decided and DecisionView.of_parts(decided, decision=decided.verdict.value)
+        return cls.of_parts(
+            approval,
+            question,
+            approval.key,
             run_url=f"{root}/runs/{approval.key.run_id}",
-            subject=question.subject,
-            message=question.message,
-            arguments=question.arguments,
-            schema=None if question.schema is None else dict(question.schema),
-            requested_at=approval.requested_at,
-            expires_at=approval.expires_at,
-            open=approval.open,
-            decision=None
-            if decided is None
-            else DecisionView(
-                decision=decided.verdict.value,
-                by=decided.by,
-                at=decided.at,
-                reason=decided.reason,
-                arguments=decided.arguments,
-            ),
+            schema=question.schema,
+            decision=view,
         )
 
 
@@ -135,12 +122,6 @@ class ApprovalList(View):
     approvals: list[ApprovalView]
     next_cursor: str | None = None
     """Cursor of the next page; null on the last page."""
-
-    @classmethod
-    def of(cls, page: ApprovalPage, root: str) -> Self:
-        """Return the view of a page of approvals. ``root`` is the path prefix for their URLs."""
-        views = [ApprovalView.of(each, root) for each in page.approvals]
-        return cls(approvals=views, next_cursor=page.next_cursor)
 
 
 APPROVAL_NOT_FOUND = ProblemType(
@@ -185,15 +166,16 @@ _DECIDED: Responses = {
 async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
     """List the pending approvals of all runs, oldest first."""
     approvals, tenant = request.service(RunApprovals), request.caller.tenant
-    found = await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor)
-    return ApprovalList.of(found, request.root)
+    found = await approvals.store.waiting(tenant, limit=query.limit, cursor=query.cursor)
+    views = [ApprovalView.of(each, request.root) for each in found.items]
+    return ApprovalList(approvals=views, next_cursor=found.next_cursor)
 
 
 @router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
 async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
     """List the approvals requested by a run, oldest first, with their decisions."""
     found = await request.service(RunApprovals).of_run(RunKey(request.caller.tenant, run_id))
-    return ApprovalList.of(ApprovalPage(found, None), request.root)
+    return ApprovalList(approvals=[ApprovalView.of(each, request.root) for each in found])
 
 
 @router.post(

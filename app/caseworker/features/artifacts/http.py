@@ -58,14 +58,7 @@ class ArtifactView(View):
     @classmethod
     def of(cls, run_id: str, artifact: StoredArtifact, root: str) -> Self:
         """Return the view of an artifact. ``root`` is the path prefix for its URL."""
-        return cls(
-            name=artifact.name,
-            media_type=artifact.media_type,
-            size_bytes=artifact.size_bytes,
-            sha256=artifact.sha256,
-            created_at=artifact.created_at,
-            url=f"{root}{artifact_uri(run_id, artifact.name)}",
-        )
+        return cls.of_parts(artifact, url=f"{root}{artifact_uri(run_id, artifact.name)}")
 
 
 class ArtifactList(View):

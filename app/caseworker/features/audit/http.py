@@ -70,5 +70,6 @@ async def list_audit(query: Annotated[AuditQuery, Query()], request: ApiRequest)
         if query.tenant not in (None, caller.tenant):
             raise OtherTenantError
         wanted["tenant"] = caller.tenant
-    entries, following = await request.service(PostgresAudit).find(**wanted)
-    return AuditView(entries=[EntryView(**each) for each in entries], next_cursor=following)
+    page = await request.service(PostgresAudit).find(**wanted)
+    entries = [EntryView(**each) for each in page.items]
+    return AuditView(entries=entries, next_cursor=page.next_cursor)

@@ -1,11 +1,12 @@
 """Reads recorded administrative acts from Postgres, and deletes expired ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.runs.paging import Page
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import decode_cursor, page_of
 
@@ -41,8 +42,8 @@ class PostgresAudit:
         limit: int,
         cursor: str | None,
         **filters: Any,
-    ) -> tuple[Sequence[Mapping[str, Any]], str | None]:
-        """Return a page of acts, newest first, and the cursor of the next page.
+    ) -> Page[Mapping[str, Any]]:
+        """Return a page of acts, newest first.
 
         ``tenant`` restricts it to acts on that tenant's resources; ``filters`` are ``action``,
         ``after`` and ``before``.
@@ -54,7 +55,7 @@ class PostgresAudit:
         asked = {"tenant": tenant, "below": below, "limit": limit + 1, **filters}
         async with transaction(self._pool, tenant) as connection:
             rows = (await connection.exec_driver_sql(_PAGE, asked)).mappings().all()
-        return page_of([dict(row) for row in rows], limit, lambda last: last["entry_id"])
+        return page_of(rows, limit, lambda last: last["entry_id"], dict)
 
 
 def _entry_id_in(place: Any) -> int:

@@ -48,12 +48,7 @@ class ToolServerView(View):
     @classmethod
     def of(cls, listing: ServerListing) -> Self:
         """Return the view of a server and its tools."""
-        return cls(
-            name=listing.server,
-            available=listing.problem is None,
-            problem=listing.problem,
-            tools=[ToolView.model_validate(spec) for spec in listing.tools],
-        )
+        return cls.of_parts(listing, name=listing.server, available=listing.problem is None)
 
 
 class ToolList(View):
@@ -88,9 +83,8 @@ class ModelView(View):
     @classmethod
     def of(cls, chosen: ChatModel, **more: Any) -> Self:
         """Return the view of a model. ``more`` holds the fields that a subclass adds."""
-        about = {name: getattr(chosen, name) for name in ChatModel.__slots__}
-        about |= {"provider": chosen.provider.name, "external": chosen.provider.external, **more}
-        return cls(**{name: about[name] for name in cls.model_fields})
+        of_provider = {"provider": chosen.provider.name, "external": chosen.provider.external}
+        return cls.of_parts(chosen, **of_provider, **more)
 
 
 class NamedModelView(ModelView):

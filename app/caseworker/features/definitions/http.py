@@ -17,7 +17,7 @@ from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import DefinitionInUseError, DefinitionNotFoundError
-from caseworker.runs.graphs import Definition, DefinitionPage, DefinitionVersion, Registered
+from caseworker.runs.graphs import Definition, DefinitionVersion, Registered
 from caseworker.runs.http.definition_body import (
     MAX_VERSION,
     DefinitionName,
@@ -28,6 +28,7 @@ from caseworker.runs.http.definition_body import (
 from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
 from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of
+from caseworker.runs.paging import Page
 from caseworker.runs.run import DefinitionRef
 
 NOT_FOUND = {
@@ -57,11 +58,10 @@ def _in_use(error: DefinitionInUseError) -> ProblemError:
     return ProblemError(IN_USE[error.ref.kind], detail)
 
 
-def _not_found(error: DefinitionNotFoundError) -> ProblemError:
-    return ProblemError(NOT_FOUND[error.ref.kind])
-
-
-ERRORS: Errors = {DefinitionInUseError: _in_use, DefinitionNotFoundError: _not_found}
+ERRORS: Errors = {
+    DefinitionInUseError: _in_use,
+    DefinitionNotFoundError: lambda error: ProblemError(NOT_FOUND[error.ref.kind]),
+}
 PROBLEMS = (*NOT_FOUND.values(), *IN_USE.values())
 
 
@@ -109,9 +109,9 @@ class DefinitionSummary(View):
     links: DefinitionLinks
 
     @classmethod
-    def of(cls, head: DefinitionVersion, root: str) -> Self:
+    def of(cls, head: DefinitionVersion, root: str, **more: Any) -> Self:
         """Return the view of a version. ``root`` is the path prefix for its URLs."""
-        return cls(**_members(head, root))
+        return cls.of_parts(head, links=DefinitionLinks.of(head, root), **more)
 
 
 class RegisteredDefinition(DefinitionSummary):
@@ -127,7 +127,7 @@ class RegisteredDefinition(DefinitionSummary):
         If the version existed already, the status is set to 200 instead of 201.
         """
         warnings = [ProblemView.of(problem) for problem in registered.warnings]
-        view = cls(**_members(registered.head, root), warnings=warnings)
+        view = cls.of(registered.head, root, warnings=warnings)
         response.headers["Location"] = view.links.self
         if not registered.created:
             response.status_code = HTTPStatus.OK
@@ -145,7 +145,7 @@ class GraphDefinitionView(DefinitionSummary):
     def of_definition(cls, definition: Definition, root: str) -> Self:
         """Return the view of a registered graph. ``root`` is the path prefix for its URLs."""
         graph = definition.content
-        return cls(**_members(definition.head, root), graph=graph, shape=GraphShape.of(graph))
+        return cls.of(definition.head, root, graph=graph, shape=GraphShape.of(graph))
 
 
 class AgentDefinitionView(DefinitionSummary):
@@ -157,17 +157,17 @@ class AgentDefinitionView(DefinitionSummary):
     @classmethod
     def of_definition(cls, definition: Definition, root: str) -> Self:
         """Return the view of a registered agent. ``root`` is the path prefix for its URLs."""
-        return cls(**_members(definition.head, root), agent=definition.content)
+        return cls.of(definition.head, root, agent=definition.content)
 
 
 class DefinitionList(View):
     """A page of registered definitions: one item per version, without its definition."""
 
     @classmethod
-    def of(cls, page: DefinitionPage, root: str) -> Self:
+    def of(cls, page: Page[DefinitionVersion], root: str) -> Self:
         """Return the view of a page of versions. ``root`` is the path prefix for their URLs."""
         items, cursor = cls.model_fields
-        heads = [DefinitionSummary.of(head, root) for head in page.heads]
+        heads = [DefinitionSummary.of(head, root) for head in page.items]
         return cls.model_validate({items: heads, cursor: page.next_cursor})
 
 
@@ -199,12 +199,6 @@ class Validation(View):
         """Return the validation result for the problems found in a graph."""
         errors = any(problem.severity is Severity.ERROR for problem in problems)
         return cls(valid=not errors, problems=[ProblemView.of(problem) for problem in problems])
-
-
-def _members(head: DefinitionVersion, root: str) -> dict[str, Any]:
-    names = ("name", "version", "description", "sha256", "size_bytes", "created_at")
-    members = {name: getattr(head, name) for name in names}
-    return {**members, "links": DefinitionLinks.of(head, root)}
 
 
 _WHERE = {"Location": {"description": "URL of the version.", "schema": {"type": "string"}}}

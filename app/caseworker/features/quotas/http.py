@@ -3,12 +3,11 @@
 from datetime import datetime
 from decimal import Decimal
 from http import HTTPStatus
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from fastapi import Path
 from pydantic import Field
 
-from caseworker.core.budget.budget import json_number
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName
@@ -18,7 +17,7 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answer
 from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.suggestions import suggestion
-from caseworker.runs.quotas import Quota, QuotaUse, TenantQuota
+from caseworker.runs.quotas import Quota, TenantQuota
 
 router = api_router("quotas", prefix="/quotas")
 
@@ -83,11 +82,6 @@ class QuotaUseView(View):
     definitions: int
     threads: int
 
-    @classmethod
-    def of(cls, use: QuotaUse) -> Self:
-        """Return the view of a tenant's usage."""
-        return cls(**_plain(use))
-
 
 class QuotaView(View):
     """The quota of a tenant and its current usage. A limit that is null is unlimited."""
@@ -114,18 +108,7 @@ class QuotaView(View):
     @classmethod
     def of(cls, found: TenantQuota) -> Self:
         """Return the view of a quota and its usage."""
-        return cls(
-            tenant=found.tenant,
-            is_default=found.is_default,
-            use=QuotaUseView.of(found.use),
-            nearly_full=list(found.nearly_full),
-            updated_at=found.updated_at,
-            **_plain(found.quota),
-        )
-
-
-def _plain(amounts: Quota | QuotaUse) -> dict[str, Any]:
-    return {name: json_number(getattr(amounts, name)) for name in amounts.__dataclass_fields__}
+        return cls.of_parts(found, found.quota)
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))

@@ -16,7 +16,6 @@ from caseworker.features.schedules.schedule import (
     Schedule,
     ScheduledRun,
     ScheduleNotFoundError,
-    SchedulePage,
     TooManySchedulesError,
 )
 from caseworker.features.schedules.timing import (
@@ -131,17 +130,9 @@ class ScheduleView(View):
     @classmethod
     def of(cls, schedule: Schedule, caller: Caller) -> Self:
         """Return the view of a schedule, without fields that the caller may not see."""
-        timing, hidden = (
-            schedule.timing,
-            frozenset() if KeyScope.RUN in caller.scopes else _OF_ITS_CALLER,
-        )
-        of_timing = {"cron", "timezone", "catch_up", "max_catch_up"}
-        own = cls.model_fields.keys() - of_timing - {"run"}
-        return cls(
-            run={name: it for name, it in schedule.run.sent.items() if name not in hidden},
-            **{name: getattr(timing, name) for name in of_timing},
-            **{name: getattr(schedule, name) for name in own},
-        )
+        hidden = frozenset() if KeyScope.RUN in caller.scopes else _OF_ITS_CALLER
+        run = {name: it for name, it in schedule.run.sent.items() if name not in hidden}
+        return cls.of_parts(schedule, schedule.timing, run=run)
 
 
 class ScheduleList(View):
@@ -150,12 +141,6 @@ class ScheduleList(View):
     schedules: list[ScheduleView]
     next_cursor: str | None
     """Cursor of the next page; null on the last page."""
-
-    @classmethod
-    def of(cls, page: SchedulePage, caller: Caller) -> Self:
-        """Return the view of a page of schedules, without fields that the caller may not see."""
-        views = [ScheduleView.of(schedule, caller) for schedule in page.schedules]
-        return cls(schedules=views, next_cursor=page.next_cursor)
 
 
 async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> NewSchedule:
@@ -281,7 +266,8 @@ async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiReque
     """List schedules, sorted by name."""
     store = request.service(PostgresSchedules)
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
-    return ScheduleList.of(page, request.caller)
+    views = [ScheduleView.of(schedule, request.caller) for schedule in page.items]
+    return ScheduleList(schedules=views, next_cursor=page.next_cursor)
 
 
 @router.get("/{name}", responses=_FOUND)

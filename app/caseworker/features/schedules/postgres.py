@@ -33,7 +33,6 @@ from caseworker.features.schedules.schedule import (
     Schedule,
     ScheduledRun,
     ScheduleNotFoundError,
-    SchedulePage,
     TooManySchedulesError,
 )
 from caseworker.features.schedules.timing import CatchUp, Timing, due
@@ -41,6 +40,7 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import InvalidRunError, QueueFullError, RunConflictError
 from caseworker.runs.observing import RunObservers
+from caseworker.runs.paging import Page
 from caseworker.runs.postgres.dispatch import QueuedJob, defer, defer_runs
 from caseworker.runs.postgres.quotas import LOCK, quota_of, storing
 from caseworker.runs.postgres.rows import (
@@ -158,7 +158,7 @@ class PostgresSchedules:
             raise ScheduleNotFoundError(name)
         return _schedule(row)
 
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> SchedulePage:
+    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Schedule]:
         """Return a page of schedules, ordered by name."""
         query = select(schedules).where(schedules.c.tenant_id == tenant)
         if cursor is not None:
@@ -166,8 +166,7 @@ class PostgresSchedules:
         query = query.order_by(schedules.c.name).limit(limit + 1)
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        page, following = page_of(rows, limit, lambda row: row["name"])
-        return SchedulePage([_schedule(row) for row in page], following)
+        return page_of(rows, limit, lambda row: row["name"], _schedule)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
         """Pause or resume a schedule. Scheduled times that pass while it is paused start no run.

@@ -7,7 +7,7 @@ schedule and the scheduled time, so a time can never start two runs.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -106,11 +106,3 @@ class Schedule(NewSchedule):
         """Return the metadata that identifies the schedule and the scheduled time of a run."""
         at = instant.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {"schedule": self.name, "scheduled_at": at}
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulePage:
-    """A page of schedules, ordered by name."""
-
-    schedules: Sequence[Schedule]
-    next_cursor: str | None

@@ -29,7 +29,6 @@ from caseworker.features.threads.thread import (
     ThreadFullError,
     ThreadMessage,
     ThreadNotFoundError,
-    ThreadPage,
 )
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import BodyModel, PageQuery, QueryModel, Reason, View
@@ -91,18 +90,16 @@ ANSWER_NOT_ENDED = ProblemType(
     detail="Wait until its run ends or cancel the run, then repeat the request.",
 )
 
-
-def _answer_not_ended(error: AnswerNotEndedError) -> ProblemError:
-    violation = Violation(error.field, "This message is still being generated.")
-    return ProblemError(ANSWER_NOT_ENDED, violations=[violation])
-
+_STILL = "This message is still being generated."
 
 ERRORS: Errors = {
     ThreadNotFoundError: THREAD_NOT_FOUND,
     MessageNotFoundError: MESSAGE_NOT_FOUND,
     ThreadConflictError: THREAD_CONFLICT,
     ThreadFullError: THREAD_FULL,
-    AnswerNotEndedError: _answer_not_ended,
+    AnswerNotEndedError: lambda error: ProblemError(
+        ANSWER_NOT_ENDED, violations=[Violation(error.field, _STILL)]
+    ),
 }
 PROBLEMS = (ANSWER_NOT_ENDED,)
 
@@ -147,15 +144,8 @@ class ThreadView(View):
     def of(cls, thread: Thread) -> Self:
         """Return the view of a thread."""
         definition = dict(thread.definition) or None
-        return cls(
-            thread_id=thread.thread_id,
-            **{kind: definition if kind is thread.kind else None for kind in DefinitionKind},
-            inputs=dict(thread.inputs),
-            tools=list(thread.tools),
-            title=thread.title,
-            metadata=dict(thread.metadata),
-            created_at=thread.created_at,
-        )
+        either = {kind: definition if kind is thread.kind else None for kind in DefinitionKind}
+        return cls.of_parts(thread, **either)
 
 
 class ThreadList(View):
@@ -164,12 +154,6 @@ class ThreadList(View):
     threads: list[ThreadView]
     next_cursor: str | None
     """Cursor of the next page; null on the last page."""
-
-    @classmethod
-    def of(cls, page: ThreadPage) -> Self:
-        """Return the view of a page of threads."""
-        views = [ThreadView.of(thread) for thread in page.threads]
-        return cls(threads=views, next_cursor=page.next_cursor)
 
 
 class MessageView(View):
@@ -207,24 +191,10 @@ class MessageView(View):
 
         ``siblings`` are the IDs of all messages with the same parent, including this one.
         """
-        answers = message.role is Role.ASSISTANT
-        return cls(
-            message_id=message.message_id,
-            parent_id=message.parent_id,
-            role=message.role,
-            content=message.content,
-            incomplete=message.incomplete,
-            incomplete_reason=message.incomplete_reason,
-            model=message.model,
-            status=_status_of(message) if answers else None,
-            run_id=message.run_id,
-            siblings=list(siblings),
-            created_at=message.created_at,
-        )
-
-
-def _status_of(message: ThreadMessage) -> str:
-    return "erased" if message.erased else message.status or "not_started"
+        status = None
+        if message.role is Role.ASSISTANT:
+            status = "erased" if message.erased else message.status or "not_started"
+        return cls.of_parts(message, status=status, siblings=siblings)
 
 
 class MessageList(View):
@@ -350,7 +320,8 @@ async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest
     """List threads, newest first, without their agents and graphs."""
     store = request.service(Chats).store
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
-    return ThreadList.of(page)
+    views = [ThreadView.of(thread) for thread in page.items]
+    return ThreadList(threads=views, next_cursor=page.next_cursor)
 
 
 @router.get("/{thread_id}", responses=_FOUND)
@@ -396,10 +367,8 @@ async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiR
 
     With `Accept: text/event-stream`, the response streams the events of the run.
     """
-
-    async def turn(thread: Thread) -> PlannedReply:
-        return await request.service(Chats).saying(thread, body.content, body.parent_id)
-
+    saying = request.service(Chats).saying
+    turn = partial(saying, content=body.content, parent_id=body.parent_id)
     return await _Action(request, "send", None, body, turn).answer(thread_id)
 
 
@@ -411,10 +380,7 @@ async def edit_message(
 
     The original message and its answers remain in their branch.
     """
-
-    async def turn(thread: Thread) -> PlannedReply:
-        return await request.service(Chats).editing(thread, message_id, body.content)
-
+    turn = partial(request.service(Chats).editing, message_id=message_id, content=body.content)
     return await _Action(request, "edit", message_id, body, turn).answer(thread_id)
 
 
@@ -426,10 +392,7 @@ async def retry_message(
     body: AnswerBody = _NOTHING_MORE,
 ) -> Response:
     """Answer a user message again, or replace an answer, in a new branch."""
-
-    async def turn(thread: Thread) -> PlannedReply:
-        return await request.service(Chats).retrying(thread, message_id)
-
+    turn = partial(request.service(Chats).retrying, message_id=message_id)
     return await _Action(request, "retry", message_id, body, turn).answer(thread_id)
 
 
@@ -445,10 +408,7 @@ async def continue_message(
     An answer that was halted, cancelled or failed is resumed in a sibling answer, which imports the
     work done by its run. A completed answer is followed by another one.
     """
-
-    async def turn(thread: Thread) -> PlannedReply:
-        return await request.service(Chats).continuing(thread, message_id)
-
+    turn = partial(request.service(Chats).continuing, message_id=message_id)
     return await _Action(request, "continue", message_id, body, turn).answer(thread_id)
 
 

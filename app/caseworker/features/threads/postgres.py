@@ -31,12 +31,12 @@ from caseworker.features.threads.thread import (
     ThreadFullError,
     ThreadMessage,
     ThreadNotFoundError,
-    ThreadPage,
 )
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.nodes.templates import compact
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import IdempotencyMismatchError, RunConflictError
+from caseworker.runs.paging import Page
 from caseworker.runs.postgres.quotas import quota_of, storing
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
@@ -183,7 +183,7 @@ class PostgresThreads:
             row = (await connection.execute(query)).mappings().one_or_none()
         return None if row is None else _thread(row)
 
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> ThreadPage:
+    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Thread]:
         """Return a page of threads, newest first, without definitions, inputs and tools.
 
         Raises:
@@ -197,10 +197,9 @@ class PostgresThreads:
         query = query.order_by(threads.c.created_at.desc(), threads.c.thread_id.desc())
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
-        page, following = page_of(
-            rows, limit, lambda row: [row["created_at"].isoformat(), row["thread_id"]]
+        return page_of(
+            rows, limit, lambda row: [row["created_at"].isoformat(), row["thread_id"]], _thread
         )
-        return ThreadPage(threads=[_thread(row) for row in page], next_cursor=following)
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
         """Delete a thread and its messages; return whether it existed."""

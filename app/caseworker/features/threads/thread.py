@@ -67,14 +67,6 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadPage:
-    """A page of threads, newest first."""
-
-    threads: Sequence[Thread]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadMessage:
     """A message. The ``content`` of an assistant message is the output of its run so far."""
 

@@ -68,14 +68,6 @@ class EndpointAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryPage:
-    """A page of deliveries, newest first."""
-
-    deliveries: Sequence[Delivery]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class SecretInfo:
     """A tenant's signing secret as shown in lists, without the secret itself."""
 

@@ -12,7 +12,6 @@ from caseworker.features.webhooks.delivering import Deliveries
 from caseworker.features.webhooks.delivery import (
     Delivery,
     DeliveryNotFoundError,
-    DeliveryPage,
     DeliveryPendingError,
     DeliveryStatus,
     SecretInfo,
@@ -110,10 +109,7 @@ class DeliveryView(View):
     @classmethod
     def of(cls, delivery: Delivery) -> Self:
         """Return the view of a delivery."""
-        names = (name for name in cls.model_fields if name != "url")
-        return cls(
-            url=delivery.url.partition("?")[0], **{name: getattr(delivery, name) for name in names}
-        )
+        return cls.of_parts(delivery, url=delivery.url.partition("?")[0])
 
 
 class DeliveryList(View):
@@ -122,12 +118,6 @@ class DeliveryList(View):
     deliveries: list[DeliveryView]
     next_cursor: str | None
     """Cursor of the next page; null on the last page."""
-
-    @classmethod
-    def of(cls, page: DeliveryPage) -> Self:
-        """Return the view of a page of deliveries."""
-        views = [DeliveryView.of(delivery) for delivery in page.deliveries]
-        return cls(deliveries=views, next_cursor=page.next_cursor)
 
 
 class WebhookTestBody(BodyModel):
@@ -220,7 +210,8 @@ async def list_webhook_deliveries(
 ) -> DeliveryList:
     """List deliveries, newest first; `status=dead` lists those that failed permanently."""
     page = await request.service(PostgresWebhooks).find(request.caller.tenant, **dict(query))
-    return DeliveryList.of(page)
+    views = [DeliveryView.of(delivery) for delivery in page.items]
+    return DeliveryList(deliveries=views, next_cursor=page.next_cursor)
 
 
 @router.get("/deliveries/{delivery_id}", responses=_FOUND)

@@ -12,7 +12,6 @@ from caseworker.features.webhooks.delivery import (
     Attempt,
     Delivery,
     DeliveryNotFoundError,
-    DeliveryPage,
     DeliveryPendingError,
     DeliveryStatus,
     EndpointAnswer,
@@ -21,6 +20,7 @@ from caseworker.features.webhooks.delivery import (
 from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.runs.paging import Page
 from caseworker.runs.postgres.dispatch import QueuedJob, defer
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
@@ -153,7 +153,7 @@ class PostgresWebhooks:
         run_id: str | None,
         limit: int,
         cursor: str | None,
-    ) -> DeliveryPage:
+    ) -> Page[Delivery]:
         """Return a page of deliveries, newest first."""
         table = webhook_deliveries.c
         query = select(webhook_deliveries).where(table.tenant_id == tenant)
@@ -167,10 +167,9 @@ class PostgresWebhooks:
         query = query.order_by(table.created_at.desc(), table.delivery_id.desc())
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
-        page, following = page_of(
-            rows, limit, lambda row: [row["created_at"].isoformat(), row["delivery_id"]]
+        return page_of(
+            rows, limit, lambda row: [row["created_at"].isoformat(), row["delivery_id"]], _delivery
         )
-        return DeliveryPage([_delivery(row) for row in page], following)
 
     async def get(self, tenant: str, delivery_id: str) -> Delivery:
         """Return a delivery.

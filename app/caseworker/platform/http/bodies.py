@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Any, NoReturn, TypeVar, get_args
+from typing import Annotated, Any, NoReturn, Self, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -195,6 +195,20 @@ class View(BaseModel):
     model_config = ConfigDict(
         from_attributes=True, frozen=True, use_attribute_docstrings=True, serialize_by_alias=True
     )
+
+    @classmethod
+    def of_parts(cls, *parts: object, **members: Any) -> Self:
+        """Return a view of the given members; its other fields are attributes of the parts.
+
+        If several parts have an attribute, the first one counts.
+        """
+        found = {
+            name: getattr(part, name)
+            for part in reversed(parts)
+            for name in cls.model_fields
+            if hasattr(part, name)
+        }
+        return cls.model_validate({**found, **members})
 
 
 class DocumentedAs:

@@ -320,17 +320,11 @@ def _scope_missing(error: ScopeMissingError) -> ProblemError:
     return ProblemError(SCOPE_MISSING, f"Use an API key or token with the scope {error.scope}.")
 
 
-def _of_the_framework(error: HTTPException) -> ProblemError:
-    return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, INTERNAL))
-
-
-def _invalid_request(error: RequestValidationError) -> ProblemError:
-    return ProblemError(INVALID_REQUEST, violations=violations_of(error.errors()))
-
-
 _ERRORS: dict[type[Exception], Any] = {
-    HTTPException: _of_the_framework,
-    RequestValidationError: _invalid_request,
+    HTTPException: lambda error: ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, INTERNAL)),
+    RequestValidationError: lambda error: ProblemError(
+        INVALID_REQUEST, violations=violations_of(error.errors())
+    ),
     CredentialRequiredError: CREDENTIAL_REQUIRED,
     InvalidCredentialError: CREDENTIAL_REFUSED,
     ScopeMissingError: _scope_missing,

@@ -79,19 +79,6 @@ class EventView(View):
     """ID of the CallNode that the event is about; null if there is none."""
     data: dict[str, Any]
 
-    @classmethod
-    def of(cls, run_id: str, record: EventRecord) -> Self:
-        """Return the view of an event."""
-        return cls(
-            run_id=run_id,
-            seq=record.seq,
-            ts=record.ts,
-            type=record.type,
-            step_id=record.step_id,
-            node_id=record.node_id,
-            data=record.data,
-        )
-
 
 class EventsPage(View):
     """A page of a run's events, in the order of their sequence numbers."""
@@ -105,7 +92,7 @@ class EventsPage(View):
         """Return the view of a page that was requested with ``after`` and ``limit``."""
         last = page.events[-1].seq if page.events else after
         over = page.finished and len(page.events) < limit
-        views = [EventView.of(run_id, record) for record in page.events]
+        views = [EventView.of_parts(record, run_id=run_id) for record in page.events]
         return cls(events=views, next_after=None if over else last)
 
 
@@ -192,4 +179,4 @@ def _lines(run_id: str, batch: Batch) -> bytes:
 
 def _json(run_id: str, record: EventRecord) -> str:
     """Encode an event as ASCII JSON, because some clients split lines at U+2028 and similar."""
-    return EventView.of(run_id, record).model_dump_json(ensure_ascii=True)
+    return EventView.of_parts(record, run_id=run_id).model_dump_json(ensure_ascii=True)

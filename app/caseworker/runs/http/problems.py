@@ -4,7 +4,7 @@ Messages about graphs and agents never repeat request data.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from caseworker.core.budget.budget import json_number
@@ -191,28 +191,18 @@ def _queue_full(error: QueueFullError) -> ProblemError:
     return refused
 
 
-def _source_not_found(_: SourceNotFoundError) -> ProblemError:
-    violation = Violation("from.run_id", "No run has this ID.")
-    return ProblemError(RUN_NOT_FOUND, violations=[violation])
-
-
-def _source_not_ended(_: SourceNotEndedError) -> ProblemError:
-    violation = Violation("from.run_id", "The run with this ID has not ended.")
-    return ProblemError(RUN_NOT_ENDED, violations=[violation])
-
-
-def _invalid_run(error: InvalidRunError) -> ProblemError:
-    return invalid(error.field, str(error))
+def _source(kind: ProblemType, message: str) -> Callable[[Exception], ProblemError]:
+    return lambda _: ProblemError(kind, violations=[Violation("from.run_id", message)])
 
 
 ERRORS: Errors = {
     RunNotFoundError: RUN_NOT_FOUND,
     RunNotEndedError: RUN_NOT_ENDED,
-    SourceNotFoundError: _source_not_found,
-    SourceNotEndedError: _source_not_ended,
+    SourceNotFoundError: _source(RUN_NOT_FOUND, "No run has this ID."),
+    SourceNotEndedError: _source(RUN_NOT_ENDED, "The run with this ID has not ended."),
     RunConflictError: RUN_CONFLICT,
     IdempotencyMismatchError: IDEMPOTENCY_MISMATCH,
-    InvalidRunError: _invalid_run,
+    InvalidRunError: lambda error: invalid(error.field, str(error)),
     GraphRefusedError: graph_refused,
     CallNotFoundError: CALL_NOT_FOUND,
     TooManyPendingCancelsError: TOO_MANY_PENDING_CANCELS,

@@ -164,7 +164,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
         metadata=metadata_filter(request.query_params),
         max_bytes=request.service(ApiLimits).max_page_bytes,
     )
-    page = await request.service(RunService).find(request.caller.tenant, wanted)
+    page = await request.service(RunService).store.find(request.caller.tenant, wanted)
     return await run_in_threadpool(RunPage.of, page, request.root, request.service(Payloads))
 
 

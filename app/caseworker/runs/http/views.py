@@ -21,7 +21,8 @@ from caseworker.runs.http.result_views import (
     Usage,
 )
 from caseworker.runs.kinds import parent_of
-from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus, Page
+from caseworker.runs.paging import Page
+from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus
 from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus
 
 _OF_RUN = (
@@ -255,7 +256,7 @@ class RunPage(View):
     """Cursor of the next page; null on the last page."""
 
     @classmethod
-    def of(cls, page: Page, root: str, payloads: Payloads) -> Self:
+    def of(cls, page: Page[Run], root: str, payloads: Payloads) -> Self:
         """Return the view of a page of runs.
 
         ``root`` is the path prefix for their URLs; ``payloads`` shows their inputs as configured.
@@ -266,7 +267,7 @@ class RunPage(View):
                 **_members(run, root),
                 input=payloads.beginning(run.request.input, LISTED_INPUT_CHARS),
             )
-            for run in page.runs
+            for run in page.items
         ]
         return cls(runs=runs, next_cursor=page.next_cursor)
 

@@ -23,8 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.engine.approvals import Asked, Decision, Question, Verdict
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
-from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
+from caseworker.runs.approvals import Approval, Deciding
 from caseworker.runs.observing import RunNotifier
+from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
@@ -181,7 +182,7 @@ class PostgresApprovals:
                 return None
             return [_of_row(row) for row in (await connection.execute(query)).mappings()]
 
-    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
+    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         """Return a page of a tenant's open questions, oldest first."""
         order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
         query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
@@ -190,12 +191,12 @@ class PostgresApprovals:
         query = query.order_by(*order).limit(limit + 1)
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        page, following = page_of(
+        return page_of(
             rows,
             limit,
             lambda row: [row["requested_at"].isoformat(), row["run_id"], row["approval_id"]],
+            _of_row,
         )
-        return ApprovalPage([_of_row(row) for row in page], following)
 
 
 async def suspend_in(

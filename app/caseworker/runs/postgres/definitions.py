@@ -29,11 +29,11 @@ from caseworker.runs.errors import (
 )
 from caseworker.runs.graphs import (
     Definition,
-    DefinitionPage,
     DefinitionVersion,
     NewDefinition,
     Registered,
 )
+from caseworker.runs.paging import Page
 from caseworker.runs.postgres.definition_heads import HEAD, HEADS, DefinitionHeads, asked_for
 from caseworker.runs.postgres.quotas import quota_of, storing
 from caseworker.runs.postgres.rows import decode_cursor, page_of
@@ -143,7 +143,7 @@ class PostgresDefinitions:
 
     async def find(
         self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
-    ) -> DefinitionPage:
+    ) -> Page[DefinitionVersion]:
         """Return a page with the newest version of each definition, ordered by name."""
         query = (
             select(*_HEAD_COLUMNS).where(_live(tenant, kind)).ext(distinct_on(definitions.c.name))
@@ -155,7 +155,7 @@ class PostgresDefinitions:
 
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
-    ) -> DefinitionPage:
+    ) -> Page[DefinitionVersion]:
         """Return a page of the versions under the name of ``ref``, newest first; may be empty."""
         query = select(*_HEAD_COLUMNS).where(_live(tenant, ref.kind, ref.name))
         if cursor is not None:
@@ -190,15 +190,11 @@ class PostgresDefinitions:
             await record(connection, tenant, Act(f"{ref.kind.value}.deleted"), target)
 
     async def _page(
-        self,
-        tenant: str,
-        query: Select[Any],
-        limit: int,
-        place: Callable[[DefinitionVersion], Any],
-    ) -> DefinitionPage:
+        self, tenant: str, query: Select[Any], limit: int, place: Callable[[Any], Any]
+    ) -> Page[DefinitionVersion]:
         async with transaction(self._engines.work, tenant) as connection:
-            heads = [_head(row) for row in await connection.execute(query.limit(limit + 1))]
-        return DefinitionPage(*page_of(heads, limit, place))
+            rows = (await connection.execute(query.limit(limit + 1))).all()
+        return page_of(rows, limit, place, _head)
 
 
 async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) -> Registered:

@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.ports import EventPage, Notification, Page, Period, RunFilter, SpentSoFar
+from caseworker.runs.paging import Page
+from caseworker.runs.ports import EventPage, Notification, Period, RunFilter, SpentSoFar
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.journal_rows import call_from_row, event_from_row, whole_once
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
@@ -158,7 +159,7 @@ class PostgresRunReader:
             statement_ms=LIST_STATEMENT_MS,
         )
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+    async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
         """Return a page of runs, newest first."""
         page = page_of(tenant, wanted)
         async with self._listing(tenant, wanted) as connection:

@@ -14,6 +14,7 @@ from caseworker.core.budget.budget import Budget
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.errors import InvalidRunError
+from caseworker.runs.paging import Page
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import (
     CancelRequest,
@@ -52,14 +53,15 @@ def encode_cursor(place: Any) -> str:
 
 
 def page_of(
-    rows: Sequence[Shown], limit: int, place: Callable[[Shown], Any]
-) -> tuple[Sequence[Shown], str | None]:
-    """Return up to ``limit`` rows, and the cursor for the next page (None on the last page).
+    rows: Sequence[Any], limit: int, place: Callable[[Any], Any], read: Callable[[Any], Shown]
+) -> Page[Shown]:
+    """Return a page with up to ``limit`` rows.
 
-    ``place`` returns the position of a row.
+    ``place`` returns the position of a row for the cursor, and ``read`` the object for it.
     """
     page = rows[:limit]
-    return page, encode_cursor(place(page[-1])) if len(rows) > limit else None
+    following = encode_cursor(place(page[-1])) if len(rows) > limit else None
+    return Page([read(row) for row in page], following)
 
 
 def id_in(place: Any) -> str:

@@ -1,20 +1,21 @@
 // A page that is one list, with more of it on demand.
 
+import { get } from "./api.js";
 import { announce, fill, h, table } from "./dom.js";
 
-/** Shows a list; `load` returns `{items, next}` of a page, `row` the cells of an item. */
-export async function listing(main, { title, columns, load, row, empty, head, actions }) {
+/** Shows the items of `/${what}`; `row` returns the cells of an item. */
+export async function listing(main, what, { title, columns, row, empty, head, actions, signal }) {
   const items = [];
   const list = h("section", { class: "card list" });
   const pager = h("div", { class: "pager" });
 
   async function more(cursor) {
-    const page = await load(cursor);
-    items.push(...page.items);
+    const page = await get(`/${what}`, { limit: 100, cursor }, signal);
+    items.push(...page[what]);
     fill(list, items.length ? table(title, columns, items.map(row)) : empty);
-    fill(pager, page.next && h("button", { type: "button", on: { click: async (event) => {
+    fill(pager, page.next_cursor && h("button", { type: "button", on: { click: async (event) => {
       event.target.disabled = true;
-      await more(page.next);
+      await more(page.next_cursor);
       announce(`${items.length} are shown.`);
     } } }, "More"));
   }

@@ -1,9 +1,9 @@
 // Delayed and repeated runs: their times, and the ways to start, pause and resume them.
 
-import { get, refusal, root, runPath } from "./api.js";
-import { announce, fill, h, nothing } from "./dom.js";
+import { refusal, root, runPath } from "./api.js";
+import { announce, fill, h, nothing, since } from "./dom.js";
 import { definitionField, dialog, field, reference, requestForm, sender } from "./forms.js";
-import { ago, count, instant } from "./format.js";
+import { count } from "./format.js";
 import { listing } from "./listing.js";
 
 const COLUMNS = [["Name", ""], ["State", "minor"], ["Actions", ""], ["When", ""], ["Last run", "wide"], ["What", "wide"], ["Overlap", "wide"], ["Skipped", "number wide"]];
@@ -40,7 +40,7 @@ export async function show({ main, signal, go }) {
     const draw = (one) => {
       fill(state, one.last_error ? h("span", { class: "tag tag-bad", title: one.last_error }, "failing") :
         one.paused ? h("span", { class: "tag tag-warn" }, "paused") : h("span", { class: "tag tag-ok" }, "active"),
-      one.next_at && h("time", { datetime: one.next_at, title: instant(one.next_at) }, ago(one.next_at)));
+      one.next_at && since(one.next_at));
       toggle.dataset.action = one.paused ? "resume" : "pause";
       fill(toggle, one.paused ? "Resume" : "Pause", h("span", { class: "unseen" }, ` ${one.name}`));
     };
@@ -57,13 +57,10 @@ export async function show({ main, signal, go }) {
     ];
   }
 
-  await listing(main, {
+  await listing(main, "schedules", {
     title: "Schedules",
     columns: COLUMNS,
-    load: async (cursor) => {
-      const page = await get("/schedules", { limit: 100, cursor }, signal);
-      return { items: page.schedules, next: page.next_cursor };
-    },
+    signal,
     row,
     head: message,
     empty: nothing("No schedules.", "A schedule starts a run at the times of a cron expression."),

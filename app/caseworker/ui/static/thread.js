@@ -2,9 +2,9 @@
 
 import { events, get, refusal, root, runPath, send } from "./api.js";
 import { approvals } from "./approvals.js";
-import { announce, fill, h, nothing, oncePerFrame, shown } from "./dom.js";
+import { announce, fill, h, nothing, oncePerFrame, shown, since } from "./dom.js";
 import { limitFields, limitsOf, sender, showProblem } from "./forms.js";
-import { ago, counted, instant, money } from "./format.js";
+import { counted, instant, money } from "./format.js";
 import { badge, ENDED } from "./status.js";
 
 const WORKING = new Set(["queued", "running", "waiting"]);
@@ -131,7 +131,7 @@ class Chat {
     const meta = h("div", { class: "message-meta" },
       working ? h("span", { class: "live" }, "Live") : answers && status !== "completed" && badge(status),
       incomplete && h("span", { class: "tag tag-warn" }, `incomplete: ${INCOMPLETE[incomplete] ?? incomplete}`),
-      one.created_at && h("time", { datetime: one.created_at, title: instant(one.created_at) }, ago(one.created_at)),
+      one.created_at && since(one.created_at),
       one.model && h("span", {}, one.model),
       run?.usage && h("span", { title: "Cost" }, money(run.usage.cost_usd ?? run.usage.cost_usd_known)),
       one.run_id && status !== "not_started" && status !== "erased" && h("a", { href: `${root}/ui${runPath(one.run_id)}` }, "Run"),

@@ -1,9 +1,8 @@
 // The list of conversations, and the form that starts one.
 
 import { get, refusal, root } from "./api.js";
-import { fill, h, nothing } from "./dom.js";
+import { fill, h, nothing, since } from "./dom.js";
 import { definitionField, dialog, field, inputFields, inputsOf, reference, requestForm } from "./forms.js";
-import { ago, instant } from "./format.js";
 import { listing } from "./listing.js";
 
 const COLUMNS = [["Chat", "cut"], ["Created", "minor"], ["Thread", "mono nowrap wide"], ["Metadata", "wide cut"]];
@@ -11,16 +10,13 @@ const ASSISTANT = { name: "assistant", prompt: { system: "You are a helpful assi
 
 export async function show({ main, signal, go }) {
   const refused = await refusal("run");
-  await listing(main, {
+  await listing(main, "threads", {
     title: "Chats",
     columns: COLUMNS,
-    load: async (cursor) => {
-      const page = await get("/threads", { limit: 50, cursor }, signal);
-      return { items: page.threads, next: page.next_cursor };
-    },
+    signal,
     row: (thread) => [
       h("a", { href: `${root}/ui/threads/${encodeURIComponent(thread.thread_id)}` }, thread.title ?? "Untitled"),
-      h("time", { datetime: thread.created_at, title: instant(thread.created_at) }, ago(thread.created_at)),
+      since(thread.created_at),
       thread.thread_id,
       Object.keys(thread.metadata).length ? JSON.stringify(thread.metadata) : "",
     ],
