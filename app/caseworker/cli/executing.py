@@ -57,7 +57,7 @@ def execute(
         list[str] | None,
         typer.Option(
             help="Model that the command may call: NAME, or NAME=CONFIGURED to call a configured "
-            "model by another name. Repeatable (default: all)."
+            "model by another name (* is any other name). Repeatable (default: all)."
         ),
     ] = None,
     idle_seconds: Annotated[

@@ -33,6 +33,11 @@ Run an agent with a tool and a dollar budget: see README.md.
 Documentation: docs/README.md; HTTP API: {url}/docs
 Press Ctrl+C to stop the service."""
 """Last lines that ``caseworker serve --demo`` prints: commands to copy into another terminal."""
+NEEDS_KEY = """\
+The service has keys. Set CASEWORKER_API_KEY to one of them for this example, and add
+-H "Authorization: Bearer $CASEWORKER_API_KEY" to the commands below.
+In a browser, sign in with the key."""
+UNAUTHENTICATED = 401
 
 
 @cli.command()
@@ -215,9 +220,12 @@ async def _show_demo(url: str) -> None:
             explained = await client.explain_run(run.run_id)
     except CaseworkerError as error:
         show(f"The example case failed: {error}")
+        if getattr(error, "status", None) == UNAUTHENTICATED:
+            show(NEEDS_KEY)
     else:
         out.print(Rule("Example case", align="left"))
-        show(f"question  {DEMO_QUESTION}\nanswer    {run.result and run.result.answer}")
+        answer = run.result.answer if run.result else f"none yet (status {run.status})"
+        show(f"question  {DEMO_QUESTION}\nanswer    {answer}")
         out.print(Rule("Its trace", align="left"))
         show(explained)
         show(f"View this run in a browser: {url}/ui/runs/{run.run_id}\n")

@@ -63,7 +63,14 @@ BYTES_PER_CHAR: Final = 32
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key."
-_UNKNOWN_MODEL = "The run may not call a model of this name."
+_UNKNOWN_MODEL = (
+    "The run may not call a model of this name. It may call: {}. To map other names, create the "
+    'run with "models": {{"NAME": "CONFIGURED"}} or `caseworker exec --model NAME=CONFIGURED`.'
+)
+_NO_MODEL = (
+    "The run may not call a model of this name, and no model of the provider {} is available. "
+    "The operator configures one, for example with MODELS_SMALL_BASE_URL and MODELS_SMALL_MODEL."
+)
 _UNKNOWN_PATH = "The gateway does not offer this path. It offers: {}."
 
 _Answer = Callable[[ApiRequest, Dialect], Awaitable[ASGIApp]]
@@ -238,7 +245,7 @@ async def _models(request: ApiRequest, dialect: Dialect) -> Response:
     try:
         session.model_named(name, dialect)
     except (UnknownModelError, WrongDialectError):
-        raise _RefusedError(404, "model_not_found", _UNKNOWN_MODEL, "model") from None
+        raise _unknown_model(session, dialect) from None
     return JSONResponse(dialect.models([name])["data"][0])
 
 
@@ -359,6 +366,13 @@ async def _content_of(request: ApiRequest) -> bytes:
     return content
 
 
+def _unknown_model(session: Session, dialect: Dialect) -> _RefusedError:
+    """Return the refusal for a model that the run may not call; it lists the models it may call."""
+    names = ", ".join(session.model_names(dialect))
+    message = _UNKNOWN_MODEL.format(names) if names else _NO_MODEL.format(dialect.provider)
+    return _RefusedError(404, "model_not_found", message, "model")
+
+
 def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ChatModel]:
     """Return the configured name and the model that a body names.
 
@@ -368,10 +382,13 @@ def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tu
     try:
         return session.model_named(body["model"], dialect)
     except UnknownModelError:
-        raise _RefusedError(404, "model_not_found", _UNKNOWN_MODEL, "model") from None
+        raise _unknown_model(session, dialect) from None
     except WrongDialectError as other:
         right = next((each for each in DIALECTS if each.provider == other.provider), dialect)
-        message = "The model cannot be called through the gateway."
+        message = (
+            f"The model cannot be called through the gateway, because its provider is "
+            f"{other.provider}. Use or configure a model of the provider {dialect.provider}."
+        )
         if right is not dialect:
             message = (
                 f"The model has another API. Use the run's {right.provider}_base_url, which ends"
@@ -478,7 +495,11 @@ def stopped(stop: Stop | None) -> _RefusedError:
         return _RefusedError(REFUSED, "finished", "The run has ended.")
     if isinstance(stop, HandOver):
         return _RefusedError(503, NOT_OWNED.slug, str(NOT_OWNED.detail))
-    return _RefusedError(REFUSED, stop.cause.kind, str(stop))
+    reason = str(stop)
+    if stop.cause.kind == "cancelled":
+        given = f": {reason}" if reason != "cancelled" else "."
+        reason = f"The run was cancelled{given}"
+    return _RefusedError(REFUSED, stop.cause.kind, reason)
 
 
 def _interrupted(session: Session) -> _RefusedError:

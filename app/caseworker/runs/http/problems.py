@@ -163,7 +163,13 @@ def rate_headers(rate: RateState) -> dict[str, str]:
     }
 
 
-_WHAT_TO_DELETE: Final[Mapping[str, str]] = {
+_ANOTHER_BUDGET: Final = (
+    "Or send a lower budget.max_cost_usd. A run without one requests the ceiling of the service "
+    "(admission.max_cost_usd)."
+)
+_ADVICE: Final[Mapping[str, str]] = {
+    "cost_usd_today": _ANOTHER_BUDGET,
+    "cost_usd_this_month": _ANOTHER_BUDGET,
     "stored_bytes": "Delete unused runs (DELETE /runs/{run_id}/record), threads, schedules, or "
     "versions of graphs and agents, or ask the operator for shorter retention or "
     "more storage.",
@@ -176,7 +182,7 @@ _WHAT_TO_DELETE: Final[Mapping[str, str]] = {
 def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
     amounts = {name: json_number(amount) for name, amount in error.amounts.items()}
     detail = f"Quota exceeded: {error}. {QUOTA_EXCEEDED.detail}"
-    if (advice := _WHAT_TO_DELETE.get(error.dimension)) is not None:
+    if (advice := _ADVICE.get(error.dimension)) is not None:
         detail = f"{detail} {advice}"
     refused = ProblemError(QUOTA_EXCEEDED, detail, quota={"dimension": error.dimension, **amounts})
     refused.headers = {"Retry-After": str(error.retry_after_seconds)}
