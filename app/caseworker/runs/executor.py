@@ -282,9 +282,10 @@ class RunExecutor:
             return None
         await active.ended.wait()
         final, journal = active.final, active.journal
-        if final is None or journal is None:
-            return None
-        return resolved(final, journal.results(references_in(final)))
+        if final is None or not (named := references_in(final)):
+            return final
+        values = {} if journal is None else journal.results(named)
+        return resolved(final, values) if values.keys() >= named else None
 
     async def drain(self, grace_seconds: float) -> None:
         """Stop accepting runs, wait up to ``grace_seconds``, then release the remaining runs.

@@ -192,7 +192,7 @@ class RunService:
         until = time.monotonic() + seconds
         while True:
             run = await self._until_ended_here(key, until)
-            run = await (self.get(key) if run is None else whole_run(self.store, run))
+            run = await self.get(key) if run is None else run
             left = until - time.monotonic()
             if run.finished or left <= 0 or self._closing.is_set():
                 return run

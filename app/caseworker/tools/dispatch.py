@@ -260,6 +260,9 @@ class ToolDispatch:
         about: dict[str, Any] = {} if shown is None else {"args": shown}
         if call_id is not None:
             about["tool_call_id"] = call_id[:MAX_CODE_CHARS]
+        # Tenants may use the same run IDs.
+        named = json.dumps([context.run.tenant, context.run.run_id, key.text])
+        call_key = hashlib.sha256(named.encode()).hexdigest()[:HASH_CHARS]
         return _ToolCall(
             key=key,
             kind="tool",
@@ -273,7 +276,7 @@ class ToolDispatch:
             metadata=about,
             tool=tool,
             args=args,
-            context=replace(tool_context, call_key=_call_key(context, key)),
+            context=replace(tool_context, call_key=call_key),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
         )
@@ -321,12 +324,6 @@ class _ToolCall(Call):
         if sink is None or not sink.saved:
             return Reply(result)
         return Reply(with_references(result, sink.saved, context.run_id))
-
-
-def _call_key(context: FlowContext, key: StepPath) -> str:
-    """Return an ID that differs between tenants, because they may use the same run IDs."""
-    named = json.dumps([context.run.tenant, context.run.run_id, key.text])
-    return hashlib.sha256(named.encode()).hexdigest()[:HASH_CHARS]
 
 
 def _seconds(asked: object) -> float | None:

@@ -223,7 +223,7 @@ class RequestEnvelope:
             return
         headers = Headers(scope=scope)
         request_id = scope["request_id"] = _request_id(headers)
-        cors = self._cors(scope, headers)
+        cors = self._cors(scope, headers) if "origin" in headers else {}
         scope[RELEASES], scope[DOCS_URL] = [], self._docs_url
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
@@ -276,7 +276,7 @@ class RequestEnvelope:
                 self._answered(scope, status, seconds, streamed=streamed)
 
     def _cors(self, scope: Scope, headers: Headers) -> dict[str, str]:
-        """Return the CORS headers of a response; empty if its request is of no allowed origin.
+        """Return the CORS headers of a response; empty if the origin of its request is not allowed.
 
         Callers send a bearer token, so the browser's own credentials (cookies) are never allowed.
         """

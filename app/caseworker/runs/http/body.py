@@ -461,6 +461,11 @@ def idempotency_key(headers: Headers) -> str | None:
     return None if key is None else hashlib.sha256(key.encode("ascii")).hexdigest()
 
 
+def wants_stream(headers: Headers) -> bool:
+    """Return whether a client that creates a run asks for its events."""
+    return "text/event-stream" in headers.get("accept", "")
+
+
 def wait_seconds(headers: Headers, *, longest: int) -> int | None:
     """Return the number of seconds to wait for the result, at most ``longest``.
 

@@ -5,7 +5,6 @@ from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import Query, Response
-from starlette.datastructures import Headers
 
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
@@ -98,11 +97,6 @@ async def stream_accepted(
     if accepted.rate is not None:
         stream.headers.update(rate_headers(accepted.rate))
     return stream
-
-
-def wants_stream(headers: Headers) -> bool:
-    """Return whether a client that creates a run asks for its events."""
-    return "text/event-stream" in headers.get("accept", "")
 
 
 async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:

@@ -30,8 +30,9 @@ from caseworker.runs.http.body import (
     RunBody,
     idempotency_key,
     wait_seconds,
+    wants_stream,
 )
-from caseworker.runs.http.events import stream_accepted, wants_stream
+from caseworker.runs.http.events import stream_accepted
 from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
 from caseworker.runs.http.going_on import completed, going_on, source_of
 from caseworker.runs.http.limits import ApiLimits
