@@ -23,20 +23,16 @@ export class ApiError extends Error {
     super(problem.detail ?? problem.title ?? `The service returned status ${status}.`);
     this.status = status;
     this.problem = problem;
-    const shown = problem.detail ?? "";
-    this.errors = (problem.errors ?? []).filter((one) => !shown.includes(one.message));
+    this.errors = problem.errors ?? [];
   }
 }
 
-function headers(more) {
-  return session.key ? { Authorization: `Bearer ${session.key}`, ...more } : more;
-}
-
 async function ask(method, path, { body, accept = "application/json", signal, more } = {}) {
-  const sent = { Accept: accept, ...more, ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
+  const { key } = session;
+  const sent = { ...(key && { Authorization: `Bearer ${key}` }), Accept: accept, ...more, ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
   const answer = await fetch(root + path, {
     method,
-    headers: headers(sent),
+    headers: sent,
     body: body === undefined ? undefined : JSON.stringify(body),
     signal,
     credentials: "omit",
@@ -44,9 +40,8 @@ async function ask(method, path, { body, accept = "application/json", signal, mo
   });
   if (answer.ok) return answer;
   const problem = await answer.json().catch(() => ({}));
-  if (answer.status === 401 || (answer.status === 403 && !session.key)) {
-    document.dispatchEvent(new CustomEvent("sign-in-needed", { detail: problem.detail }));
-  }
+  // A late answer to an earlier key says nothing about the present one.
+  if (key === session.key && (answer.status === 401 || (answer.status === 403 && !key))) document.dispatchEvent(new Event("sign-in-needed"));
   throw new ApiError(answer.status, problem);
 }
 

@@ -28,6 +28,7 @@ const NAVIGATION = [
   ["Evaluations", "/ui/evaluations"],
 ];
 
+const INVALID = "This key is not valid.";
 const THEMES = { auto: "System theme", light: "Light theme", dark: "Dark theme" };
 const THEME_SIGNS = {
   auto: "M8 2a6 6 0 1 0 0 12zM8 2a6 6 0 0 1 0 12",
@@ -132,9 +133,10 @@ function showFailure(error) {
   ));
 }
 
-function askForKey(detail) {
+function askForKey() {
+  if (main.querySelector("form.sign-in")) return; // somebody may be typing a key
   const field = h("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false", placeholder: "cwk_…" });
-  const message = h("p", { class: "problem", role: "alert" }, session.key ? detail ?? "Invalid API key." : "");
+  const message = h("p", { class: "problem", role: "alert" }, session.key && INVALID);
   const form = h("form", { class: "sign-in card", on: { submit } },
     h("h1", {}, "Sign in"),
     h("p", { class: "muted" }, "Enter an API key to view runs. The key is stored only in this tab and deleted when you close it."),
@@ -153,14 +155,15 @@ function askForKey(detail) {
       await get("/runs", { limit: 1 });
       show();
     } catch (error) {
-      if (main.contains(form)) fill(message, error.message);
+      session.signOut();
+      if (main.contains(form)) fill(message, error.status === 401 ? INVALID : error.message);
     }
   }
 }
 
-document.addEventListener("sign-in-needed", (event) => {
+document.addEventListener("sign-in-needed", () => {
   leaving.abort();
-  askForKey(event.detail);
+  askForKey();
 });
 
 document.addEventListener("click", (event) => {

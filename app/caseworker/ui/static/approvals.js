@@ -38,7 +38,7 @@ function question(one, refused) {
       fill(message);
       for (const button of box.querySelectorAll("button")) button.disabled = true;
     } catch (error) {
-      const told = error instanceof SyntaxError ? [`The arguments are not valid JSON: ${error.message}`] : [error.message, ...(error.errors ?? []).map((each) => ` ${each.field}: ${each.message}`)];
+      const told = error instanceof SyntaxError ? `The arguments are not valid JSON: ${error.message}` : error.message;
       fill(message, told);
     }
   };

@@ -34,7 +34,7 @@ export function showProblem(form, error) {
   for (const place of form.querySelectorAll(".problem")) fill(place);
   for (const { field: name, message } of error?.errors ?? []) {
     const control = controls.find((one) => one.id && (name === one.name || name.startsWith(`${one.name}.`)));
-    if (!control) rest.push(` ${name}: ${message}`);
+    if (!control) rest.push(error.message.includes(message) ? "" : ` ${name}: ${message}`);
     else fill(document.getElementById(`${control.id}-problem`), message);
     control?.setAttribute("aria-invalid", "true");
     control?.closest("details")?.setAttribute("open", "");
