@@ -133,7 +133,7 @@ async def _script(provider: FakeProvider) -> None:
     await provider.script("hostile", [Step(text=HOSTILE)], repeat_last=True)
     await provider.script("no answer", [Step(status=400)], repeat_last=True)
     sums = {"id": "call", "name": "calculator", "arguments": '{"expression": "1 + 1"}'}
-    await provider.script("Add carefully", [Step(tool_calls=[sums]), Step(text="It is two.")])
+    await provider.script("Add carefully", [Step(tool_calls=[sums]), Step(text="It is two.")] * 2)
     story = Step(text="Once upon a time there was a query.", after_events=4)
     await provider.script("Tell a story", [story], repeat_last=True)
     await provider.script("hang on", [Step(hang=True)], repeat_last=True)

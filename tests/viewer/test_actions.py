@@ -128,10 +128,10 @@ async def test_an_edit_and_a_retry_create_branches_of_a_chat(
     assert [one["role"] for one in tree] == ["user", "assistant"] * 2 + ["assistant"]
 
 
-async def test_a_tool_call_is_refused_in_the_chat_that_asks(
+async def test_a_tool_call_is_refused_or_changed_in_the_chat_that_asks(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """The arguments are shown, the comment reaches the run, and the answer follows."""
+    """The list of calls then shows the decision; the comment reaches the run."""
     await http.post("/threads", json={"thread_id": "asks", "agent": {"name": "careful"}})
     await reader.open("/ui/threads/asks")
     await _message(reader).fill("Add one and one")
@@ -143,9 +143,19 @@ async def test_a_tool_call_is_refused_in_the_chat_that_asks(
 
     answer = reader.page.locator(".message-assistant .message-text")
     await expect(answer).to_have_text("It is two.", timeout=WAIT_MS)
+    await reader.page.locator(".tool-calls summary").click()
+    call = reader.page.locator(".tool-calls li").first
+    await expect(call).to_contain_text("refused A person has refused it: Not today")
     [run] = (await http.get("/runs", params={"thread_id": "asks"})).json()["runs"]
     [asked] = (await http.get(f"/runs/{run['run_id']}/approvals")).json()["approvals"]
     assert (asked["decision"]["decision"], asked["decision"]["reason"]) == ("refused", "Not today")
+
+    await _button(reader, "Retry").click()
+    await question.get_by_label("Arguments").fill('{"expression": "2 + 2"}')
+    await question.get_by_role("button", name="Approve").click()
+    await expect(answer).to_have_text("It is two.", timeout=WAIT_MS)
+    await reader.page.locator(".tool-calls summary").click()
+    await expect(call).to_contain_text('"2 + 2"} (changed by the approver) done')
 
 
 async def test_a_schedule_is_created_paused_and_fired(
@@ -157,10 +167,14 @@ async def test_a_schedule_is_created_paused_and_fired(
     dialog = reader.page.get_by_role("dialog")
     await dialog.get_by_label("Name").fill("weekly")
     await dialog.get_by_label("When").fill("weekly")
+    zone = dialog.get_by_label("Time zone")
+    await zone.fill("Mars")
     await dialog.get_by_label("What to run").select_option("agents/tutor")
     await dialog.get_by_label("Input").fill("Report")
     await dialog.get_by_role("button", name="Save").click()
     await dialog.get_by_text("This must be a cron expression").wait_for()
+    await expect(zone).to_have_attribute("aria-invalid", "true")
+    await zone.fill("UTC")
     await dialog.get_by_label("When").fill("0 6 * * 1")
     await dialog.get_by_role("button", name="Save").click()
 

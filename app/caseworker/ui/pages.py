@@ -77,7 +77,8 @@ def viewer_routes() -> list[BaseRoute]:
     return [
         *(Route(path, shell, include_in_schema=False) for path in _PAGES),
         Route("/ui/static/{name}", partial(_static, files=files), include_in_schema=False),
-        _PageOfTrace("/runs/{run_id}/trace", shell, include_in_schema=False),
+        _PageForBrowsers("/runs/{run_id}/trace", shell, include_in_schema=False),
+        _PageForBrowsers("/ui/{path:path}", shell, include_in_schema=False),
     ]
 
 
@@ -90,8 +91,11 @@ def prefers_html(accept: str) -> bool:
     return html > json
 
 
-class _PageOfTrace(Route):
-    """Serve the viewer page at the trace URL of a run to clients that prefer HTML."""
+class _PageForBrowsers(Route):
+    """Serve the viewer page to clients that prefer HTML.
+
+    It is used for the trace URL of a run, and for unknown paths, where it shows "Page not found".
+    """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         found = super().matches(scope)

@@ -88,6 +88,16 @@ async def test_the_page_of_a_run_stands_at_the_address_of_its_trace() -> None:
     assert (trace.text, text.text) == ("the trace", "the trace")
 
 
+async def test_an_unknown_page_is_found_by_browsers_only() -> None:
+    """The viewer shows browsers that the page does not exist."""
+    async with client() as http:
+        page = await http.get("/ui/nothing/here", headers={"Accept": BROWSER})
+        program = await http.get("/ui/nothing/here")
+
+    assert page.headers["content-type"].startswith("text/html")
+    assert program.status_code == 404
+
+
 async def test_a_page_is_strict_about_what_it_loads() -> None:
     """Inline code, other hosts, frames and referrers are forbidden."""
     async with client() as http:

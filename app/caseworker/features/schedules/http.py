@@ -5,7 +5,13 @@ from http import HTTPStatus
 from typing import Annotated, Any, Self
 
 from fastapi import Path, Query, Response
-from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from caseworker.features.definitions.http import NOT_FOUND
 from caseworker.features.quotas.postgres import PostgresQuotas
@@ -74,12 +80,21 @@ def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
     return body
 
 
+def _cron(value: str) -> str:
+    try:
+        Timing(value, "UTC").require_valid(datetime.now(UTC))
+    except InvalidCronError as error:
+        raise refusal(str(error)) from None
+    return value
+
+
 class ScheduleBody(BodyModel):
     """The desired definition of a schedule."""
 
     cron: Annotated[
         str,
         StringConstraints(max_length=200),
+        AfterValidator(_cron),
         Field(examples=["30 6 * * 1-5"], json_schema_extra={"pattern": CRON}),
     ]
     """Cron expression with five fields: minute, hour, day of month, month, day of week."""
@@ -155,10 +170,6 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
         for field in _OF_ONE_RUN
         if getattr(body.run, field) is not None
     ]
-    try:
-        timing.require_valid(datetime.now(UTC))
-    except InvalidCronError as error:
-        violations.append(Violation("cron", str(error)))
     if violations:
         raise ProblemError(INVALID_REQUEST, violations=violations)
     new = await _admitted(body.run, request)

@@ -25,7 +25,7 @@ export async function show({ main, params: [what, name], query, signal, go }) {
       h("span", { class: "muted" }, `registered ${instant(one.created_at)}`),
       h("div", { class: "end" },
         refused && h("span", { class: "muted" }, refused),
-        what === "agents" && h("a", { href: `${root}/ui?agent=${encodeURIComponent(name)}` }, "Its runs"),
+        h("a", { href: `${root}/ui?${what === "agents" ? "agent" : "kind=graph&q"}=${encodeURIComponent(name)}` }, "Its runs"),
         h("button", { type: "button", disabled: refused, on: { click: () => newChat(go, `${what}/${name}`) } }, "Chat…"),
         h("button", { type: "button", class: "primary", disabled: refused, on: { click: () => runDefinition(one, what, go) } }, "Run…"))),
     one.description && h("p", {}, one.description),
@@ -50,5 +50,5 @@ function agent(definition) {
 function toolName(one) {
   if (typeof one === "string") return one;
   const [kind, value] = Object.entries(one)[0];
-  return `${kind}: ${typeof value === "string" ? value : value.name ?? JSON.stringify(value)}${one.allow ? ` (${one.allow.join(", ")})` : ""}`;
+  return `${kind}: ${typeof value === "string" ? value : value.name ?? JSON.stringify(value)}${one.allow ? ` (${one.allow.join(", ")})` : ""}${one.requires_approval ? " · requires approval" : ""}`;
 }

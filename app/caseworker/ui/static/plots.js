@@ -3,7 +3,7 @@
 import { fill, h, oncePerFrame, s, table } from "./dom.js";
 
 const HEIGHT = 190;
-const MARGIN = { top: 10, right: 10, bottom: 24, left: 56 };
+const MARGIN = { top: 10, right: 10, bottom: 24 };
 
 /** The patterns that mark series for readers who do not see their colours. */
 const PATTERNS = {
@@ -75,22 +75,23 @@ export class Plot {
     const width = this.cursor.clientWidth;
     if (!width || !this.data) return;
     const { slots, series } = this.data;
-    const inner = { width: width - MARGIN.left - MARGIN.right, height: HEIGHT - MARGIN.top - MARGIN.bottom };
     const sums = slots.map((_, at) => series.reduce((sum, { values }) =>
       (this.lines ? Math.max(sum, values[at] ?? 0) : sum + (values[at] ?? 0)), 0));
     const step = niceStep(Math.max(...sums) / 4, this.shown.least);
     const top = Math.max(Math.ceil(Math.max(...sums) / step), 1) * step;
+    const ticks = Array.from({ length: Math.round(top / step) + 1 }, (_, number) => number * step);
+    this.left = 14 + 7 * Math.max(...ticks.map((tick) => this.shown(tick).length));
+    const inner = { width: width - this.left - MARGIN.right, height: HEIGHT - MARGIN.top - MARGIN.bottom };
     this.wide = inner.width / slots.length;
     const y = (value) => MARGIN.top + inner.height * (1 - value / top);
-    const x = (at) => MARGIN.left + at * this.wide;
-    const ticks = Array.from({ length: Math.round(top / step) + 1 }, (_, number) => number * step);
+    const x = (at) => this.left + at * this.wide;
     const every = Math.ceil(64 / this.wide);
     this.svg.setAttribute("width", width);
     this.band = s("rect", { class: "plot-band", y: MARGIN.top, width: Math.max(this.wide, 2), height: inner.height, visibility: "hidden" });
     fill(this.svg, this.band,
       ticks.map((tick) => [
-        s("line", { class: "plot-grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(tick), y2: y(tick) }),
-        s("text", { x: MARGIN.left - 8, y: y(tick) + 4, "text-anchor": "end" }, this.shown(tick)),
+        s("line", { class: "plot-grid", x1: this.left, x2: width - MARGIN.right, y1: y(tick), y2: y(tick) }),
+        s("text", { x: this.left - 8, y: y(tick) + 4, "text-anchor": "end" }, this.shown(tick)),
       ]),
       slots.map(({ short }, at) => at % every === 0 && x(at) + 30 < width &&
         s("text", { x: x(at) + this.wide / 2, y: HEIGHT - 6, "text-anchor": "middle" }, short)),
@@ -119,7 +120,7 @@ export class Plot {
   }
 
   #point(event) {
-    const at = Math.floor((event.clientX - this.cursor.getBoundingClientRect().left - MARGIN.left) / this.wide);
+    const at = Math.floor((event.clientX - this.cursor.getBoundingClientRect().left - this.left) / this.wide);
     this.#show(Math.min(Math.max(at, 0), this.data.slots.length - 1));
   }
 
@@ -146,7 +147,7 @@ export class Plot {
     if (!this.band) return;
     this.band.setAttribute("visibility", this.at === null ? "hidden" : "visible");
     if (this.at === null) return;
-    const left = MARGIN.left + this.at * this.wide;
+    const left = this.left + this.at * this.wide;
     this.band.setAttribute("x", left);
     fill(this.tip, h("strong", {}, slots[now].long), present.length ? h("dl", {}, present.map((one) =>
       h("div", {}, h("dt", {}, this.#swatch(one), one.name), h("dd", {}, this.shown(one.values[now]))))) : h("p", {}, "None"));

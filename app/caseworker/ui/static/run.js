@@ -8,7 +8,7 @@ import { critical, gauges, models, times } from "./budget.js";
 import { CallDetail } from "./call_detail.js";
 import { CallTree } from "./call_tree.js";
 import { announce, card, fill, h, nothing, shown, since } from "./dom.js";
-import { amount, between, count, counted, duration, instant, money } from "./format.js";
+import { amount, between, count, counted, duration, instant, LIMITS, money } from "./format.js";
 import { badge, ENDED, words } from "./status.js";
 import { stepGraph } from "./step_graph.js";
 import { Timeline } from "./timeline.js";
@@ -144,12 +144,12 @@ class RunPage {
     if (!stop) return null;
     // Beside a step that failed others are cut off: what is looked for is the one that failed.
     const at = stop.kind === "error" ? failedStep(trace, stop) : trace.analysis.stopped_at;
-    const limit = stop.dimension && [`the limit of ${words(stop.dimension)}`, stop.scope && stop.scope !== "run" ? ` of ${stop.scope}` : "",
+    const limit = stop.dimension && [`${Object.values(LIMITS).find(([, one]) => one === stop.dimension)?.[0] ?? words(stop.dimension)} limit`, stop.scope && stop.scope !== "run" ? ` of ${stop.scope}` : "", " reached",
       stop.limit === undefined ? "" : `: ${amount(stop.dimension, stop.used)} of ${amount(stop.dimension, stop.limit)} used`,
       stop.requested ? `, ${amount(stop.dimension, stop.requested)} more requested` : ""];
     const texts = [
-      stop.kind === "cancelled" ? `Cancelled by ${stop.requested_by ?? "an unknown caller"}` : stop.kind === "error" ? "An error" : words(stop.kind),
-      limit ? [" · ", limit] : null, stop.step_id ? ` · step ${stop.step_id}` : null, stop.reason ? ` · ${stop.reason}` : null,
+      limit ? limit : stop.kind === "cancelled" ? `Cancelled by ${stop.requested_by ?? "an unknown caller"}` : stop.kind === "error" ? "An error" : words(stop.kind),
+      stop.step_id ? ` · step ${stop.step_id}` : null, stop.reason && !limit ? ` · ${stop.reason}` : null,
     ];
     return h("div", { class: `banner banner-${run.status}` },
       badge(run.status), h("span", {}, texts),

@@ -7,7 +7,7 @@ import { badge, ENDED, KINDS, STATUSES, words } from "./status.js";
 
 const REFRESH_MS = 2500;
 const PAGE = 50;
-/** How many runs are looked through at once for a part of an id. */
+/** How many runs are looked through at once for a part of an id, or a graph. */
 const SEARCHED = 200;
 /** Columns that can be chosen: title, class, whether they are shown at first, and the cell of a run. */
 const COLUMNS = {
@@ -48,7 +48,7 @@ export async function show({ main, query, signal, go }) {
     const named = path && !path.includes("=");
     const page = await get("/runs", { ...wanted(query), limit: named ? SEARCHED : PAGE, cursor }, signal);
     if (!named) return page;
-    const runs = page.runs.filter((run) => run.run_id.includes(path));
+    const runs = page.runs.filter((run) => run.run_id.includes(path) || run.graph?.name === path);
     const older = !cursor && page.next_cursor && !runs.some((run) => run.run_id === path) ? await byId(path, signal) : [];
     return { ...page, runs: [...older, ...runs], looked: page.runs.length };
   }
@@ -142,7 +142,7 @@ function form(query, changed) {
       values.map((value) => h("option", { value, selected: query.get(name) === value }, value))));
   const input = (name, title, more) => h("label", {}, title, h("input", { name, value: query.get(name) ?? "", ...more }));
   const fields = h("form", { class: "filters", role: "search", "aria-label": "Runs" },
-    input("q", "Search", { type: "search", placeholder: "run id or part of it, key=value …" }),
+    input("q", "Search", { type: "search", placeholder: "run id or part of it, graph, key=value …" }),
     select("status", "Status", STATUSES),
     select("kind", "Kind", KINDS),
     input("agent", "Agent", { type: "text", placeholder: "name" }),
@@ -223,11 +223,14 @@ function plain(value) {
 }
 
 async function waiting(place, signal) {
-  const { approvals } = await get("/approvals", { limit: 20 }, signal).catch(() => ({ approvals: [] }));
+  const { approvals, next_cursor: more } = await get("/approvals", { limit: 100 }, signal).catch(() => ({ approvals: [] }));
   if (signal.aborted || place.dataset.shown === JSON.stringify(approvals)) return;
   place.dataset.shown = JSON.stringify(approvals);
-  fill(place, approvals.length ? h("div", { class: "banner banner-waiting" },
+  const newest = approvals.reverse().map(({ subject, run_id: id }, at) => [at % 3 ? ", " : "",
+    h("a", { title: id, href: `${root}/ui${runPath(id)}` }, `${subject} in ${id.length > 16 ? `${id.slice(0, 12)}…` : id}`)]);
+  const rest = newest.slice(3);
+  fill(place, newest.length ? h("div", { class: "banner banner-waiting" },
     badge("waiting"),
-    h("span", {}, `${counted(approvals.length, "approval")} to decide: `,
-      approvals.slice(0, 6).map((one, at) => [at ? ", " : "", h("a", { href: `${root}/ui${runPath(one.run_id)}` }, `${one.subject} in ${one.run_id}`)]))) : null);
+    h("span", {}, `${counted(newest.length, "approval")}${more ? " or more" : ""} to decide: `, newest.slice(0, 3)),
+    rest.length > 0 && h("details", {}, h("summary", {}, `${rest.length} more`), rest)) : null);
 }

@@ -37,6 +37,9 @@ export async function show({ main, signal, go }) {
     const path = `/schedules/${encodeURIComponent(first.name)}`;
     const run = h("button", { type: "button", disabled: refused, on: { click: () =>
       act(submit, `${path}/run`, ({ run_id: id }) => go(`${root}/ui${runPath(id)}`)) } }, "Run now");
+    const remove = h("button", { type: "button", class: "danger", disabled: refused, on: { click: () => dialog("Delete", (close) => requestForm({
+      method: "DELETE", title: `Delete the schedule ${first.name}?`, action: "Delete", danger: true, close, done: reload, request: () => [path],
+    }, h("p", {}, "Its runs are not affected."))) } }, "Delete…");
     const draw = (one) => {
       fill(state, one.last_error ? h("span", { class: "tag tag-bad", title: one.last_error }, "failing") :
         one.paused ? h("span", { class: "tag tag-warn" }, "paused") : h("span", { class: "tag tag-ok" }, "active"),
@@ -48,10 +51,10 @@ export async function show({ main, signal, go }) {
     return [
       h("strong", {}, first.name),
       state,
-      h("div", { class: "row" }, run, toggle),
+      h("div", { class: "row" }, run, toggle, remove, h("a", { href: `${root}/ui?q=schedule%3D${encodeURIComponent(first.name)}` }, "Its runs")),
       [h("code", {}, first.cron), " ", h("small", { class: "muted" }, first.timezone)],
       first.last_run_id ? h("a", { class: "row-link", href: `${root}/ui${runPath(first.last_run_id)}` }, first.last_run_id) : "–",
-      first.run.agent?.name ?? first.run.graph?.name ?? first.run.kind ?? "case",
+      `${first.run.kind ?? "case"} ${first.run.agent?.name ?? first.run.graph?.name ?? ""}`,
       first.overlap,
       count(first.skipped),
     ];

@@ -33,7 +33,7 @@ export async function show({ main, query, signal }) {
   const failures = h("section", { class: "card" });
   const runs = new Plot("Runs by status", { shown: numbers, note: `by ${period}` });
   const times = new Plot("Duration", { shown: seconds, lines: true, note: `from start to end, by ${period}` });
-  const costs = new Plot("Cost by agent", { shown: money, note: "by day in UTC" });
+  const costs = new Plot("Cost by agent", { shown: money, note: `${period === "hour" ? "last 7 days, " : ""}by day in UTC` });
   let previous;
   let spent;
   for (let round = 0; ; round += 1) {

@@ -2,9 +2,9 @@
 
 import { events, get, refusal, root, runPath, send } from "./api.js";
 import { approvals } from "./approvals.js";
-import { announce, fill, h, nothing, oncePerFrame, shown, since } from "./dom.js";
+import { add, announce, fill, h, nothing, oncePerFrame, shown, since } from "./dom.js";
 import { limitFields, limitsOf, sender, showProblem } from "./forms.js";
-import { counted, instant, money } from "./format.js";
+import { counted, money } from "./format.js";
 import { badge, ENDED } from "./status.js";
 
 const WORKING = new Set(["queued", "running", "waiting"]);
@@ -37,7 +37,7 @@ class Chat {
     fill(this.main,
       h("div", { class: "page-head" }, h("h1", {}, title),
         h("span", { class: "tag" }, thread.agent ? "agent" : "graph"),
-        h("span", { class: "muted" }, answering.name ? `${answering.name}, ` : "", `begun ${instant(thread.created_at)}`)),
+        h("span", { class: "muted" }, answering.name ? `${answering.name}, ` : "", "started ", since(thread.created_at))),
       h("details", {}, h("summary", {}, "Agent or graph"), shown(answering)),
       this.talk, this.composer);
     this.text.focus({ preventScroll: true });
@@ -112,6 +112,7 @@ class Chat {
           calls.parentNode.hidden = false;
         } else if (type.startsWith("approval.")) {
           approvals(asked, { run_id: runId }, signal).then(keptDown());
+          if (data.arguments_changed) showChanges(calls, runId, signal).catch(() => {});
           if (type === "approval.requested") announce(`${data.subject} needs an approval.`);
         }
       }
@@ -256,25 +257,43 @@ function keptDown() {
 
 /** Returns the tool calls of an answer: as they happen, or loaded when they are opened. */
 function toolCalls({ run_id: runId }, run, working, signal) {
-  const number = run?.usage?.tool_calls ?? 0;
-  if (!working && !number) return null;
+  const { tool_calls: number = 0, llm_calls: answers = 0 } = run?.usage ?? {};
+  if (!working && !number && answers < 2) return null; // a refused call does not count, but the model is asked again
   const list = h("ul", {});
   const load = async () => {
     if (working || list.childNodes.length) return;
+    let changed = false;
     for (let after = 0; after !== null;) {
       const page = await get(runPath(runId, "events"), { after, limit: 1000 }, signal);
-      for (const { type, data } of page.events) if (type.startsWith("tool_call_")) toolCall(list, data);
+      for (const { type, data } of page.events) {
+        if (type.startsWith("tool_call_")) toolCall(list, data);
+        changed ||= data.arguments_changed;
+      }
       after = page.next_after;
     }
+    if (changed) await showChanges(list, runId, signal);
     list.append(h("li", {}, h("a", { href: `${root}/ui${runPath(runId)}` }, "Show the run")));
   };
   return h("details", { class: "tool-calls", open: working, hidden: working, on: { toggle: load } },
-    h("summary", {}, working ? "Tool calls" : counted(number, "tool call")), list);
+    h("summary", {}, working || !number ? "Tool calls" : counted(number, "tool call")), list);
 }
 
 function toolCall(list, data) {
   const { id, name, arguments: given } = data.tool_call ?? {};
-  if (id) return list.append(h("li", { dataset: { call: id } }, h("code", {}, name), ` ${given} `));
+  if (id) return list.append(h("li", { dataset: { call: id, asked: `${name} ${given}`.replace(/\s/g, "") } }, h("code", {}, name), h("span", {}, ` ${given} `)));
   const item = [...list.children].findLast((one) => one.dataset.call === data.tool_call_id);
-  item?.append(data.error ? h("span", { class: "tag tag-bad" }, "failed") : h("span", { class: "tag tag-ok" }, "done"));
+  const state = !data.error ? "done" : /"code": ?"approval_/.test(data.result) ? "refused" : "failed";
+  if (item) add(item, [h("span", { class: `tag tag-${data.error ? "bad" : "ok"}` }, state), data.error && ` ${data.error}`]);
+}
+
+/** Shows the arguments that approvers changed. */
+async function showChanges(list, runId, signal) {
+  const { approvals: all } = await get(runPath(runId, "approvals"), {}, signal);
+  for (const { approval_id: id, subject, arguments: given, decision } of all) {
+    const asked = (subject + JSON.stringify(given)).replace(/\s/g, "");
+    const item = [...list.children].find(({ dataset }) => (dataset.decided ? dataset.decided === id : dataset.asked === asked));
+    if (!item) continue;
+    item.dataset.decided = id;
+    if (decision?.arguments) fill(item.children[1], ` ${JSON.stringify(decision.arguments)} (changed by the approver) `);
+  }
 }
