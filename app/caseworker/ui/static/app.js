@@ -106,11 +106,11 @@ async function show({ keepFocus = false } = {}) {
   menu.setAttribute("aria-label", `Menu: ${name}`);
   openMenu(false);
   account.hidden = !session.key;
-  document.title = `${section} · Caseworker`;
+  document.title = `${name} · Caseworker`;
   main.className = "";
   fill(main, h("p", { class: "loading" }, "Loading…"));
   if (!pattern) {
-    fill(main, nothing("Page not found.", h("a", { href: `${root}/ui` }, "Show the runs")));
+    fill(main, h("div", { class: "nothing" }, h("h1", {}, "Page not found"), h("a", { href: `${root}/ui` }, "Show the runs")));
     return;
   }
   try {

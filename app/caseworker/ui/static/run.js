@@ -144,7 +144,7 @@ class RunPage {
     if (!stop) return null;
     // Beside a step that failed others are cut off: what is looked for is the one that failed.
     const at = stop.kind === "error" ? failedStep(trace, stop) : trace.analysis.stopped_at;
-    const limit = stop.dimension && [`${Object.values(LIMITS).find(([, one]) => one === stop.dimension)?.[0] ?? words(stop.dimension)} limit`, stop.scope && stop.scope !== "run" ? ` of ${stop.scope}` : "", " reached",
+    const limit = stop.dimension && [`${Object.values(LIMITS).find(([, one]) => one === stop.dimension)?.[0].replace(/s$/, "") ?? words(stop.dimension)} limit`, stop.scope && stop.scope !== "run" ? ` of ${stop.scope}` : "", " reached",
       stop.limit === undefined ? "" : `: ${amount(stop.dimension, stop.used)} of ${amount(stop.dimension, stop.limit)} used`,
       stop.requested ? `, ${amount(stop.dimension, stop.requested)} more requested` : ""];
     const texts = [

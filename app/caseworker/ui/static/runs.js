@@ -226,11 +226,12 @@ async function waiting(place, signal) {
   const { approvals, next_cursor: more } = await get("/approvals", { limit: 100 }, signal).catch(() => ({ approvals: [] }));
   if (signal.aborted || place.dataset.shown === JSON.stringify(approvals)) return;
   place.dataset.shown = JSON.stringify(approvals);
-  const newest = approvals.reverse().map(({ subject, run_id: id }, at) => [at % 3 ? ", " : "",
-    h("a", { title: id, href: `${root}/ui${runPath(id)}` }, `${subject} in ${id.length > 16 ? `${id.slice(0, 12)}…` : id}`)]);
+  const links = (some) => some.map((one, at) => [at ? ", " : "",
+    h("a", { title: one.run_id, href: `${root}/ui${runPath(one.run_id)}` }, one.subject, " ", since(one.requested_at))]);
+  const newest = approvals.toReversed();
   const rest = newest.slice(3);
   fill(place, newest.length ? h("div", { class: "banner banner-waiting" },
     badge("waiting"),
-    h("span", {}, `${counted(newest.length, "approval")}${more ? " or more" : ""} to decide: `, newest.slice(0, 3)),
-    rest.length > 0 && h("details", {}, h("summary", {}, `${rest.length} more`), rest)) : null);
+    h("div", {}, `${counted(newest.length, "approval")}${more ? " or more" : ""} to decide: `, links(newest.slice(0, 3)),
+      rest.length > 0 && h("details", {}, h("summary", {}, `${rest.length} more`), links(rest)))) : null);
 }
