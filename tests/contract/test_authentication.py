@@ -69,7 +69,8 @@ async def test_a_key_shows_its_tenant_name_and_scopes(store: CountedKeys) -> Non
 
     caller = await Authentication(store).caller_of(key.secret)
 
-    assert caller == Caller("a", "robot", frozenset({KeyScope.READ, KeyScope.RUN}))
+    scopes = frozenset({KeyScope.READ, KeyScope.RUN})
+    assert caller == Caller("a", "robot", scopes, key_id=key.key.key_id)
 
 
 async def test_the_bootstrap_key_shows_the_operator(store: CountedKeys) -> None:

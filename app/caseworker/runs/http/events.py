@@ -84,14 +84,14 @@ async def stream_accepted(
 ) -> EventStream:
     """Accept a run and return its events, from `Last-Event-ID` if the request is repeated.
 
-    ``opens`` sends the event `run.accepted` first, which names the run. It has no ID, because it
-    is not stored.
+    ``opens`` sends the event `run.accepted` first, which names the run, unless the request repeats
+    one. The event has no ID, because it is not stored.
     """
     after = last_event_id(request.headers) or 0
     await request.service(EventStreams).enter(request.caller.tenant, request.scope)
     accepted = await accept()
     run_id = accepted.run.key.run_id
-    opening = opening_event(accepted.run) if opens else b""
+    opening = opening_event(accepted.run) if opens and not after else b""
     stream = await stream_of(run_id, request, after=after, opening=opening)
     stream.headers["Location"] = Links.of(run_id, request.root).self
     if accepted.rate is not None:
