@@ -296,8 +296,10 @@ async def test_creating_a_run_returns_a_key_that_is_shown_once_and_stored_hashed
     await agent.ask()
     await agent.finish({"output": 1})
     others = [(await agent.get(part)).text for part in ("", "/trace", "/events")]
-    listed = (await http.get("/runs")).text
+    listed = (await http.get("/runs", params={"agent": "Reporter"})).text
 
+    named = [agent.run, *json.loads(listed)["runs"]]
+    assert [run["agent"] for run in named] == [{"name": "Reporter", "version": None}] * 2
     assert agent.run["kind"] == "external"
     assert agent.run["status"] == "running"
     assert agent.run["input"] == {"topic": "rain"}

@@ -56,7 +56,7 @@ async def test_the_sums_equal_the_traces(
             await http.post("/runs", json={**by_name, "run_id": name, "input": f"hold {name}"})
             await provider.wait_for_arrivals(1, f"hold {name}")
         await http.delete("/runs/cancelled")
-        parent = await start(http, run_id="parent")
+        parent = await start(http, run_id="parent", name="outside")
         child = await start(http, run_id="child", parent={"run_id": "parent"})
         for each in (parent, child):
             assert (await each.ask()).status_code == 200
@@ -96,7 +96,7 @@ async def test_the_sums_equal_the_traces(
         name: {item["key"]: item["runs"] for item in each["items"]} for name, each in found.items()
     }
     assert runs["tenant"] == {"default": 10}
-    assert runs["agent"] == {"clerk": 4, None: 6}
+    assert runs["agent"] == {"clerk": 4, "outside": 1, None: 5}
     assert runs["metadata.team"] == {"a": 1, "b": 4, None: 5}
     assert all(len(item["period"]) == len("2026-11") for item in found["model"]["items"])
 

@@ -56,9 +56,7 @@ def list_runs(
     kind: Annotated[
         str | None, typer.Option(help="Filter by kind: case, graph, agent or external.")
     ] = None,
-    agent: Annotated[
-        str | None, typer.Option(help="Filter by name of the registered agent.")
-    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Filter by name of the agent.")] = None,
     metadata: Annotated[
         list[str] | None,
         typer.Option(help="Filter by metadata KEY=VALUE. Repeatable; all must match."),

@@ -67,10 +67,19 @@ class KindRules:
 
 def parent_of(request: RunRequest) -> str | None:
     """Return the ID of the run whose budget an external run shares; None if it shares none."""
+    return _external(request, "parent")
+
+
+def external_name(request: RunRequest) -> str | None:
+    """Return the name of the agent of an external run; None if it has none."""
+    return _external(request, "name")
+
+
+def _external(request: RunRequest, setting: str) -> str | None:
     if request.kind is not RunKind.EXTERNAL or request.graph is None:
         return None
-    parent: str | None = request.graph["steps"][0]["data"][EXTERNAL_STEP].get("parent")
-    return parent
+    found: str | None = request.graph["steps"][0]["data"][EXTERNAL_STEP].get(setting)
+    return found
 
 
 def _one_step(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ async def test_a_list_of_runs_with_one_status_reads_no_others(
     ("wanted", "index"),
     [
         (RunFilter(kind=RunKind.AGENT), "runs_by_kind"),
-        (RunFilter(agent="helper"), "runs_by_named_agent"),
+        (RunFilter(agent="helper"), "runs_by_agent_name"),
         (RunFilter(thread_id="talk"), "runs_by_thread"),
         (RunFilter(metadata={"ticket": "7"}), "runs_by_metadata"),
     ],

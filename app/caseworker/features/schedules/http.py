@@ -133,7 +133,8 @@ class ScheduleView(View):
     last_at: datetime | None
     """Time at which a run was last due; null if none has been due yet."""
     last_run_id: str | None
-    """ID of the latest scheduled run, without runs that a request started; null if there is none."""
+    """ID of the latest scheduled run; null if there is none. Runs that `POST /schedules/{name}/run`
+    created do not count."""
     skipped: int
     """Number of scheduled runs that were skipped because the previous run was still in progress."""
     last_error: str | None

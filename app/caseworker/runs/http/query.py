@@ -42,8 +42,8 @@ class RunQuery(PageQuery):
     kind: RunKind | None = None
     """Return only runs of this kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
-    """Return only runs of the registered agent with this name, in any version, including runs in
-    threads."""
+    """Return only runs of the agent with this name, in any version, including runs in threads and
+    external runs with this name."""
     thread_id: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
     """Return only runs that answer in this thread."""
     created_after: Instant | None = None
@@ -102,7 +102,7 @@ class CancelRunsBody(BodyModel):
     kind: Annotated[RunKind, Field(strict=False)] | None = None
     """Cancel only runs of this kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
-    """Cancel only runs of the registered agent with this name, in any version."""
+    """Cancel only runs of the agent with this name, in any version, and external runs with it."""
     metadata: (
         Annotated[
             dict[StorableText, StorableText | bool | int | float | None],

@@ -20,10 +20,10 @@ from caseworker.runs.http.result_views import (
     RunStop,
     Usage,
 )
-from caseworker.runs.kinds import parent_of
+from caseworker.runs.kinds import external_name, parent_of
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus
-from caseworker.runs.run import CallRecord, Run, RunKind, RunStatus
+from caseworker.runs.run import CallRecord, DefinitionRef, Run, RunKind, RunStatus
 
 _OF_RUN = (
     *("kind", "status", "finish_reason", "created_at", "started_at", "finished_at", "usage"),
@@ -64,6 +64,7 @@ class RunDefinition(View):
 
     name: str
     version: int | None
+    """Version of the definition; null for the agent of an external run."""
 
 
 class RunSourceView(View):
@@ -100,8 +101,8 @@ class RunSummary(View):
     graph: RunDefinition | None
     """Registered graph that the run executes; null for inline graphs and other kinds of runs."""
     agent: RunDefinition | None
-    """Registered agent that the run executes or that answers in its thread; null for inline agents
-    and for other kinds of runs."""
+    """Registered agent that the run executes or that answers in its thread, or the name of an
+    external run without a version; null for inline agents and for other kinds of runs."""
     thread_id: str | None
     """ID of the thread in which the run answers; null for runs outside threads."""
     input: Any
@@ -230,6 +231,8 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
 
 def _members(run: Run, root: str) -> dict[str, Any]:
     named, cancel, source = run.request.definition_ref, run.cancel_request, run.request.source
+    if (name := external_name(run.request)) is not None:
+        named = DefinitionRef(name, kind=DefinitionKind.AGENT)
     definition = None if named is None else RunDefinition.model_validate(named)
     return {
         **{name: getattr(run, name) for name in _OF_RUN},

@@ -38,6 +38,8 @@ _LISTED_REQUEST: ColumnElement[Any] = literal_column(
     f"""(SELECT (r - '{{graph,inputs,chat,input}}'::text[]) || jsonb_strip_nulls(jsonb_build_object(
         'input', left(CASE jsonb_typeof(r #> '{{inputs,default}}') WHEN 'string'
             THEN r #>> '{{inputs,default}}' ELSE r ->> 'input' END, {LISTED_CHARS}),
+        'graph', CASE r ->> 'kind' WHEN 'external' THEN
+            (r -> 'graph') #- '{{steps,0,data,external,tools}}'::text[] END,
         'chat', (r -> 'chat') || '{{"messages": [], "user_tools": []}}'::jsonb))
     FROM (SELECT runs.request || '{{}}'::jsonb AS r OFFSET 0) AS decompressed)""",  # noqa: S608
     JSONB(),
@@ -47,7 +49,8 @@ _LEFT_OUT: dict[str, ColumnElement[Any]] = {
     "result": null().label("result"),
 }
 _LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
-"""Columns of a page. Full graphs and results are omitted: a listing does not show them."""
+"""Columns of a page. Graphs and results are omitted, because a
+listing does not show them. The settings of external runs are kept for their names."""
 
 _PAGE = select(*_LISTED).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
 
@@ -68,9 +71,10 @@ That would take twice as long as the query itself.
 
 _HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
 
-AGENT_NAME = "coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent,name}')"
-RUNS_AN_AGENT = "(kind = 'agent' OR request #>> '{chat,agent,name}' IS NOT NULL)"
-"""Matches agent runs, and thread runs that a registered agent answers."""
+AGENT_NAME = """coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent,name}',
+    request #>> '{graph,steps,0,data,external,name}')"""
+RUNS_AN_AGENT = "(kind IN ('agent', 'external') OR request #>> '{chat,agent,name}' IS NOT NULL)"
+"""Matches agent runs, external runs, and thread runs that a registered agent answers."""
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
 """A superset of valid run IDs that contains no text the database would reject."""

@@ -129,7 +129,7 @@ class RunPage {
       h("h1", { class: "mono" }, run.run_id),
       badge(run.status),
       h("span", { class: "tag" }, run.kind),
-      named && h("a", { href: `${root}/ui/${run.agent ? "agents" : "graphs"}/${named.name}` }, `${named.name}${named.version ? ` @${named.version}` : ""}`),
+      named && run.kind === "external" ? h("span", {}, named.name) : named && h("a", { href: `${root}/ui/${run.agent ? "agents" : "graphs"}/${named.name}` }, `${named.name}${named.version ? ` @${named.version}` : ""}`),
       run.thread_id && h("span", { class: "muted" }, "answers in ", h("a", { href: `${root}/ui/threads/${encodeURIComponent(run.thread_id)}` }, run.thread_id)),
       run.from && h("span", { class: "muted" }, "resumed from ", h("a", { href: `${root}/ui${runPath(run.from.run_id)}` }, run.from.run_id)),
       h("div", { class: "end" },
