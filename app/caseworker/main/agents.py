@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -37,7 +38,7 @@ from caseworker.nodes.router import router_type
 from caseworker.nodes.subgraph import map_type, subgraph_type
 from caseworker.nodes.toolset import tool_type, toolset_type
 from caseworker.settings.cases import RetrySettings
-from caseworker.settings.models import ModelSettings
+from caseworker.settings.models import STUB, ModelSettings
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
@@ -221,8 +222,14 @@ def retry_policy(settings: RetrySettings) -> RetryPolicy:
     return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
 
 
+_STUB_PRICE = TokenPrice(usd_per_million_in=Decimal(3), usd_per_million_out=Decimal(15))
+"""Price of a large hosted model, so that cost limits apply."""
+
+
 def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
-    """Return the configured price of a model; None if not configured."""
+    """Return the configured price of a model, or the price of the stub; None if it has neither."""
+    if chosen.chosen_provider == STUB and chosen.price_per_million_in_usd is None:
+        return _STUB_PRICE
     if chosen.price_per_million_in_usd is None or chosen.price_per_million_out_usd is None:
         return None
     return TokenPrice(

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from pathlib import Path
 
-from caseworker.settings.models import BUILT_IN, ModelSettings, SmallModelSettings
+from caseworker.settings.models import BUILT_IN, STUB, ModelSettings, SmallModelSettings
 from caseworker.settings.schema import Settings
 
 MODEL = "qwen2.5-coder-1.5b"
@@ -21,19 +21,11 @@ def has_model(settings: Settings) -> bool:
 def with_stub_model(settings: Settings) -> Settings:
     """Return the settings with the stub as the small tier, unless a model is configured.
 
-    Cases still use the built-in planner. The stub is priced like a large hosted model, so cost
-    limits apply.
+    Cases still use the built-in planner.
     """
     if has_model(settings):
         return settings
-    tier = SmallModelSettings(
-        provider="stub",
-        model="stub",
-        price_per_million_in_usd=Decimal(3),
-        price_per_million_out_usd=Decimal(15),
-        fallbacks=(ModelSettings(provider=BUILT_IN),),
-    )
-    return _with_small(settings, tier)
+    return _with_small(settings, SmallModelSettings(provider=STUB))
 
 
 def _with_small(settings: Settings, tier: SmallModelSettings) -> Settings:

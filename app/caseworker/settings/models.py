@@ -74,6 +74,9 @@ Capability = Literal["image", "file", "audio", "reasoning", "responses"]
 
 BUILT_IN = "offline"
 """Name of the provider for the built-in planner, which answers cases if no model is configured."""
+STUB = "stub"
+"""Name of the provider that needs no model. It falls back to the planner, which can answer cases.
+"""
 
 
 class ModelSettings(ProviderSettings):
@@ -119,7 +122,7 @@ class ModelSettings(ProviderSettings):
     @property
     def chosen_model(self) -> str:
         """Name of the configured model, or the provider's default; may be empty."""
-        usual = {"openai": self.usual_model, BUILT_IN: BUILT_IN}
+        usual = {"openai": self.usual_model, BUILT_IN: BUILT_IN, STUB: STUB}
         return self.model or usual.get(self.chosen_provider, "")
 
     @model_validator(mode="after")
@@ -223,7 +226,8 @@ class ModelsSettings(Section):
         if tier is not None and tier.use is not None:
             self._follow(tier.use, f"{name}.use", (*via, name), chain)
         elif tier is not None and (not via or tier.chosen_provider != BUILT_IN):
-            own = enumerate(tier.fallbacks, 1)
+            planner = [ModelSettings(provider=BUILT_IN)] if tier.chosen_provider == STUB else []
+            own = enumerate(tier.fallbacks or planner, 1)
             chain |= {name: tier, **{f"{name}.fallbacks.{at}": each for at, each in own}}
         elif name not in self.named:
             known = ", ".join(self.named) or "none"

@@ -20,6 +20,18 @@ def models(**small: Any) -> Settings:
     return Settings.model_validate({"models": {"small": small}})
 
 
+async def test_the_stub_has_a_price_and_falls_back_to_the_planner() -> None:
+    """Cost limits apply to it, and cases are answered."""
+    gateway = build_models(models(provider="stub"))
+    stub, planner = gateway.table[Tier.SMALL].chain
+    await gateway.aclose()
+
+    assert (stub.provider.name, planner.provider.name) == ("stub", "offline")
+    assert stub.price is not None
+    usage = TokenUsage(tokens_in=1_000_000, tokens_out=1_000_000)
+    assert stub.price.cost_of(usage).total == Decimal(18)
+
+
 async def test_a_tier_is_its_model_and_those_that_stand_in_for_it() -> None:
     """Each fallback has its own provider, limits, output format and price."""
     gateway = build_models(
