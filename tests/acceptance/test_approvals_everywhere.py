@@ -94,11 +94,13 @@ async def test_a_thread_is_stopped_while_its_answer_waits_for_a_person(
         busy = await thread.send(content="And?")
         stopped = (await http.post(f"{thread.path}/cancel", json={"reason": "enough"})).json()
         run = await client.get_run(run_id)
+        ended = (await thread.messages())[-1]
         late = await decide(client, approval)
         left = (await client.get("/approvals")).json()["approvals"]
         again = await thread.answer(f"{answer}/retry")
 
     assert (shown["status"], busy.status_code) == ("waiting", 409)
+    assert (ended["status"], ended["incomplete"]) == ("cancelled", "cancelled")
     assert [(one["run_id"], one["status"]) for one in stopped["runs"]] == [(run_id, "cancelled")]
     assert (run["status"], run["cancel"]["reason"]) == ("cancelled", "enough")
     assert (late.status_code, left, noted(notes)) == (409, [], [])

@@ -141,6 +141,15 @@ DEFAULT_MAX_ITEMS = 1000
 HIGHEST_MAX_ITEMS = 10_000
 
 
+class ItemFailedError(Exception):
+    """An item of a map failed. The message names the item and includes that of the failure."""
+
+    def __init__(self, index: str, error: Exception) -> None:
+        super().__init__(f"Item {index}: {message_of_error(error)}")
+        self.item_error: Exception = getattr(error, "item_error", error)
+        """The failure, which determines the class of the error and whether it is retried."""
+
+
 class UnfitListError(ValueError):
     """A value is not a list of items, or the list is too long."""
 
@@ -190,11 +199,14 @@ class MapData(GivenOutputs):
             message = f"The items use persistent nodes ({names}), so this must be 1."
             yield "max_parallel", message
 
-    def items_in(self, inputs: Outputs) -> list[Any]:
+    def items_in(self, inputs: Outputs, step_id: str) -> list[Any]:
         """Return the items, or raise UnfitListError if there is no list or it is too long."""
-        items = self.over.value_in(inputs)
+        items = self.over.find(inputs)
         if not isinstance(items, list):
-            raise UnfitListError(f"The value at {self.over.text} is not a list.")
+            raise UnfitListError(
+                f"The map step {quoted(step_id)} needs a list at {self.over.text}: send it as input"
+                " or connect an edge."
+            )
         if len(items) > self.max_items:
             raise UnfitListError(
                 f"The list at {self.over.text} has {len(items)} items; at most"
@@ -307,11 +319,10 @@ class MapNode:
         The output ``items`` has the numbers of completed, failed, skipped and other items.
 
         Raises:
-            MissingValueError: the list of items is missing.
-            UnfitListError: the value is not a list, or it is too long.
-            Exception: an item failed; the other items are cancelled.
+            UnfitListError: there is no list of items, or it is too long.
+            ItemFailedError: an item failed; the other items are cancelled.
         """
-        items = data.items_in(inputs)
+        items = data.items_in(inputs, context.node_id)
         if not items:
             return ExecutionResult(data.outputs_of({}, 0, context))
         known = _answered_before(context, len(items))
@@ -321,6 +332,11 @@ class MapNode:
         context.keep(lambda: data.outputs_of(execution.reports, len(items), context))
         try:
             await execution.result()
+        except Exception as error:
+            for step_id, report in execution.reports.items():
+                if report.error is error:
+                    raise ItemFailedError(step_id, error) from error
+            raise
         finally:
             known.update(
                 (step_id, report.outputs)

@@ -110,6 +110,7 @@ class ErrorPolicy:
         An error whose ``retryable`` attribute is False is never retried. The error's
         ``error_class`` attribute, if any, is compared in addition to its class names.
         """
+        error = getattr(error, "item_error", error)  # a map failed because of this error
         if getattr(error, "retryable", True) is False:
             return False
         names = {kind.__name__ for kind in type(error).__mro__}

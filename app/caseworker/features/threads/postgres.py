@@ -77,7 +77,8 @@ _MESSAGE = ("message_id", "parent_id", "run_id", "ends", "request_hash", "create
 
 _CONTENTS = text(
     """
-    SELECT m.message_id, m.content, answer.parts, answer.incomplete, answer.reason, asked.model
+    SELECT m.message_id, m.content, answer.parts, answer.reason, asked.model,
+        coalesce(answer.incomplete, CASE r.status WHEN 'cancelled' THEN r.status END) AS incomplete
     FROM messages m
     LEFT JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
         AND m.run_erased_at IS NULL
