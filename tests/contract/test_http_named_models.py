@@ -197,6 +197,13 @@ async def test_a_name_or_a_tier_without_a_model_is_422(
     assert said in error["message"]
 
 
+async def test_the_model_of_a_request_replaces_one_that_is_not_configured(world: World) -> None:
+    """Only the model that is used must exist."""
+    run = await world.run({"agent": agent(name="nope"), "model": {"name": "fast"}})
+
+    assert run["status"] == "completed"
+
+
 async def test_an_option_in_two_places_is_422(world: World) -> None:
     """The service has no precedence rule for the two places."""
     twice = agent(name="dear", temperature=1, options={"temperature": 0})

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -74,8 +75,10 @@ class Definitions:
         _require_no_error(problems, kind)
         return runnable
 
-    async def named(self, tenant: str, ref: DefinitionRef) -> tuple[DefinitionRef, RunnableGraph]:
-        """Load, validate and prepare a registered graph or agent.
+    async def named(
+        self, tenant: str, ref: DefinitionRef, changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> tuple[DefinitionRef, RunnableGraph]:
+        """Load, validate and prepare a registered graph or agent, with ``changes`` of its fields.
 
         Returns a reference to the exact version, and the prepared graph.
 
@@ -86,7 +89,7 @@ class Definitions:
         if found is None:
             raise GraphRefusedError(await self._absent(tenant, [Missing((), ref)]), ref.kind)
         head = found.head
-        content = KINDS[ref.kind].content_of(found)
+        content = {**KINDS[ref.kind].content_of(found), **changes}
         runnable, problems = await self._examined(tenant, ref.kind, content, itself=head.ref)
         _require_no_error(problems, ref.kind)
         return head.ref, runnable

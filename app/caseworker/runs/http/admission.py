@@ -233,11 +233,15 @@ class GraphAdmission(Admission):
         return self.by_handle(body.inputs or {}) | short
 
     async def _runnable(self, body: Any, tenant: str) -> tuple[DefinitionRef | None, RunnableGraph]:
-        kind = DefinitionKind(self.kind)
+        kind, changes = DefinitionKind(self.kind), self._changes(body)
         sent = getattr(body, kind)
         if not is_reference(sent):
-            return None, await self._definitions.inline(tenant, sent, kind)
-        return await self._definitions.named(tenant, reference_from(sent, kind))
+            return None, await self._definitions.inline(tenant, {**sent, **changes}, kind)
+        return await self._definitions.named(tenant, reference_from(sent, kind), changes)
+
+    def _changes(self, body: Any) -> _Fields:
+        """Return the fields of the definition that the request replaces."""
+        return {}
 
     async def _own_fields(self, body: Any, tenant: str) -> tuple[_Fields, _Fields]:
         ref, runnable = await self._runnable(body, tenant)
@@ -319,10 +323,10 @@ class AgentAdmission(GraphAdmission):
     async def _runnable(self, body: Any, tenant: str) -> tuple[DefinitionRef | None, RunnableGraph]:
         ref, runnable = await super()._runnable(body, tenant)
         require_none(list(self._input_violations(body, runnable.graph)))
-        if body.model is not None:
-            agent = {**agent_of(runnable.graph), "model": body.model.model_dump(exclude_unset=True)}
-            runnable = await self._definitions.inline(tenant, agent, DefinitionKind(self.kind))
         return ref, runnable
+
+    def _changes(self, body: Any) -> _Fields:
+        return {} if body.model is None else {"model": body.model.model_dump(exclude_unset=True)}
 
     def _violations(self, body: Any) -> Iterator[Violation]:
         yield from super()._violations(body)
