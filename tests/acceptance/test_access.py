@@ -77,7 +77,10 @@ async def test_a_key_works_on_every_replica_until_it_is_revoked(database_url: st
     """A replica that has just accepted the key refuses it too."""
     async with ServiceProcess(database_url) as one, ServiceProcess(database_url) as other:
         assert await status(one, {}) == 200
-        secret = caseworker(database_url, "keys", "create", "--name", "robot", "--tenant", "a")
+        create = ("keys", "create", "--name", "robot", "--tenant", "a")
+        created = run_caseworker(*create, env={"DATABASE_URL": database_url})
+        assert "every client needs a key" in created.stderr
+        secret = created.stdout.strip()
         key_id = secret.split("_")[1]
         for service in (one, other):
             assert await status(service, bearer(secret)) == 200

@@ -153,7 +153,9 @@ async def test_a_command_calls_models_through_the_service_until_it_exits(
     run = await run_of(http, "whole")
 
     assert (code, replies(child)) == (0, ["ok"]), child.stderr
-    assert child.stderr == "caseworker: run whole attempt 1\n"
+    page = http.base_url.join("/ui/runs/whole")
+    assert child.stderr == f"caseworker: run whole attempt 1 ({page})\n"
+    assert run["agent"] == {"name": "reporter", "version": None}
     assert run["status"] == "completed"
     assert run["result"]["output"] == {"exit_code": 0}
     assert run["usage"]["llm_calls"] == 1

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Final
+from urllib.parse import quote
 
 import typer
 from caseworker_client import Access, ApiError, CaseworkerClient, CaseworkerError, RetryPolicy, Run
@@ -99,8 +100,10 @@ def execute(
             )
             end_by(run.status)
         else:
-            _say(run, f"attempt {run.attempt}")
-            _execute(command, run, _variables(run, run.access, client.settings.base_url))
+            address = client.settings.base_url
+            page = f"{address}/ui/runs/{quote(run.run_id, safe='')}"
+            _say(run, f"attempt {run.attempt} ({page})")
+            _execute(command, run, _variables(run, run.access, address))
 
 
 def _variables(run: Run, access: Access, url: str) -> dict[str, str]:
@@ -216,4 +219,4 @@ def _is_foreground() -> bool:
 
 
 def _say(run: Run, text: str) -> None:
-    sys.stderr.write(f"caseworker: run {run.run_id} {text}\n")
+    sys.stderr.write(f"caseworker: run {run.run_id} {text}".rstrip() + "\n")

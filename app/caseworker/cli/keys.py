@@ -64,12 +64,16 @@ def create(
         fail(f"--name: must have 1 to {MAX_NAME_CHARS} printable characters")
     until = None if expires is None else _instant(expires)
     scopes = frozenset(scope or [KeyScope.RUN])
-    issued = _with(
-        lambda keys: keys.create(
-            OPERATOR, name=name, scopes=scopes, tenant=tenant, expires_at=until
-        )
-    )
+
+    async def made(keys: Any) -> tuple[bool, IssuedKey]:
+        is_first = not await keys.any()
+        about = {"name": name, "scopes": scopes, "tenant": tenant, "expires_at": until}
+        return is_first, await keys.create(OPERATOR, **about)
+
+    is_first, issued = _with(made)
     _show_issued(issued, as_json=as_json)
+    if is_first:
+        typer.echo("This is the first key: from now on, every client needs a key.", err=True)
 
 
 @cli.command("list")

@@ -60,7 +60,7 @@ def connected(url: str | None) -> Iterator[CaseworkerClient]:
     from caseworker_client import CaseworkerClient, CaseworkerError
 
     with startup_errors():
-        address = url or service_url()
+        address = service_url(url)
     try:
         if not address.startswith(("http://", "https://")):
             raise httpx.InvalidURL("it must start with http:// or https://")
@@ -122,7 +122,7 @@ def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, 
     from caseworker_client import CaseworkerClient, CaseworkerError, RetryPolicy
 
     try:
-        address = context.params.get("url") or service_url()
+        address = service_url(context.params.get("url"))
         once = RetryPolicy(attempts=1)
         with CaseworkerClient(address, timeout_seconds=_COMPLETION_SECONDS, retry=once) as client:
             runs = client.list_runs(limit=100).runs

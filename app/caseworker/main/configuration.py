@@ -13,6 +13,7 @@ import structlog
 from pydantic_settings import SettingsError
 
 from caseworker.main.errors import StartupError as StartupError
+from caseworker.main.service_address import use_dotenv
 from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import PROJECT_FILE, LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
@@ -40,19 +41,6 @@ def read_settings() -> LoadedSettings:
     if loaded.source == folder / PROJECT_FILE and str(folder) not in sys.path:
         sys.path.append(str(folder))
     return loaded
-
-
-def use_dotenv(folder: Path) -> None:
-    """Set the variables in the ``.env`` of a project that the environment does not set."""
-    if (folder / PROJECT_FILE).is_file() and (folder / ".env").is_file():
-        from dotenv import dotenv_values
-
-        try:
-            for name, text in dotenv_values(folder / ".env").items():
-                if text:
-                    os.environ.setdefault(name, text)
-        except (OSError, ValueError) as error:  # not UTF-8, for example
-            raise StartupError(f".env cannot be read: {type(error).__name__}") from None
 
 
 @dataclass(frozen=True, slots=True)

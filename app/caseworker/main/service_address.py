@@ -13,18 +13,23 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 """The URL of a service whose address is not configured."""
 _MAY_CONFIGURE: Final = re.compile(r"\bCASEWORKER_(?!API_KEY$)|SERVER|_(HOST|PORT)\b|\bserver\b")
 """Parts of names and lines that may set the address, misspelled ones included."""
-_FILES: Final = ("config.yaml", "caseworker.yaml", ".env")
+_PROJECT_FILE: Final = "caseworker.yaml"
+_FILES: Final = ("config.yaml", _PROJECT_FILE, ".env")
 
 
-def service_url() -> str:
-    """Return the URL at which the configured service can be reached on this machine.
+def service_url(url: str | None = None) -> str:
+    """Return ``url``, or the URL at which the configured service can be reached on this machine.
 
-    The settings are loaded only if something may configure the address, because this takes longer
-    than a call of the service.
+    The ``.env`` of a project is read first, as it may set CASEWORKER_API_KEY. The settings are
+    loaded only if something may configure the address, because this takes longer than a call of the
+    service.
 
     Raises:
         StartupError: the configuration is invalid, or ``server.port`` is 0.
     """
+    use_dotenv(Path.cwd())
+    if address := url or os.environ.get("CASEWORKER_URL"):
+        return address
     with suppress(OSError):  # reading the settings reports it
         files = [
             Path(each).read_bytes().decode(errors="replace") for each in _FILES if isfile(each)
@@ -39,3 +44,16 @@ def service_url() -> str:
     if server.port == 0:
         raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
     return url_of(server.host, server.port)
+
+
+def use_dotenv(folder: Path) -> None:
+    """Set the variables in the ``.env`` of a project that the environment does not set."""
+    if (folder / _PROJECT_FILE).is_file() and (folder / ".env").is_file():
+        from dotenv import dotenv_values
+
+        try:
+            for name, text in dotenv_values(folder / ".env").items():
+                if text:
+                    os.environ.setdefault(name, text)
+        except (OSError, ValueError) as error:  # not UTF-8, for example
+            raise StartupError(f".env cannot be read: {type(error).__name__}") from None

@@ -1,12 +1,13 @@
 """Files of a project that cannot be read: they stop nothing, or the start with one line."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from caseworker.main.configuration import StartupError, use_dotenv
 from caseworker.main.development import _changes
-from caseworker.main.service_address import service_url
+from caseworker.main.errors import StartupError
+from caseworker.main.service_address import service_url, use_dotenv
 
 
 def test_a_link_to_itself_and_a_virtual_environment_are_not_watched(tmp_path: Path) -> None:
@@ -48,3 +49,16 @@ def test_an_unreadable_configuration_is_reported_by_the_settings(
     monkeypatch.setattr(Path, "read_bytes", unreadable)
 
     assert service_url().startswith("http://")
+
+
+def test_the_env_file_of_a_project_is_read_whatever_sets_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands that call the service find their API key there."""
+    (tmp_path / "caseworker.yaml").touch()
+    (tmp_path / ".env").write_text("CASEWORKER_API_KEY=secret")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {})
+
+    assert service_url("http://example.org") == "http://example.org"
+    assert os.environ == {"CASEWORKER_API_KEY": "secret"}
