@@ -13,9 +13,9 @@ import structlog
 from pydantic_settings import SettingsError
 
 from caseworker.main.errors import StartupError as StartupError
-from caseworker.main.service_address import use_dotenv
+from caseworker.main.project import PROJECT_FILE, use_dotenv
 from caseworker.platform.logs.logs import configure_logging
-from caseworker.settings.loader import PROJECT_FILE, LoadedSettings, load_settings
+from caseworker.settings.loader import LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import joined, keys_of
 

@@ -15,7 +15,7 @@ from caseworker.main.configuration import (
 )
 from caseworker.main.demo import has_model, with_stub_model
 from caseworker.main.lifetime import lifetime
-from caseworker.main.service_address import use_dotenv
+from caseworker.main.project import use_dotenv
 
 _WATCHED: Final = (".py", ".yaml", ".yml", ".env")
 _IGNORED: Final = frozenset({"__pycache__", "node_modules", "data", "venv"})

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from caseworker.main.errors import StartupError
+from caseworker.main.project import PROJECT_FILE, use_dotenv
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 """The URL of a service whose address is not configured."""
 _MAY_CONFIGURE: Final = re.compile(r"\bCASEWORKER_(?!API_KEY$)|SERVER|_(HOST|PORT)\b|\bserver\b")
 """Parts of names and lines that may set the address, misspelled ones included."""
-_PROJECT_FILE: Final = "caseworker.yaml"
-_FILES: Final = ("config.yaml", _PROJECT_FILE, ".env")
+_FILES: Final = ("config.yaml", PROJECT_FILE, ".env")
 
 
 def service_url(url: str | None = None) -> str:
@@ -44,16 +44,3 @@ def service_url(url: str | None = None) -> str:
     if server.port == 0:
         raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
     return url_of(server.host, server.port)
-
-
-def use_dotenv(folder: Path) -> None:
-    """Set the variables in the ``.env`` of a project that the environment does not set."""
-    if (folder / _PROJECT_FILE).is_file() and (folder / ".env").is_file():
-        from dotenv import dotenv_values
-
-        try:
-            for name, text in dotenv_values(folder / ".env").items():
-                if text:
-                    os.environ.setdefault(name, text)
-        except (OSError, ValueError) as error:  # not UTF-8, for example
-            raise StartupError(f".env cannot be read: {type(error).__name__}") from None

@@ -7,7 +7,8 @@ import pytest
 
 from caseworker.main.development import _changes
 from caseworker.main.errors import StartupError
-from caseworker.main.service_address import service_url, use_dotenv
+from caseworker.main.project import use_dotenv
+from caseworker.main.service_address import service_url
 
 
 def test_a_link_to_itself_and_a_virtual_environment_are_not_watched(tmp_path: Path) -> None:
