@@ -198,7 +198,7 @@ def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
 
 
 def class_of(error: Exception) -> str:
-    """Return the class name of an error, or of the original error that it stands for."""
+    """Return the class name of an error, or of the original error if it was recorded or mapped."""
     error = getattr(error, "item_error", error)
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
 
