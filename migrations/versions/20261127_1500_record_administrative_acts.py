@@ -17,7 +17,7 @@ def upgrade() -> None:
     op.execute(
         """CREATE TABLE audit (
             tenant_id text NOT NULL,
-            entry_id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+            entry_id bigint GENERATED ALWAYS AS IDENTITY,
             at timestamptz NOT NULL DEFAULT clock_timestamp(),
             action text NOT NULL,
             target text NOT NULL,
@@ -28,6 +28,7 @@ def upgrade() -> None:
             PRIMARY KEY (tenant_id, entry_id)
         )"""
     )
+    op.execute("CREATE INDEX audit_of_all ON audit (entry_id)")
     op.execute("SELECT caseworker_keep_tenants_apart()")
 
 

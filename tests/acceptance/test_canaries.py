@@ -54,10 +54,10 @@ WHO = "key name"
 SAY_WHO = frozenset(
     {
         *("api_keys.name", "runs.cancel_requested_by", "runs.stop"),
-        *("approvals.decided_by", "calls.value", "calls.node", "events.data"),
+        *("approvals.decided_by", "calls.value", "calls.node", "events.data", "audit.actor"),
     }
 )
-"""Columns with the author of a cancel request or decision: key names are not redacted."""
+"""Columns with the author of a cancel request, decision or act: key names are not redacted."""
 
 PATIENCE = httpx.Timeout(60)
 

@@ -22,7 +22,9 @@ from tests.support.processes import ChildFailedError, ChildProcess, run_casework
 HOST = "localhost:8080"
 README = ROOT / "README.md"
 TUTORIAL = tuple(f"docs/tutorial/{page.name}" for page in sorted(ROOT.glob("docs/tutorial/*.md")))
-SERVED_WITH_TOOLS = re.compile(r"^PYTHONPATH=(\S+) TOOLS_PLUGINS=((\w+):\S+) make serve$", re.M)
+SERVED_WITH_TOOLS = re.compile(
+    r"^`?PYTHONPATH=(\S+) TOOLS_PLUGINS=((\w+):\S+) make serve(?:`\.)?$", re.M
+)
 _DURATION = re.compile(r"\d[\d.]* m?s\b")
 
 
