@@ -4,7 +4,8 @@ All messages consist of fixed texts and limits from our schemas.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, LiteralString, Self
 
 from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -114,11 +115,32 @@ class Suggesting(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _suggest(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        known = _fields_of(cls)
         try:
-            return read(given)
+            return read(without_surplus(given, known))
         except ValidationError as error:
-            known = [field.alias or name for name, field in cls.model_fields.items()]
             raise with_suggestions(error, known) from None
+
+
+@cache
+def _fields_of(model: type[BaseModel]) -> Sequence[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def without_surplus(given: Any, known: Collection[str]) -> Any:
+    """Return an object without the unknown fields after the first ``_MAX_UNKNOWN``.
+
+    It stays invalid, and no response shows their errors. Building an error for each of 80,000
+    fields would hold the event loop for most of a second.
+    """
+    if not isinstance(given, dict) or len(given) <= len(known) + _MAX_UNKNOWN:
+        return given
+    unknown = [name for name in given if name not in known]
+    surplus = frozenset(unknown[_MAX_UNKNOWN:])
+    return {name: value for name, value in given.items() if name not in surplus}
+
+
+_MAX_UNKNOWN: Final = 100
 
 
 def with_suggestions(error: ValidationError, known: Collection[str]) -> ValidationError:

@@ -36,7 +36,7 @@ from caseworker.platform.http.bodies import (
 )
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.suggestions import suggestion
-from caseworker.platform.validation import refusal, with_suggestions
+from caseworker.platform.validation import refusal, with_suggestions, without_surplus
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
 from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
 from caseworker.runs.run import RunKind
@@ -95,10 +95,12 @@ class GivenBudget:
 
 def _given(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
     try:
-        return GivenBudget(read(value), frozenset(value))
+        return GivenBudget(read(without_surplus(value, _LIMITS)), frozenset(value))
     except ValidationError as error:
-        known = [json_name(name) for name in Budget.__dataclass_fields__]
-        raise with_suggestions(error, known) from None
+        raise with_suggestions(error, _LIMITS) from None
+
+
+_LIMITS = [json_name(name) for name in Budget.__dataclass_fields__]
 
 
 BudgetBody = Annotated[

@@ -135,3 +135,15 @@ def test_thousands_of_unknown_fields_cost_few_comparisons(
     found({"kind": "case", "input": "x", "name": "x", "prompt": {}, **fields}, model)
 
     assert len(compared) < 200
+
+
+@pytest.mark.parametrize("path", ["", "budget"])
+def test_few_errors_are_built_for_thousands_of_unknown_fields(path: str) -> None:
+    """Building an error for each field would block the service; an unknown field stays one."""
+    fields: dict[str, Any] = {f"field_{number}": 1 for number in range(5000)}
+    body = {"kind": "case", "input": "x", **({path: fields} if path else fields)}
+
+    with pytest.raises(ValidationError) as refused:
+        CaseBody.model_validate(body)
+
+    assert 1 < refused.value.error_count() < 200
