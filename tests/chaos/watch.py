@@ -16,9 +16,10 @@ SELECT run_id, attempts, worker_id FROM runs WHERE status IN ('queued', 'running
 """
 
 STARVING = "connections exhausted"
-CUTTING = frozenset({"cut", "backends terminated", "postmaster killed", "WAL disk full"})
-"""Faults that end connections. A process that loses its connections and then gets none, because
-other clients took all of them, is cut off like a partitioned process."""
+"""Ends all connections of the service and leaves it none. A process that gets none for the stale
+time is cut off like a partitioned process."""
+_STARVED = STALE_SECONDS - 2 * HEARTBEAT_SECONDS
+"""The minimum time of such a loss after the start of the fault; the heartbeats stop before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Watch:
             if self._world.chronicle.lag(since, loss.noticed_at) > HEARTBEAT_SECONDS:
                 continue  # the whole machine was stalled
             faults = sorted({one.kind for one in about if not one.pid})
-            if STARVING in faults and CUTTING.intersection(faults):
+            if any(one.kind == STARVING and loss.seen_at - one.began > _STARVED for one in about):
                 continue
             problems[loss.run_id] = f"process {loss.pid} lost it, and lives (around: {faults})"
         return problems

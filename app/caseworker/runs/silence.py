@@ -7,6 +7,10 @@ counts. After a failed or slow read, every worker gets the long timeout to retur
 also accept reads but no writes (read-only, or disk full). This process detects that because its own
 heartbeat is not stored. If its own row is missing because another process declared it dead, that is
 also treated as a failed heartbeat.
+
+A worker without a connection may also be alive but get none, for example because the server has too
+many clients. While a worker misses heartbeats, the caller therefore opens a connection before each
+read. If that fails, every worker gets the long timeout as well.
 """
 
 from collections.abc import Mapping
@@ -20,6 +24,8 @@ When a process ends, its connections close at once, so a dead worker is detected
 frozen worker keeps its connection and gets the long timeout.
 """
 
+LATE_BEATS = 1.25
+"""Number of intervals without a heartbeat after which one is missed, and not only unseen."""
 
 LOOKS_TO_RETURN = 4
 """Number of read durations to add to the short timeout, in case a slow database delays workers."""
@@ -65,6 +71,15 @@ class SilenceWatch:
     def look_seconds(self) -> float:
         """Interval between two reads in seconds."""
         return self.interval_seconds / LOOKS_PER_BEAT
+
+    @property
+    def suspects(self) -> bool:
+        """Whether another worker has missed a heartbeat, so it may soon count as dead."""
+        return any(
+            seconds > LATE_BEATS * self.interval_seconds
+            for worker_id, (_, seconds) in self._silence.items()
+            if worker_id != self.own
+        )
 
     def interrupted(self) -> None:
         """Record that the database, or this process itself, was unavailable for a while."""

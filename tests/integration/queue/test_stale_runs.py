@@ -19,6 +19,8 @@ from caseworker.runs.run import RunKey, RunStatus
 from caseworker.runs.silence import Silent
 from tests.integration.queue.stale import KEY, STALE, World
 from tests.integration.queue.world import HoldingExecutor, working
+from tests.support.database import proxied, upstream_of
+from tests.support.fault_proxy import FaultProxy
 from tests.support.stores import (
     CANCEL_REQUEST,
     end_of,
@@ -67,6 +69,28 @@ async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_
     await world.oracle.rows("UPDATE runs SET queued_at = clock_timestamp()")
     assert await world.recover() == [KEY]
     assert (await world.stored()).status is RunStatus.QUEUED
+
+
+@pytest.mark.guarantee(21)
+@pytest.mark.parametrize(("refuses", "seconds"), [(False, 3.0), (True, STALE)])
+async def test_a_process_without_a_connection_is_dead_only_if_there_are_connections(
+    database_url: str, world: World, refuses: bool, seconds: float
+) -> None:
+    """A living process may have lost its connection and get no new one: too many clients."""
+    await world.oracle.rows("INSERT INTO workers (worker_id) VALUES ('cut off')")
+    await world.claimed(worker_id="cut off")
+    async with (
+        FaultProxy(upstream_of(database_url)) as proxy,
+        open_stores(proxied(database_url, proxy)) as stores,
+    ):
+        looker = World(stores, world.oracle)
+        recovery = looker.recovery(interval_seconds=1.0)
+        assert await recovery.recover() == []
+        proxy.refuse(refuses)
+        while not await recovery.recover():
+            looker.now += recovery.interval_seconds / 2
+    assert looker.now == pytest.approx(seconds, abs=1)
+    assert (proxy.counts.refused > 0) is refuses
 
 
 async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:

@@ -46,6 +46,16 @@ def test_a_worker_that_missed_three_beats_is_suspected_and_after_the_long_time_i
     assert looking.look("alive") == {"dead": True}
 
 
+def test_only_a_worker_that_missed_a_beat_is_suspected() -> None:
+    """A worker that sends every heartbeat on time is not, however often this process looks."""
+    looking = Looking()
+    for beating in (["alive", "dead"], []) * 5:
+        looking.look(*beating, after=INTERVAL / 2)
+        assert not looking.watch.suspects
+    looking.looks(1.5, "alive", after=INTERVAL / 2)
+    assert looking.watch.suspects
+
+
 def test_a_beat_ends_the_silence() -> None:
     """A late heartbeat ends the silence of its worker."""
     looking = Looking()

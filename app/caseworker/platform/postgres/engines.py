@@ -49,6 +49,7 @@ class Pool:
         self.size = size
         self.in_use = 0
         """Number of connections currently in use."""
+        self._connect = connect
         self._wait_seconds = wait_seconds
         self._slots = FairSlots(size)
         self._engine = create_async_engine(
@@ -81,6 +82,16 @@ class Pool:
         finally:
             self.in_use -= 1
             self._slots.release(tenant)
+
+    async def can_grow(self) -> bool:
+        """Return whether the database accepts a new connection as soon as a heartbeat needs it."""
+        try:
+            async with asyncio.timeout(PULSE_SECONDS):
+                connection = await self._connect()
+        except ERRORS:
+            return False
+        await connection.close()
+        return True
 
     async def dispose(self) -> None:
         """Close all connections."""

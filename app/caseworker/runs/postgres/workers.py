@@ -324,6 +324,8 @@ class StaleRunRecovery:
         return len(ended)
 
     async def _silent(self) -> Sequence[Silent]:
+        if self._watch.suspects and not await self.pool.can_grow():
+            self._watch.interrupted()  # a living worker may have no connection either
         began = self.clock()
         async with transaction(self.pool) as connection:
             rows = (await connection.exec_driver_sql(BEATS)).all()
