@@ -380,18 +380,23 @@ def hash_of(chosen: ChatModel, request: ModelRequest, log: MessageLog | None) ->
         "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
         "seed": request.seed,
     }
-    if request.tools:
-        asked["tools"] = [tool.to_json() for tool in request.tools]
     if request.temperature != chosen.temperature:
         asked["temperature"] = request.temperature
+    rest = json.dumps(asked, sort_keys=True)[1:-1]
+    if request.tools:  # "tools" is the last name in sorted order
+        rest += f', "tools": [{", ".join([tool.form(_canonical) for tool in request.tools])}]'
     head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
     if log is None:
         said = ", ".join([message.canonical_json() for message in request.messages])
         hasher = hashlib.sha256(f"{head}{said}".encode())
     else:
         hasher = log.hashed(head, len(request.messages))
-    hasher.update(f"], {json.dumps(asked, sort_keys=True)[1:]}".encode())
+    hasher.update(f"], {rest}}}".encode())
     return hasher.hexdigest()[:HASH_CHARS]
+
+
+def _canonical(tool: ToolDefinition) -> str:
+    return json.dumps(tool.to_json(), sort_keys=True)
 
 
 def _from_recorded(

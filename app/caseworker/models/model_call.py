@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -54,6 +54,7 @@ OnDelta = Callable[[int, Delta], None]
 the part."""
 
 _NOT_SENT = TokenUsage(tokens_in=0, tokens_out=0)
+_COUNTS = tuple(TokenUsage.__dataclass_fields__)
 _NO_COST = Cost(Decimal(0), Decimal(0))
 
 
@@ -295,7 +296,7 @@ def journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, A
         "finish_reason": reply.finish_reason,
         "incomplete": reply.incomplete and reply.incomplete.value,
         "incomplete_reason": reply.incomplete_reason,
-        **asdict(usage),
+        **{name: getattr(usage, name) for name in _COUNTS},
         "tool_calls": reply.tool_calls and [call.to_json() for call in reply.tool_calls],
         "thinking": reply.thinking,
         "provider_state": reply.provider_state,

@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
+
+T = TypeVar("T")
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -36,6 +38,19 @@ class ToolDefinition:
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema of the arguments, with type ``object``."""
+    _forms: dict[Callable[[Any], Any], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def form(self, convert: "Callable[[ToolDefinition], T]") -> T:
+        """Return ``convert(self)``; it is called once and its result is kept.
+
+        The result is shared by all requests that offer the tool: do not change it.
+        """
+        if convert not in self._forms:
+            self._forms[convert] = convert(self)
+        form: T = self._forms[convert]
+        return form
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition as a JSON object; the schema is shared, not copied."""

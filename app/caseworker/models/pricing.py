@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from caseworker.models.forms import StatedSchema
-from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
+from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage, ToolDefinition
 
 
 class Cost(NamedTuple):
@@ -109,16 +109,15 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
     """
     if messages_bytes is None:
         messages_bytes = sum(map(message_bytes, request.messages))
-    texts = [_json(tool.to_json()) for tool in request.tools] if request.tools else []
+    size_bytes = messages_bytes + sum(tool.form(_tool_bytes) for tool in request.tools)
     schema = request.json_schema
-    if isinstance(schema, StatedSchema):
-        texts.append(schema.text)
-    elif schema is not None:
-        texts.append(_json(dict(schema)))
+    if schema is not None:
+        text = schema.text if isinstance(schema, StatedSchema) else _json(dict(schema))
+        size_bytes += _bytes(text)
     frames = _TOKENS_PER_MESSAGE * (len(request.messages) + len(request.tools) + 1)
     limit = request.max_output_tokens
     return TokenUsage(
-        tokens_in=_tokens(messages_bytes + sum(map(_bytes, texts))) + frames,
+        tokens_in=_tokens(size_bytes) + frames,
         tokens_out=DEFAULT_OUTPUT_TOKENS if limit is None else limit,
     )
 
@@ -127,6 +126,10 @@ def written_tokens(reply: ModelReply) -> int:
     """Estimate the output tokens of a reply that has no token counts."""
     texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
     return _tokens(sum(map(_bytes, texts)))
+
+
+def _tool_bytes(tool: ToolDefinition) -> int:
+    return _bytes(_json(tool.to_json()))
 
 
 def _json(value: Any) -> str:

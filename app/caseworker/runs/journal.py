@@ -216,15 +216,19 @@ class RunJournal:
         if self._closed:
             return
         self._events.add(event)
-        if event.type in STREAMED and self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
+        if event.type in STREAMED:
+            self._stop_waiting()
         self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
 
     def touch(self, seconds: float = SOON_SECONDS) -> None:
         """Schedule a write of the pending changes, at most ``seconds`` from now."""
         if self._soon is None and self._writing is None and not self._closed:
             self._soon = asyncio.get_running_loop().call_later(seconds, self._write_soon)
+
+    def _stop_waiting(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
 
     async def barrier(self, *, external: bool) -> None:
         """Check that the run may continue; before an external call, also store all changes.
@@ -255,9 +259,7 @@ class RunJournal:
         if graph is not None and graph is not self._graph:
             self._graph, self._revision = graph, 0
         self._closed = True
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
+        self._stop_waiting()
         if self._sent is not None:
             self._take_back(self._sent)
         return self._changes()
@@ -283,6 +285,7 @@ class RunJournal:
                 return
         self._idle.clear()
         self._writes_begun += 1
+        self._stop_waiting()  # this write takes everything that the timer waits to store
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
         try:
             # Once the journal is closed, only ask for permission: the final update carries the
@@ -296,6 +299,7 @@ class RunJournal:
             permission = await self._store.write(write)
         except BaseException:
             self._take_back(sent)
+            self.touch()
             raise
         finally:
             self._sent = None

@@ -106,7 +106,7 @@ class Messages:
             body["system"] = "\n\n".join(system)
         elif system:
             body["messages"] = [{"role": "user", "content": [_text("\n\n".join(system))]}]
-        tools = [_tool(tool) for tool in request.tools]
+        tools = [tool.form(_tool) for tool in request.tools]
         if replying is not None:
             document = ToolDefinition(
                 name=replying, description="Give the reply.", parameters=request.json_schema or {}

@@ -93,7 +93,10 @@ class ChatCompletions:
             "messages": [self._message(message) for message in messages],
         }
         if request.tools:
-            body |= {"tools": [_offered(tool) for tool in request.tools], "tool_choice": "auto"}
+            body |= {
+                "tools": [tool.form(_offered) for tool in request.tools],
+                "tool_choice": "auto",
+            }
         body["stream"] = request.on_delta is not None
         if body["stream"]:
             body["stream_options"] = {"include_usage": True}

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import structlog
+from cachetools import LRUCache
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Scope
@@ -51,6 +52,8 @@ _CUT_OFF: Mapping[str, Incomplete] = {
     "error": Incomplete.CANCELLED,
 }
 """Why the text of a stopped or failed agent is incomplete, by terminate reason."""
+_MAX_OFFERS = 256
+"""Number of combinations of local tools whose offers are kept."""
 _BEGAN = "began_after_seconds"
 """Metadata key: the elapsed seconds of the run when an agent with a time limit started."""
 _OF_DIMENSIONS: Mapping[str, str] = {
@@ -111,7 +114,10 @@ class Agents:
         self.code = code
         self._run_function = run_function
         self._dispatch = dispatch
-        self._functions = offered_functions(dispatch.usable())
+        usable = dispatch.usable()
+        self._local_tools = frozenset(spec.name for spec in usable)
+        self._functions = offered_functions(usable)
+        self._local_offers = LRUCache[tuple[tuple[str, bool], ...], ToolOffer](_MAX_OFFERS)
         self._timezone = timezone
         self._wrap_up_reserve = wrap_up_reserve
 
@@ -231,6 +237,11 @@ class Agents:
             LookupError: a tool does not exist or is not permitted.
             ServerUnavailableError: a server's tool list is unavailable.
         """
+        uses, mine = list(uses), self._local_tools
+        local = tuple([(use.tool or "", use.requires_approval) for use in uses if use.tool in mine])
+        is_local = linked is None and len(local) == len(uses)
+        if is_local and (known := self._local_offers.get(local)) is not None:
+            return known
 
         async def call(
             agent: LinkedAgent, context: FlowContext, key: str, args: Mapping[str, Any]
@@ -239,7 +250,10 @@ class Agents:
 
         functions, timezone = self._functions, self._timezone
         tools = AgentTools(self._dispatch, call, functions=functions, timezone=timezone)
-        return await tools.offer(uses, linked, context)
+        offer = await tools.offer(uses, linked, context)
+        if is_local:
+            self._local_offers[local] = offer
+        return offer
 
     async def _called(
         self,

@@ -1,7 +1,7 @@
 """An agent's answer: its JSON Schema, its parsing, and the ``finish`` tool."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from caseworker.models.forms import read_json
@@ -14,12 +14,16 @@ from caseworker.platform.logs.redaction import redact_text
 FINISH = "finish"
 """Name of the tool that a model calls to give its answer and end its work."""
 MISSING = "'{}' is missing: call the tool again with your final answer."
-_ANSWER = {
-    "type": "object",
-    "properties": {"answer": {"type": "string", "description": "Your final answer."}},
-    "required": ["answer"],
-    "additionalProperties": False,
-}
+_FINISH = ToolDefinition(
+    name=FINISH,
+    description="Ends your work. Call it alone, once, with your final answer.",
+    parameters={
+        "type": "object",
+        "properties": {"answer": {"type": "string", "description": "Your final answer."}},
+        "required": ["answer"],
+        "additionalProperties": False,
+    },
+)
 
 
 class OutputInvalidError(Exception):
@@ -54,11 +58,9 @@ class Output:
     @property
     def finish(self) -> ToolDefinition:
         """The ``finish`` tool, which takes the answer as its arguments."""
-        return ToolDefinition(
-            name=FINISH,
-            description="Ends your work. Call it alone, once, with your final answer.",
-            parameters=_ANSWER if self.schema is None else self._parameters(self.schema),
-        )
+        if self.schema is None:
+            return _FINISH
+        return replace(_FINISH, parameters=self._parameters(self.schema))
 
     def _parameters(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         if schema.get("type") == "object":

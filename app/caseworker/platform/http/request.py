@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from sys import getsizeof
 from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
@@ -535,6 +535,7 @@ def _is_own_host(request: Request, names: frozenset[str]) -> bool:
     return name in map(str.lower, names) and name not in ("0.0.0.0", "::")  # noqa: S104
 
 
+@lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Return whether ``host`` is a loopback address."""
     address = address_of(host.partition("%")[0])

@@ -33,6 +33,8 @@ _LONG_CHARS = 1_000
 LOOKAHEAD_CHARS = 256
 """Number of extra characters that are read after the truncation point, to recognize a secret that
 the truncation would cut."""
+_SHORT_CHARS = 64
+"""Texts up to this length are cached: names, which occur in every run."""
 _NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
 _NAMED = frozenset({"value", "v"})
 """Keys of mappings that hold a name and its value, such as ``{"name": "password", "value": 1}``."""
@@ -138,7 +140,7 @@ def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS)
         if _ORDINARY.fullmatch(value) or _ID_OR_INSTANT.fullmatch(value):
             return value
         is_identifier = len(value) <= _MAX_NAME_CHARS and value.isprintable()
-        return _KEYS.apply(value) if is_identifier else redact_text(value, max_chars=max_chars)
+        return _identifier(value) if is_identifier else redact_text(value, max_chars=max_chars)
     return _redact(value, name, max_chars, _MAX_DEPTH)
 
 
@@ -150,6 +152,8 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     """
     if _ORDINARY.fullmatch(text) is not None:
         return _fitted(text, len(text), max_chars)
+    if len(text) <= _SHORT_CHARS:
+        return _fitted(_short(text), len(text), max_chars)
     return _fitted(_beginning(text, max_chars), len(text), max_chars)
 
 
@@ -166,6 +170,16 @@ def redact_beginning(text: str, chars: int) -> str:
 def _beginning(text: str, chars: int) -> str:
     shown = _redacted(_printable(text[: chars + LOOKAHEAD_CHARS]))
     return shown if len(text) < chars + LOOKAHEAD_CHARS else shown[:-LOOKAHEAD_CHARS]
+
+
+@lru_cache(maxsize=4096)
+def _short(text: str) -> str:
+    return _redacted(_printable(text))
+
+
+@lru_cache(maxsize=4096)
+def _identifier(value: str) -> str:
+    return _KEYS.apply(value)
 
 
 def without_keys(text: str) -> str:

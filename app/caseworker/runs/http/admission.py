@@ -310,6 +310,8 @@ class AgentAdmission(GraphAdmission):
         self, graph: Mapping[str, Any], inputs: Mapping[str, Any]
     ) -> Iterator[Violation]:
         """Yield a violation for each of the ``inputs`` that the graph's agent does not accept."""
+        if not inputs and not agent_of(graph).get("inputs"):
+            return
         try:
             _parsed(graph).values_of(inputs)
         except AgentInputError as error:
