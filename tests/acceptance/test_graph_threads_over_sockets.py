@@ -255,3 +255,19 @@ async def test_the_ends_of_a_graph_that_were_reached_are_its_answer(
     [_, answer] = await thread.said()
     assert answer is not None
     assert answer.startswith("B says.\n\nA says.\n\n{")
+
+
+async def test_a_run_executes_the_version_that_replaced_a_remembered_one(
+    http: httpx.AsyncClient,
+) -> None:
+    """The process had prepared the earlier version when it accepted the run."""
+    results = []
+    for expression in ("1 + 1", "1 + 1", "2 + 2"):
+        data = {"tool": "calculator", "args": {"expression": expression}}
+        content = graph([{"id": "sum", "type": "tool", "data": data}])
+        await http.post("/graphs", json={"name": "sums", "graph": content})
+        body = {"kind": "graph", "graph": {"name": "sums"}}
+        run = await http.post("/runs", json=body, headers={"Prefer": "wait=60"})
+        results.append(run.json()["result"]["outputs"]["sum"]["default"]["value"])
+
+    assert results == ["2", "2", "4"]

@@ -33,6 +33,7 @@ from caseworker.runs.graphs import (
     GraphLimits,
     NewDefinition,
     Registered,
+    ResolvedDefinition,
     RunnableGraph,
 )
 from caseworker.runs.kinds import KINDS
@@ -76,23 +77,33 @@ class Definitions:
         return runnable
 
     async def named(
-        self, tenant: str, ref: DefinitionRef, changes: Mapping[str, Any] = MappingProxyType({})
-    ) -> tuple[DefinitionRef, RunnableGraph]:
+        self,
+        tenant: str,
+        ref: DefinitionRef,
+        changes: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        remembers: bool = False,
+    ) -> ResolvedDefinition:
         """Load, validate and prepare a registered graph or agent, with ``changes`` of its fields.
 
-        Returns a reference to the exact version, and the prepared graph.
+        With ``remembers``, a definition that this process has prepared before is not read again.
 
         Raises:
             GraphRefusedError: the definition does not exist or is invalid.
         """
+        found = self.store.remembered(tenant, ref) if remembers else None
+        if found is not None:
+            text = _text_of({**KINDS[ref.kind].content_of(found), **changes})
+            if (known := self._compiled.get((ref.kind, text))) is not None:
+                _require_no_error(known.problems, ref.kind)
+                return ResolvedDefinition(found.head, known.runnable, is_remembered=True)
         found = await self.store.get(tenant, ref)
         if found is None:
             raise GraphRefusedError(await self._absent(tenant, [Missing((), ref)]), ref.kind)
-        head = found.head
         content = {**KINDS[ref.kind].content_of(found), **changes}
-        runnable, problems = await self._examined(tenant, ref.kind, content, itself=head.ref)
+        runnable, problems = await self._examined(tenant, ref.kind, content, itself=found.head.ref)
         _require_no_error(problems, ref.kind)
-        return head.ref, runnable
+        return ResolvedDefinition(found.head, runnable)
 
     async def problems(
         self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind

@@ -68,6 +68,16 @@ class RunnableGraph:
     """The graph prepared for execution; None if the executor has to prepare it."""
 
 
+@dataclass(frozen=True, slots=True)
+class ResolvedDefinition:
+    """A version of a registered graph or agent, ready to run."""
+
+    head: DefinitionVersion
+    runnable: RunnableGraph
+    is_remembered: bool = False
+    """Whether the version was not read again, so that a newer one may exist."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDefinition:
     """A validated graph or agent that is about to be registered."""

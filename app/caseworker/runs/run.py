@@ -163,6 +163,18 @@ class NewRun:
     the given ones. It is not stored. Without it, the first call of another model stops the run
     instead."""
 
+    remembered: "RememberedVersion | None" = field(default=None, compare=False, repr=False)
+    """The definition of the run, if the process knew it without reading it again. The statement
+    that stores the run checks it. None if it was read for this run, or if the run has none."""
+
+    async def current(self) -> "NewRun":
+        """Return the run with its definition read again, if it was only remembered.
+
+        Raises:
+            GraphRefusedError: the definition does not exist any more.
+        """
+        return self if self.remembered is None else await self.remembered.again(self)
+
     async def require_models_of(self, quota: Quota) -> None:
         """Check that the run only uses models that ``quota`` allows.
 
@@ -178,6 +190,24 @@ class NewRun:
         """Whether the deadline has passed, in which case the run can only be halted."""
         deadline = self.request.deadline
         return deadline is not None and deadline <= datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberedVersion:
+    """A version that a reference resolved to when this process last read it."""
+
+    ref: DefinitionRef
+    sha256: str
+    newest: bool
+    """Whether the reference named no version, so that a newer version replaces this one."""
+    again: Callable[["NewRun"], Awaitable["NewRun"]]
+    """Function that reads the definition again and returns the run with it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the version as :mod:`caseworker.runs.postgres.accepting` checks it."""
+        ref, newest = self.ref, self.newest
+        about = {"kind": ref.kind.value, "name": ref.name, "version": ref.version}
+        return {**about, "sha256": self.sha256, "newest": newest}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,7 +252,10 @@ class RunService:
         finally:
             executor.unreserve(new.key.tenant, external=external)
         if accepted.created and accepted.run.status is RunStatus.RUNNING:
-            executor.start(accepted.run, permitted_at=permitted_at, prepared=new.prepared)
+            run = accepted.run
+            is_same = run.request.graph is new.request.graph  # not read again, nor stored before
+            prepared = new.prepared if is_same else None
+            executor.start(run, permitted_at=permitted_at, prepared=prepared)
         return accepted
 
     async def take(self, key: RunKey) -> None:

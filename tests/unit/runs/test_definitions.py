@@ -80,10 +80,11 @@ async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world
     await world.register("b", flat("b"))
     await world.register("a", containing(named("b")))
 
-    ref, runnable = await world.graphs.named(TENANT, DefinitionRef("a"))
+    found = await world.graphs.named(TENANT, DefinitionRef("a"))
 
-    assert ref == DefinitionRef("a", 1)
-    assert runnable.graph["steps"][0]["data"]["graph"] == {**flat("b"), "name": "b", "version": 1}
+    assert found.head.ref == DefinitionRef("a", 1)
+    inner = found.runnable.graph["steps"][0]["data"]["graph"]
+    assert inner == {**flat("b"), "name": "b", "version": 1}
 
 
 @pytest.mark.parametrize(

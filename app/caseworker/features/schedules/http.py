@@ -197,7 +197,7 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
     try:
         if body.webhook is not None:
             await request.service(WebhookCheck).require_secret(tenant)
-        new = await request.service(Admissions).new_run(body, request)
+        new = await (await request.service(Admissions).new_run(body, request)).current()
         quota = (await request.service(PostgresQuotas).get(tenant)).quota
         await new.require_models_of(quota)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:

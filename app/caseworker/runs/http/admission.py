@@ -10,6 +10,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -37,7 +38,7 @@ from caseworker.platform.suggestions import suggestion
 from caseworker.platform.webhook_addresses import AddressRefusedError
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.graphs import Definition, RunnableGraph
+from caseworker.runs.graphs import Definition, ResolvedDefinition, RunnableGraph
 from caseworker.runs.http.body import (
     AgentRunBody,
     CaseBody,
@@ -52,7 +53,15 @@ from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS
 from caseworker.runs.quotas import Queueing
-from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
+from caseworker.runs.run import (
+    DefinitionRef,
+    NewRun,
+    RememberedVersion,
+    RunKey,
+    RunKind,
+    RunRequest,
+    Webhook,
+)
 from caseworker.runs.service import new_run_id
 from caseworker.tools.dispatch import ToolDispatch
 
@@ -232,25 +241,49 @@ class GraphAdmission(Admission):
         short = {} if body.input is None else {DEFAULT_HANDLE: body.input}
         return self.by_handle(body.inputs or {}) | short
 
-    async def _runnable(self, body: Any, tenant: str) -> tuple[DefinitionRef | None, RunnableGraph]:
+    async def _runnable(
+        self, body: Any, tenant: str, *, remembers: bool
+    ) -> tuple[RunnableGraph, ResolvedDefinition | None]:
+        """Return the graph of a run, and its definition if it has a registered one."""
         kind, changes = DefinitionKind(self.kind), self._changes(body)
         sent = getattr(body, kind)
         if not is_reference(sent):
-            return None, await self._definitions.inline(tenant, {**sent, **changes}, kind)
-        return await self._definitions.named(tenant, reference_from(sent, kind), changes)
+            return await self._definitions.inline(tenant, {**sent, **changes}, kind), None
+        ref = reference_from(sent, kind)
+        found = await self._definitions.named(tenant, ref, changes, remembers=remembers)
+        return found.runnable, found
 
     def _changes(self, body: Any) -> _Fields:
         """Return the fields of the definition that the request replaces."""
         return {}
 
-    async def _own_fields(self, body: Any, tenant: str) -> tuple[_Fields, _Fields]:
-        ref, runnable = await self._runnable(body, tenant)
+    async def _own_fields(
+        self, body: Any, tenant: str, *, remembers: bool = True
+    ) -> tuple[_Fields, _Fields]:
+        runnable, found = await self._runnable(body, tenant, remembers=remembers)
         graph, kind = runnable.graph, DefinitionKind(self.kind)
         require_models = partial(self._definitions.require_models, kind, graph)
+        ref = None if found is None else found.head.ref
+        remembered = None
+        if found is not None and found.is_remembered:
+            remembered = RememberedVersion(
+                ref=found.head.ref,
+                sha256=found.head.sha256,
+                newest=getattr(body, kind).get("version") is None,
+                again=partial(self._read_again, body),
+            )
         return (
             {"graph": graph, "definition_ref": ref, "inputs": self._inputs(body)},
-            {"prepared": runnable.prepared, "require_models": require_models},
+            {
+                "prepared": runnable.prepared,
+                "require_models": require_models,
+                "remembered": remembered,
+            },
         )
+
+    async def _read_again(self, body: Any, new: NewRun) -> NewRun:
+        of_request, of_run = await self._own_fields(body, new.key.tenant, remembers=False)
+        return replace(new, request=replace(new.request, **of_request), **of_run)
 
     def _violations(self, body: Any) -> Iterator[Violation]:
         most = self._limits.max_body_bytes
@@ -322,10 +355,12 @@ class AgentAdmission(GraphAdmission):
         said = [message.model_dump() for message in body.messages or ()]
         return {**super()._inputs(body), **({MESSAGES: said} if said else {})}
 
-    async def _runnable(self, body: Any, tenant: str) -> tuple[DefinitionRef | None, RunnableGraph]:
-        ref, runnable = await super()._runnable(body, tenant)
+    async def _runnable(
+        self, body: Any, tenant: str, *, remembers: bool
+    ) -> tuple[RunnableGraph, ResolvedDefinition | None]:
+        runnable, found = await super()._runnable(body, tenant, remembers=remembers)
         require_none(list(self._input_violations(body, runnable.graph)))
-        return ref, runnable
+        return runnable, found
 
     def _changes(self, body: Any) -> _Fields:
         return {} if body.model is None else {"model": body.model.model_dump(exclude_unset=True)}

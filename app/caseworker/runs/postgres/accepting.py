@@ -37,7 +37,7 @@ FROM json_to_recordset(%s::json) AS new(
     tenant_id text, run_id text, kind text, request jsonb, request_hash text,
     idempotency_key text, metadata jsonb, worker_id text, claimed boolean,
     priority smallint, concurrency_key text, concurrency_limit integer, deadline timestamptz,
-    webhook jsonb, start_at timestamptz, max_stored_bytes bigint
+    webhook jsonb, start_at timestamptz, max_stored_bytes bigint, remembered jsonb
 ), (SELECT clock_timestamp() AS at) AS now
 """
 
@@ -47,7 +47,17 @@ NEARLY_FULL_BYTES = 1 << 28
 It exceeds the bytes that the concurrent batches of all processes can insert together.
 """
 
-_HAS_NO_LIMIT = f"""concurrency_key IS NULL
+_IS_CURRENT = """(remembered IS NULL OR (remembered->>'version', remembered->>'sha256') = (
+    SELECT kept.version::text, kept.sha256 FROM definitions kept
+    WHERE kept.tenant_id = new.tenant_id AND kept.kind = remembered->>'kind'
+        AND kept.name = (remembered->>'name') COLLATE "C" AND kept.definition IS NOT NULL
+        AND ((remembered->>'newest')::boolean
+            OR kept.version = (remembered->>'version')::bigint)
+    ORDER BY kept.version DESC LIMIT 1
+))"""
+"""Whether the definition of a new run is still the one that its reference resolves to."""
+
+_HAS_NO_LIMIT = f"""concurrency_key IS NULL AND {_IS_CURRENT}
     AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)
     AND (max_stored_bytes IS NULL OR max_stored_bytes - {NEARLY_FULL_BYTES} >= coalesce(
         (SELECT sum(bytes) FROM stored WHERE stored.tenant_id = new.tenant_id), 0))"""  # noqa: S608
@@ -65,7 +75,7 @@ RETURNING tenant_id, run_id, created_at
 
 A run is not inserted if a run or an earlier cancel request has its ID. It is not inserted if its
 idempotency key exists, or is locked with :data:`LOCK_KEY`. It is also not inserted if it might have
-to wait for other runs of its tenant.
+to wait for other runs of its tenant, or if its remembered definition has changed.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """
@@ -101,7 +111,7 @@ ASK_FOR_ROOM = f"""
 SELECT tenant_id, run_id, waiting >= %(most)s::bigint AS is_full
 FROM json_to_recordset(%(runs)s::json) AS new(
     tenant_id text, run_id text, idempotency_key text, concurrency_key text,
-    max_stored_bytes bigint
+    max_stored_bytes bigint, remembered jsonb
 ), (
     SELECT count(*) AS waiting
     FROM (SELECT FROM runs WHERE {_WAITS} LIMIT 2 * %(most)s::bigint) queued
@@ -206,6 +216,8 @@ class RunInsert:
     def __post_init__(self) -> None:
         """Convert the run to its row."""
         row = new_run_to_json(self.new, self.worker_id)
+        if self.new.remembered is not None:
+            row["remembered"] = self.new.remembered.to_json()
         self.row = dump({**row, "max_stored_bytes": self.max_stored_bytes})
 
 

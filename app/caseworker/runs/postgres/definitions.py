@@ -45,6 +45,8 @@ MAX_SHOWN_USERS = 20
 KEPT_BYTES = 1024 * 1024
 """Maximum size of the cache of definitions in bytes. An entry is valid while its creation time and
 digest match those of the stored version."""
+KEPT_REFERENCES = 4096
+"""Number of references whose versions are cached."""
 MAX_VERSION = 2**31 - 1
 
 _HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
@@ -87,6 +89,7 @@ class PostgresDefinitions:
         self._engines = engines
         self._heads = heads
         self._usual = usual
+        self._resolved = LRUCache[tuple[str, DefinitionRef], DefinitionVersion](KEPT_REFERENCES)
         self._contents = LRUCache[tuple[str, DefinitionVersion], Definition](
             maxsize=KEPT_BYTES, getsizeof=lambda each: each.head.size_bytes
         )
@@ -115,6 +118,7 @@ class PostgresDefinitions:
             head = await self._heads.head(tenant, ref)
             if head is None:
                 return None
+            self._resolved[tenant, ref] = head
             if (known := self._contents.get((tenant, head))) is not None:
                 return known
             ref = head.ref
@@ -123,6 +127,11 @@ class PostgresDefinitions:
         if found is not None and found.head.size_bytes <= KEPT_BYTES // 8:
             self._contents[tenant, found.head] = found
         return found
+
+    def remembered(self, tenant: str, ref: DefinitionRef) -> Definition | None:
+        """Return the last result of :meth:`get`, if it is cached; the store may have changed."""
+        head = self._resolved.get((tenant, ref))
+        return None if head is None else self._contents.get((tenant, head))
 
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int

@@ -167,6 +167,7 @@ class PostgresRuns(PostgresRunReader):
             ended.set()
 
     async def _accept_alone(self, new: NewRun, worker_id: str | None) -> Accepted:
+        new = await new.current()
         async with transaction(self.engines.work) as connection:
             accepted = await accept_in(connection, new, worker_id=worker_id, limits=self.limits)
             run = accepted.run
