@@ -93,8 +93,8 @@ class RunService:
             self._observers.accepted(accepted.run)
             if accepted.run.finished:
                 self._observers.ended(accepted.run, None)
-        whole = await whole_run(self.store, accepted.run)
-        return accepted if whole is accepted.run else replace(accepted, run=whole)
+            return accepted  # its result names no calls
+        return replace(accepted, run=await whole_run(self.store, accepted.run))
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
         """Store a cancel request, even if the run does not exist yet.
