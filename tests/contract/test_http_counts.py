@@ -1,0 +1,69 @@
+"""How many statements a run takes, once its definition has run before."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest.mock import patch
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from caseworker.runs import journal
+from caseworker.settings.models import ModelsSettings, SmallModelSettings
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.tenants import Tenants, open_tenants
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+AGENT = {
+    "name": "helper",
+    "prompt": {"system": "Help."},
+    "tools": ["calculator"],
+    "model": {"stream": False},
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tenants(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[Tenants]:
+    """Run a service with one model."""
+    small = SmallModelSettings(
+        provider="openai", base_url=running_provider.openai_url, model="fake-small"
+    )
+    models = ModelsSettings(small=small)
+    async with open_tenants(module_database_url, executes=True, models=models) as tenants:
+        yield tenants
+
+
+@pytest.mark.parametrize(
+    ("steps", "calls"), [([Step(text="42")], 1), ([Step(tool_calls=[CALL]), Step(text="42")], 2)]
+)
+async def test_a_run_takes_one_statement_for_each_model_call_and_two_more(
+    tenants: Tenants,
+    running_provider: FakeProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[Step],
+    calls: int,
+) -> None:
+    """The first one accepts it, the last one ends it. A local tool needs none."""
+    monkeypatch.setattr(journal, "SOON_SECONDS", 600)  # the machine may be slow
+    await tenants.ask("t", "POST", "/agents", {"agent": AGENT})
+    sent: list[str] = []
+    execute = psycopg.AsyncConnection[Any].execute
+
+    async def counted(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(" ".join(str(query).split()[:3]))
+        return await execute(self, query, *arguments, **options)
+
+    for question in ("first?", "second?"):  # the first run prepares the definition
+        await running_provider.script(question, steps)
+        run = {"kind": "agent", "agent": {"name": "helper"}, "input": question}
+        sent.clear()
+        with patch.object(psycopg.AsyncConnection, "execute", counted):
+            answer = await tenants.ask("t", "POST", "/runs", run, prefer="wait=120")
+        assert answer.json()["status"] == "completed", answer.text
+
+    assert sent == ["INSERT INTO runs", *["WITH owned AS"] * calls, "WITH ended AS"]
