@@ -1,5 +1,6 @@
 """How many statements a run takes, once its definition has run before."""
 
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch
@@ -67,3 +68,26 @@ async def test_a_run_takes_one_statement_for_each_model_call_and_two_more(
         assert answer.json()["status"] == "completed", answer.text
 
     assert sent == ["INSERT INTO runs", *["WITH owned AS"] * calls, "WITH ended AS"]
+
+
+async def test_a_run_leaves_nothing_for_the_garbage_collector(
+    tenants: Tenants, running_provider: FakeProvider
+) -> None:
+    """Reference cycles would keep the run in memory until a collection, which stalls the loop."""
+    await tenants.ask("t", "POST", "/agents", {"agent": AGENT})
+    await running_provider.script("collected?", [Step(tool_calls=[CALL]), Step(text="42")])
+    run = {"kind": "agent", "agent": {"name": "helper"}, "input": "collected?"}
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        answer = await tenants.ask("t", "POST", "/runs", run, prefer="wait=120")
+        gc.collect()
+        left = {type(each).__module__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+    assert answer.json()["status"] == "completed", answer.text
+    assert not {name for name in left if name.startswith("caseworker.")}

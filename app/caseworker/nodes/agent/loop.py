@@ -72,7 +72,7 @@ class AgentLoop:
         if not self._tools:  # some protocols reject tool calls if no tools are offered
             self.state.conversation.tell_calls()
         self._shortening = Shortening(
-            self.context, definition.conversation, self.state.conversation, self._tools, self._asked
+            self.context, definition.conversation, self.state.conversation, self._tools
         )
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class AgentLoop:
         try:
             if last:
                 self.state.conversation.add(Message(role="user", content=requests.LAST_TURN))
-            await self._shortening.fit(number, activity, last=last)
+            await self._shortening.fit(number, activity, self._asked(), last=last)
             key = f"turn/{number}/last" if last else f"turn/{number}"
             completion = await self._readable(key, activity)
             if completion.tool_calls:

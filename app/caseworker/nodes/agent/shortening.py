@@ -1,6 +1,6 @@
 """Keeps a conversation within the agent's token limit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,15 @@ class Shortening:
     conversation: Conversation
     tools: Sequence[ToolDefinition]
     """Tools offered to the model; their definitions also count towards the token limit."""
-    asked: Callable[[], Mapping[str, Any]]
-    """Callback that returns the model, its options and the seed for the call that summarises."""
 
-    async def fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
+    async def fit(
+        self, number: int, activity: TurnActivity, asked: Mapping[str, Any], *, last: bool
+    ) -> None:
         """Trim the conversation to the token limit; emit an event if messages were dropped.
 
         Messages are not summarised before the ``last`` turn, because that turn needs the last
-        permitted call.
+        permitted call. ``asked`` holds the model, its options and the seed for the call that
+        summarises.
         """
         spec, conversation = self.spec, self.conversation
         if spec.max_tokens is None:
@@ -41,7 +42,7 @@ class Shortening:
         if spec.policy == "refuse":
             raise ConversationTooLongError(cut.tokens_before, spec.max_tokens)
         summarises = spec.policy == "summarise" and not last
-        summary = await self._summary(cut, number) if summarises else None
+        summary = await self._summary(cut, number, asked) if summarises else None
         about: dict[str, Any] = {}
         if isinstance(summary, Incomplete):
             about, summary = {"summary_incomplete": summary.value}, None
@@ -56,7 +57,9 @@ class Shortening:
         shown = {f"{kind}.turn_{number}": about["messages"]}
         self.context.run.trace.annotate(self.context.trace_parent, shown)
 
-    async def _summary(self, cut: Cut, number: int) -> Message | Incomplete:
+    async def _summary(
+        self, cut: Cut, number: int, asked: Mapping[str, Any]
+    ) -> Message | Incomplete:
         """Return a summary of the dropped messages, or why it is incomplete."""
         said = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
         completion = await self.context.service(ModelGateway).complete(
@@ -67,7 +70,7 @@ class Shortening:
                 Message(role="system", content=requests.SUMMARY_REQUEST),
                 Message(role="user", content=said),
             ),
-            **self.asked(),
+            **asked,
         )
         if completion.incomplete is not None:
             return completion.incomplete
