@@ -1,4 +1,4 @@
-"""A definition that a process has prepared before is not read again, and yet never outdated."""
+"""A definition that a process has prepared before is not read again, but never outdated."""
 
 from collections.abc import AsyncIterator
 from unittest.mock import AsyncMock, patch
@@ -65,7 +65,7 @@ async def test_a_run_gets_the_newest_version_at_once(client: httpx.AsyncClient, 
 
 
 async def test_a_deleted_definition_does_not_run(client: httpx.AsyncClient) -> None:
-    """Another version takes its place, or the request is refused."""
+    """Another version replaces it, or the request is refused."""
     for step in ("a", "b"):
         await register(client, "g", flat(step))
     assert [await version_of(client), await version_of(client, 2)] == [2, 2]
@@ -78,7 +78,7 @@ async def test_a_deleted_definition_does_not_run(client: httpx.AsyncClient) -> N
 
 
 async def test_a_schedule_gets_the_newest_version(client: httpx.AsyncClient) -> None:
-    """A schedule is not stored by the statement that checks the version."""
+    """The statement that checks the version stores runs, not schedules."""
     await register(client, "g", flat("a"))
     assert await version_of(client) == 1
     await register(client, "g", flat("b"))
