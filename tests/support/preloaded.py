@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -210,7 +211,7 @@ if __name__ == "__main__":
         import_module(f"caseworker.{name}")
     for tool in entry_points(group="caseworker.tools"):
         tool.load()
-    DateReader()  # fills caches that a fork keeps
+    DateReader().read("1 January 2000", UTC)  # fills caches that a fork keeps
     openai_provider()  # reads the certificates
     gc.collect()
     gc.freeze()  # forks share these pages until one of them writes

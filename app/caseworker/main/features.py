@@ -48,10 +48,10 @@ from caseworker.tools.dispatch import ToolDispatch
 def _open_runs(parts: Parts) -> Opened:
     """Build the services that convert requests to runs."""
     limits, models = parts.service(ApiLimits), parts.service(ModelGateway).table
-    step_types = [each["name"] for each in parts.service(NodeCatalog).describe()]
+    node_types = parts.service(NodeCatalog).names
     definitions, tools = parts.service(Definitions), parts.service(ToolDispatch)
     admissions = (
-        CaseAdmission(limits, tools, models, installed=CASE_STEP in step_types),
+        CaseAdmission(limits, tools, models, installed=CASE_STEP in node_types),
         GraphAdmission(limits, definitions, models),
         AgentAdmission(limits, definitions, models),
         ExternalAdmission(limits, definitions, models),

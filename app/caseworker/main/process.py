@@ -6,7 +6,6 @@ disposes of the database connections last.
 """
 
 import asyncio
-import gc
 import os
 import socket
 import uuid
@@ -59,14 +58,6 @@ from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
 
 log = structlog.get_logger(__name__)
-
-GC_THRESHOLDS: Final = (10_000, 10, 10)
-"""Garbage collection thresholds for the three generations.
-
-With Python's defaults, collection would take a tenth of a run's execution time. A run allocates a
-few hundred objects and leaves few reference cycles.
-"""
-
 
 STUCK_SECONDS: Final = 5.0
 """Seconds that database writes may be pending before the process reports that it is not ready."""
@@ -355,17 +346,6 @@ def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartStat
     if stuck_seconds > STUCK_SECONDS:
         return PartState(False, f"No write has succeeded for {stuck_seconds:.0f} seconds.")
     return PartState(True)
-
-
-def collect_garbage_seldom() -> None:
-    """Collect garbage less often, and exempt the objects that exist now.
-
-    Called once at startup, when most objects are modules and models. Garbage that exists then is
-    collected first.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str] | None:

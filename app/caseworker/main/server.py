@@ -1,6 +1,7 @@
 """Serve the API; open and close the service process together with the server."""
 
 import asyncio
+import gc
 import resource
 import secrets
 import signal
@@ -35,7 +36,7 @@ from caseworker.main.listeners import (
     forwarding_served,
     health_served,
 )
-from caseworker.main.process import Process, collect_garbage_seldom
+from caseworker.main.process import Process
 from caseworker.main.supervisor import WorkerSlot, reserve
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import DEFAULT_TENANT
@@ -218,7 +219,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._process.sessions.url = self._url()
-            collect_garbage_seldom()
+            gc.freeze()  # most objects that exist now are modules and models; they stay
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

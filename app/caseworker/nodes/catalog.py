@@ -51,6 +51,11 @@ class NodeCatalog:
             if {"graph", "agent"} & kind.data.model_fields.keys()
         )
 
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all step types."""
+        return self._types.keys()
+
     def examine(
         self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
     ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:

@@ -104,6 +104,7 @@ class CaseNode:
         if Tier.BIG not in self._models.table.restricted(context.services.get(AllowedModels)):
             scope = context.scope.child("no_big_model", Budget(max_llm_calls_big=0))
             context = replace(context, scope=scope)
+        await self._dates.load()
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
         again, same = (

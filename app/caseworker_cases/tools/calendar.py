@@ -104,14 +104,12 @@ class Calendar(CheckedTool):
         functions=_FUNCTIONS,
     )
 
-    def __init__(self) -> None:
-        """Load and warm up the date parser, which takes about 0.3 s."""
-        super().__init__()
-        self._reader = DateReader()
+    _reader = DateReader()
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return the result of ``args["operation"]``."""
         zone = zone_named(args.get("timezone", context.timezone))
+        await self._reader.load()
         result = perform(args["operation"], Inputs(args, self._reader, zone, context.now))
         return {"timezone": zone.key} | result
 

@@ -1,13 +1,10 @@
-"""Process setup: artifact limits and garbage collection."""
-
-import gc
-from collections.abc import Iterator
+"""Process setup: artifact limits."""
 
 import pytest
 from pydantic import ValidationError
 
 from caseworker.features.artifacts.keeping import ArtifactLimits
-from caseworker.main.process import GC_THRESHOLDS, artifact_limits, collect_garbage_seldom
+from caseworker.main.process import artifact_limits
 from caseworker.settings.schema import ArtifactSettings, Settings
 
 
@@ -34,22 +31,3 @@ def test_a_run_has_room_for_one_file_at_least() -> None:
     """The limit per run must be at least the limit per file."""
     with pytest.raises(ValidationError, match="must be at least artifacts"):
         Settings(artifacts=ArtifactSettings(max_artifact_mb=51))
-
-
-@pytest.fixture
-def collector() -> Iterator[None]:
-    """Restore the settings of the garbage collector."""
-    before = gc.get_threshold()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
-
-
-@pytest.mark.usefixtures("collector")
-def test_what_a_process_was_started_with_is_left_alone() -> None:
-    """Objects that exist after start-up are frozen, and later collections are rarer."""
-    usual = gc.get_threshold()
-    collect_garbage_seldom()
-
-    assert gc.get_freeze_count() > 10_000
-    assert gc.get_threshold()[0] == GC_THRESHOLDS[0] > usual[0]

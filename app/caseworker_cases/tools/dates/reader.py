@@ -11,8 +11,12 @@ forward, and some occur twice when clocks go back. Both are refused, and the mes
 possible instants.
 """
 
+import asyncio
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, tzinfo
+from functools import cache
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from caseworker.tools.ports import ToolRefusedError
@@ -52,16 +56,15 @@ _WEEKDAY = re.compile(rf"\b({'|'.join(sorted(_WEEKDAY_WORDS))})\b[.,]*", re.ASCI
 
 
 class DateReader:
-    """Parses written dates. Create it only once: importing and warming dateparser takes 0.3 s."""
+    """Parses written dates."""
 
-    def __init__(self) -> None:
-        # Imported here so that a process without the calendar tool does not load it.
-        from dateparser.date import DateDataParser
+    async def load(self) -> None:
+        """Load dateparser in a thread, where its 0.1 s do not block the event loop.
 
-        self._parsers = [
-            DateDataParser(languages=["en"], settings=_settings(order)) for order in _ORDERS
-        ]
-        self._readings("1 January 2000")
+        Otherwise the first call of :meth:`read` that needs it loads it.
+        """
+        if not _parsers.cache_info().currsize:
+            await asyncio.to_thread(_parsers)
 
     def read(self, text: str, zone: tzinfo) -> date:
         """Parse a date. An instant with an offset is converted to ``zone`` first."""
@@ -89,8 +92,19 @@ class DateReader:
 
     def _readings(self, text: str) -> list[date]:
         """Return the distinct dates that the orders yield for ``text``, in the order of trying."""
-        found = (parser.get_date_data(text).date_obj for parser in self._parsers)
+        found = (parser.get_date_data(text).date_obj for parser in _parsers())
         return list(dict.fromkeys(moment.date() for moment in found if moment is not None))
+
+
+@cache
+def _parsers() -> Sequence[Any]:
+    """Return a parser for each order, ready for use."""
+    from dateparser.date import DateDataParser  # with its data, it takes 8 MB
+
+    parsers = [DateDataParser(languages=["en"], settings=_settings(order)) for order in _ORDERS]
+    for parser in parsers:
+        parser.get_date_data("1 January 2000")
+    return parsers
 
 
 def _settings(order: str) -> dict[str, object]:
