@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
+from caseworker.platform.docstrings import docstrings_of
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import Location, variable_of
 
@@ -38,7 +39,8 @@ def render_example(section: type[BaseModel] = Settings, path: Location = ()) -> 
         kinds = (field.annotation, *get_args(field.annotation))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         choices = f" One of {', '.join(words)}." * bool(words)
-        text += f"{_comment(f'{field.description}{choices}', indent)}{indent}{line}\n"
+        about = field.description or docstrings_of(section)[name]
+        text += f"{_comment(f'{about}{choices}', indent)}{indent}{line}\n"
     return text
 
 

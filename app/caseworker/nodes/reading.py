@@ -27,20 +27,20 @@ from caseworker.nodes.templates import (
     TemplateError,
     TextTemplate,
 )
+from caseworker.platform.docstrings import Described
 from caseworker.platform.validation import Suggesting, field_of, message_of, refusal
 
 REPORTED: Final = "caseworker_reported"
 """Pydantic error type of problems that a validator has already reported; they are ignored."""
 
 
-class StepData(Suggesting):
+class StepData(Described, Suggesting):
     """Base class for step configuration and for every other part of a graph."""
 
     model_config = ConfigDict(
         strict=True,
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         arbitrary_types_allowed=True,
     )
 

@@ -31,9 +31,7 @@ def _endpoint(url: str) -> str:
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
-class Section(
-    BaseModel, extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-):
+class Section(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base class for settings sections. Validators raise ``ValueError("key: problem")``."""
 
 

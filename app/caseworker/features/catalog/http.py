@@ -1,5 +1,6 @@
 """Routes that list the available tools, models and node types."""
 
+import asyncio
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator
@@ -155,5 +156,5 @@ async def list_models(request: ApiRequest) -> ModelList:
 @router.get("/node-types", responses=answers(*EVERY_CALLER))
 async def list_node_types(request: ApiRequest) -> NodeTypeList:
     """List the node types for steps of graphs, each with the schema of its data."""
-    described = request.service(NodeCatalog).describe()
+    described = await asyncio.to_thread(request.service(NodeCatalog).describe)
     return NodeTypeList(node_types=[NodeTypeView(**each) for each in described])

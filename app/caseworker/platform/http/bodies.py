@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from caseworker.platform.docstrings import Described
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation
 from caseworker.platform.validation import OWN, Suggesting, field_of, refusal
 
@@ -175,26 +176,23 @@ _CAREFUL = json.JSONDecoder(
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class BodyModel(Suggesting):
+class BodyModel(Described, Suggesting):
     """Base model for request bodies. Types are strict, and unknown fields are rejected."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class QueryModel(Suggesting):
     """Base model for query parameters. Unknown parameters are rejected."""
 
+    # FastAPI reads the descriptions from the fields, and not from a JSON Schema of the model.
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class View(BaseModel):
+class View(Described):
     """Base model for responses, built from the attributes of a domain object."""
 
-    model_config = ConfigDict(
-        from_attributes=True, frozen=True, use_attribute_docstrings=True, serialize_by_alias=True
-    )
+    model_config = ConfigDict(from_attributes=True, frozen=True, serialize_by_alias=True)
 
     @classmethod
     def of_parts(cls, *parts: object, **members: Any) -> Self:

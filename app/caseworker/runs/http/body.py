@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     StringConstraints,
+    TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -103,11 +104,12 @@ def _given(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
 _LIMITS = [json_name(name) for name in Budget.__dataclass_fields__]
 
 
+_BUDGET: Final = TypeAdapter(Budget).core_schema
+"""Built once for all bodies, because pydantic parses the source of the class for its docstrings."""
+
 BudgetBody = Annotated[
     GivenBudget,
-    GetPydanticSchema(
-        lambda _, handler: core_schema.no_info_wrap_validator_function(_given, handler(Budget))
-    ),
+    GetPydanticSchema(lambda *_: core_schema.no_info_wrap_validator_function(_given, _BUDGET)),
 ]
 """Limits for a run."""
 
