@@ -137,7 +137,7 @@ def _text_of(error: typer.TyperException) -> str:
 
 def _plugin(name: str) -> Any:
     from caseworker.cli.output import startup_errors
-    from caseworker.main.commands import run_with_client
+    from caseworker.main.with_client import run_with_client
 
     command = installed_commands()[name](startup_errors()(run_with_client))
     plugin = typer.Typer()

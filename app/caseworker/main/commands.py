@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from caseworker_client import AsyncCaseworkerClient, RetryPolicy
-
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.main.configuration import (
@@ -23,12 +21,10 @@ from caseworker.main.configuration import (
     database_errors,
     logged_settings,
     read_settings,
-    warn_of_near_misses,
 )
 from caseworker.main.demo import with_recorded_model
 from caseworker.main.lifetime import lifetime
 from caseworker.models.recorded import Recorder
-from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")
@@ -67,7 +63,7 @@ def run_server(
             _serve_many(settings, url, count=count, executes=executes, started=started)
         return
     with (
-        _recorder(settings, record, {}) as recorder,
+        recording(settings, record, {}) as recorder,
         open_database(settings, migrate=migrate) as url,
         database_errors(),
     ):
@@ -233,57 +229,8 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
         return asyncio.run(asked(url))
 
 
-def run_with_client(
-    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
-    *,
-    url: str | None,
-    log: Path,
-    record: Path | None = None,
-    about: Mapping[str, Any],
-    retry: RetryPolicy,
-) -> T:
-    """Call ``use`` with an API client and return its result.
-
-    The client calls the service at ``url``. Without a URL, the service runs in this process. The
-    replies of its models are then recorded in the file ``record``, if given, with ``about`` in the
-    header. Warnings are logged to the file ``log``, not printed. ``retry`` is the client's retry
-    policy.
-
-    Raises:
-        StartupError: the service cannot start in this process.
-        OSError: a file cannot be written.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as stream:
-        configure_logging(level="warning", stream=stream)
-        try:
-            if url is not None:
-                return asyncio.run(_use_remote(use, url, retry))
-            return _use_in_process(use, record, about, retry)
-        finally:
-            configure_logging(level="warning")  # the stream is closed from here on
-
-
-def _use_in_process(
-    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
-    record: Path | None,
-    about: Mapping[str, Any],
-    retry: RetryPolicy,
-) -> T:
-    loaded = read_settings()
-    warn_of_near_misses(loaded)
-    from caseworker.main.server import use_in_process
-
-    with (
-        _recorder(loaded.settings, record, about) as recorder,
-        open_database(loaded.settings, migrate=False) as url,
-        database_errors(),
-    ):
-        return use_in_process(use, loaded.settings, url, recorder, retry)
-
-
 @contextmanager
-def _recorder(
+def recording(
     settings: Settings, record: Path | None, about: Mapping[str, Any]
 ) -> Iterator[Recorder | None]:
     """Record model replies for the duration of the block, if a file is given."""
@@ -298,13 +245,6 @@ def _recorder(
         raise StartupError(f"{record} cannot be written: {error.strerror}") from None
     with closing(recorder):
         yield recorder
-
-
-async def _use_remote(
-    use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str, retry: RetryPolicy
-) -> T:
-    async with AsyncCaseworkerClient(url, retry=retry) as client:
-        return await use(client)
 
 
 @contextmanager

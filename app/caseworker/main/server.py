@@ -3,20 +3,16 @@
 import asyncio
 import gc
 import resource
-import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from types import FrameType, MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-import httpx
 import uvicorn
-from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 from fastapi import FastAPI
-from pydantic import SecretStr
 
 from caseworker.faces.mcp_server.endpoint import McpEndpoint
 from caseworker.faces.mcp_server.offers import agent_tools, case_tools
@@ -49,8 +45,6 @@ from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
 from caseworker.settings.schema import Settings
 from caseworker.ui.pages import viewer_routes
-
-T = TypeVar("T")
 
 _OTHER_FILES = 500
 """Open files of a process other than client connections."""
@@ -150,37 +144,8 @@ def serve(
     end_undisturbed()
 
 
-def use_in_process(
-    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
-    settings: Settings,
-    url: str,
-    recorder: Recorder | None,
-    retry: RetryPolicy,
-) -> T:
-    """Start the service in this process, call ``use`` with a client and return its result.
-
-    ``url`` is the URL of the database. The client calls the full HTTP API without a socket. It uses
-    a temporary bootstrap key, because opening the database already implies operator rights.
-    """
-
-    async def opened() -> T:
-        files = read_agents(settings.agents.folder)
-        key = secrets.token_hex(32)
-        auth = settings.auth.model_copy(update={"bootstrap_key": SecretStr(key)})
-        known = settings.model_copy(update={"auth": auth})
-        process = Process(known, url, executes=True, recorder=recorder)
-        transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
-        client = AsyncCaseworkerClient(
-            "http://localhost", api_key=key, retry=retry, transport=transport
-        )
-        async with _opened(process, files), client:
-            return await use(client)
-
-    return run_to_end(opened())
-
-
 @asynccontextmanager
-async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
+async def opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
     """Open a process and register the operator's agents before the first request."""
     found = with_code_agents(agents, process.code)
     async with process.opened():
@@ -207,7 +172,7 @@ class _Server(uvicorn.Server):
         self._telling: asyncio.Task[None] | None = None
 
     async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
-        async with _opened(self._process, self._agents), AsyncExitStack() as stack:
+        async with opened(self._process, self._agents), AsyncExitStack() as stack:
             if (place := self._place) is not None:
                 await stack.enter_async_context(health_served(self._process, place.number))
             number = None if place is None else place.number

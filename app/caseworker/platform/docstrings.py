@@ -54,8 +54,9 @@ def _docstrings_in(module: str) -> Mapping[str, Mapping[str, str | None]]:
 
 
 def _attributes(of: ast.ClassDef) -> Iterator[tuple[str, str | None]]:
-    for one, following in pairwise([*of.body, ast.Pass()]):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            text = following.value if isinstance(following, ast.Expr) else None
-            documented = isinstance(text, ast.Constant) and isinstance(text.value, str)
-            yield one.target.id, cleandoc(text.value) if documented else None
+    for pair in pairwise([*of.body, ast.Pass()]):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                yield name, cleandoc(text)
+            case ast.AnnAssign(target=ast.Name(id=name)), _:
+                yield name, None

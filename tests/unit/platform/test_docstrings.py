@@ -22,7 +22,7 @@ class Parent(Described):
 
 
 class Child(Parent):
-    replaced: str
+    replaced: int
     silent: int
 
 
