@@ -9,17 +9,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import structlog
 from pydantic_settings import SettingsError
 
 from caseworker.main.errors import StartupError as StartupError
 from caseworker.main.project import PROJECT_FILE, use_dotenv
-from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import joined, keys_of
-
-log = structlog.get_logger(__name__)
 
 
 def read_settings() -> LoadedSettings:
@@ -76,6 +72,11 @@ def logged_settings() -> Settings:
         StartupError: a setting is invalid; see :func:`read_settings`.
     """
     loaded = read_settings()
+    import structlog  # not needed by commands that only find the service
+
+    from caseworker.platform.logs.logs import configure_logging
+
+    log = structlog.get_logger(__name__)
     logging = loaded.settings.logging
     configure_logging(level=logging.level, form=logging.format)
     for warning in loaded.warnings:

@@ -19,7 +19,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import InitSettingsSource, SettingsError, YamlConfigSettingsSource
 
-from caseworker.platform.logs.redaction import redact_text
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import Location, joined, keys_of, types_in, variable_of
 
@@ -112,6 +111,8 @@ def read_yaml(path: Path) -> Any:
         with path.open("rb") as file:  # as bytes, because errors would quote text
             return yaml.load(file, Loader=_PlainLoader)  # noqa: S506 - safe
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        from caseworker.platform.logs.redaction import redact_text  # slow, and only for errors
+
         problem = " ".join(redact_text(str(error)).split())
         raise SettingsError(f"{path.name} cannot be read: {problem}") from error
 
@@ -302,6 +303,8 @@ def _keys_in(field: FieldInfo) -> dict[str, FieldInfo]:
 
 def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> str:
     """Format a validation error as one line: where the value was set, and the allowed values."""
+    from caseworker.platform.logs.redaction import redact_text
+
     kind, path, value = error["type"], error["loc"], error["input"]
     problem = re.sub(r"^.*? should ", "must ", error["msg"].removeprefix("Value error, "))
     problem, field, found = _IN_YAML.get(kind, problem), _field_at(path), ""
