@@ -4,8 +4,7 @@ ARG PYTHON_VERSION=3.13
 FROM python:${PYTHON_VERSION}-slim AS build
 # The version that uv.lock holds.
 ARG UV_VERSION=0.13.9
-ENV UV_COMPILE_BYTECODE=1 \
-    UV_LINK_MODE=copy \
+ENV UV_LINK_MODE=copy \
     UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir "uv==${UV_VERSION}"
 WORKDIR /srv/caseworker
@@ -18,8 +17,9 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 COPY app app
 COPY docs/extending.md docs/extending.md
 COPY migrations migrations
+# An editable package would not be compiled, and the user of the image cannot write bytecode.
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked --no-dev ${EXTRAS}
+    uv sync --locked --no-dev --no-editable ${EXTRAS}
 
 FROM python:${PYTHON_VERSION}-slim
 # --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL say where the image comes from.
@@ -33,7 +33,7 @@ LABEL org.opencontainers.image.title="caseworker" \
     org.opencontainers.image.source="${SOURCE}" \
     org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --system --uid 10001 --home-dir /tmp --shell /usr/sbin/nologin caseworker
-COPY --from=build /srv/caseworker /srv/caseworker
+COPY --from=build /srv/caseworker/.venv /srv/caseworker/.venv
 WORKDIR /srv/caseworker
 ENV PATH=/srv/caseworker/.venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \

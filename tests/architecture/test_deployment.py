@@ -133,6 +133,14 @@ def test_the_image_is_built_with_the_locked_uv() -> None:
     assert f"ARG UV_VERSION={locked}\n" in DOCKERFILE
 
 
+def test_an_installation_compiles_the_service() -> None:
+    """uv compiles all packages but editable ones, and the user of the image writes no bytecode."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]
+
+    assert settings["compile-bytecode"] is True
+    assert "uv sync --locked --no-dev --no-editable ${EXTRAS}\n" in DOCKERFILE
+
+
 def test_the_image_says_what_it_is() -> None:
     """OCI labels give the version, description and licence of the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
