@@ -134,7 +134,7 @@ def test_the_image_is_built_with_the_locked_uv() -> None:
 
 
 def test_an_installation_compiles_the_service() -> None:
-    """uv compiles all packages but editable ones, and the user of the image writes no bytecode."""
+    """Uv compiles all packages but editable ones, and the user of the image writes no bytecode."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]
 
     assert settings["compile-bytecode"] is True

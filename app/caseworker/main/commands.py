@@ -256,10 +256,11 @@ def open_database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     Raises:
         StartupError: the database cannot be started, does not answer or is outdated.
     """
-    from caseworker.platform.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
     from caseworker.platform.postgres.migrating import MigrationError, is_served_by, upgrade
 
     if settings.database.url is None:
+        from caseworker.platform.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+
         try:
             with EmbeddedPostgres(settings.database.data_dir) as embedded:
                 url = embedded.start()

@@ -29,9 +29,11 @@ main()
 """
 
 
-def imported_by(*arguments: str, cwd: Path) -> set[str]:
+def imported_by(*arguments: str, cwd: Path, **variables: str) -> set[str]:
     """Return the names of the packages that a command imports."""
-    env = {name: value for name, value in os.environ.items() if "CASEWORKER" not in name}
+    env = variables | {
+        name: value for name, value in os.environ.items() if "CASEWORKER" not in name
+    }
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED, *arguments],
         cwd=cwd,
@@ -57,6 +59,14 @@ def test_a_command_that_calls_the_api_imports_only_the_client(tmp_path: Path) ->
 
     assert "caseworker_client" in imported
     assert imported & SERVER == set()
+
+
+def test_a_command_that_reads_the_address_imports_no_logs(tmp_path: Path) -> None:
+    """To find the service, it loads the settings, but nothing that only a service needs."""
+    imported = imported_by("runs", cwd=tmp_path, SERVER_PORT="9")
+
+    assert imported & SERVER == {"pydantic_settings"}
+    assert imported & {"phonenumbers", "structlog"} == set()
 
 
 class Spend(BaseHTTPRequestHandler):

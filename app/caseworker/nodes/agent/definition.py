@@ -6,7 +6,7 @@ inputs that the definition declares. Substituted values are never parsed as temp
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -256,9 +256,7 @@ class AgentDefinition(StepData):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _holds_together(
-        cls, given: Any, read: ModelWrapValidatorHandler["AgentDefinition"]
-    ) -> "AgentDefinition":
+    def _holds_together(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
         """Validate the fields, then the references between them, even if fields are invalid."""
         found: list[_Fault] = []
         try:

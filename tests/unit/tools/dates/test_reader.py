@@ -1,6 +1,8 @@
 """Written dates have exactly one reading or are rejected."""
 
 from datetime import date
+from functools import cache
+from threading import get_ident
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -8,16 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.dates import reader as module
 from caseworker_cases.tools.dates.calculation import MONTHS, in_words
 from caseworker_cases.tools.dates.reader import DateReader
 
 UTC = ZoneInfo("UTC")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def reader() -> DateReader:
-    """Return one reader for all tests, because loading it takes time."""
+    """Return a reader."""
     return DateReader()
+
+
+async def test_the_library_is_loaded_once_and_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading it in the event loop would hold up other runs for a tenth of a second."""
+    threads: list[int] = []
+    monkeypatch.setattr(module, "_parsers", cache(lambda: threads.append(get_ident())))
+
+    await DateReader().load()
+    await DateReader().load()
+
+    assert len(threads) == 1
+    assert threads != [get_ident()]
 
 
 READ = [
