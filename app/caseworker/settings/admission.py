@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields
 from decimal import Decimal
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, TypeAdapter, create_model
 
@@ -29,6 +29,7 @@ class LimitSettings(Section):
         return "max_cost_usd" in self.model_fields_set
 
 
+_DESCRIBED: Final = TypeAdapter(Budget).json_schema()["properties"]
 Limited = TypeVar("Limited", bound=LimitSettings)
 
 
@@ -37,10 +38,9 @@ def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
 
     ``defaults`` holds the default of each key.
     """
-    described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
     for field, (name, default) in zip(fields(Budget), defaults.to_json().items(), strict=True):
-        limits[name] = field.type, key(default, described[name]["description"])
+        limits[name] = field.type, key(default, _DESCRIBED[name]["description"])
     return lambda section: create_model(
         section.__name__, __base__=section, __doc__=section.__doc__, **limits
     )
