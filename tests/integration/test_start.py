@@ -7,7 +7,8 @@ from pathlib import Path
 
 LISTENING = """
 import gc, os, signal, sys
-from caseworker.cli import GC_THRESHOLDS, main, output
+from caseworker.cli import main, output
+from caseworker.main.lifetime import GC_THRESHOLDS
 
 def report(_: str) -> None:
     assert gc.get_freeze_count() > 10_000

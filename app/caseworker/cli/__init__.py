@@ -59,12 +59,6 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str | None, str]]]] = {
 }
 """The module and the help of each command, by panel and name. The entry point of a package provides
 a command without a module."""
-GC_THRESHOLDS: Final = (10_000, 10, 10)
-"""Garbage collection thresholds for the three generations.
-
-With Python's defaults, collection would take a fifth of the time to start the service, and a tenth
-of a run's execution time. Imports and runs leave few reference cycles.
-"""
 _PLUGINS: Final = "Commands of installed packages"
 _OLDER_NAMES: Final = {"agent": "agents", "graph": "graphs", "thread": "threads"}
 _MODULES: Final = {
@@ -184,7 +178,9 @@ def options(
 
 def main() -> None:
     """Run the command-line interface."""
-    gc.set_threshold(*GC_THRESHOLDS)
+    # Imports leave 1 MB of garbage, and collecting it would take a quarter of the service's start.
+    # A process of the service sets other thresholds when it has started.
+    gc.set_threshold(1_000_000)
     # Without its own command line, httpx imports neither click nor rich nor pygments.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     cli(prog_name="caseworker")

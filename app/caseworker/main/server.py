@@ -1,7 +1,6 @@
 """Serve the API; open and close the service process together with the server."""
 
 import asyncio
-import gc
 import resource
 import signal
 import socket
@@ -25,7 +24,7 @@ from caseworker.main.agent_folder import (
 )
 from caseworker.main.configuration import url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
-from caseworker.main.lifetime import end_undisturbed, run_to_end
+from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, run_to_end
 from caseworker.main.listeners import (
     connection_limits,
     forwarding_address,
@@ -184,7 +183,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._process.sessions.url = self._url()
-            gc.freeze()  # most objects that exist now are modules and models; they stay
+            collect_garbage_seldom()
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from caseworker.main.commands import open_database, recording
 from caseworker.main.configuration import database_errors, read_settings, warn_of_near_misses
-from caseworker.main.lifetime import run_to_end
+from caseworker.main.lifetime import collect_garbage_seldom, run_to_end
 from caseworker.platform.logs.logs import configure_logging
 
 T = TypeVar("T")
@@ -90,6 +90,7 @@ def _use_in_process(
                 "http://localhost", api_key=key, retry=retry, transport=transport
             )
             async with opened(process, files), client:
+                collect_garbage_seldom()
                 return await use(client)
 
         return run_to_end(used())

@@ -1,11 +1,10 @@
 """A worker process: executes queued runs; serves only health, metrics and forwarded requests."""
 
 import asyncio
-import gc
 import signal
 from contextlib import AsyncExitStack
 
-from caseworker.main.lifetime import end_undisturbed, run_to_end
+from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, run_to_end
 from caseworker.main.listeners import forwarding_address, forwarding_served, health_served
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
@@ -33,6 +32,6 @@ async def _work(process: Process) -> None:
         await stack.enter_async_context(process.opened())
         await stack.enter_async_context(health_served(process))
         await stack.enter_async_context(forwarding_served(process, build_app(process), 0))
-        gc.freeze()  # most objects that exist now are modules and models; they stay
+        collect_garbage_seldom()
         await ended.wait()
         process.begin_closing()

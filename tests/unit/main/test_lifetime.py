@@ -1,7 +1,6 @@
 """Shutdown of a process: after its work, in order, and with the right exit code."""
 
 import asyncio
-import gc
 import signal
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from caseworker.features.external.session import Sessions
+from caseworker.main import server as server_module
 from caseworker.main.lifetime import run_to_end
 from caseworker.main.process import Process
 from caseworker.main.server import _Server
@@ -151,7 +151,7 @@ class Draining:
 
 async def test_runs_and_requests_end_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """An open request does not delay the hand-over of runs."""
-    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(server_module, "collect_garbage_seldom", lambda: None)
     process = Draining()
     config = uvicorn.Config(
         process.app,
