@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from bench.figures import Samples
 
 _LIMIT: Final = 2**20
+_END: Final = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +64,35 @@ async def _lane(url: str, request: Request, requests: int, durations: list[float
     reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=_LIMIT)
     try:
         for _ in range(requests):
-            message = encoded(place.netloc, request)
+            message = _encoded(place.netloc, request)
             began = time.perf_counter()
             writer.write(message)
             status, body = await _answer(reader)
             durations.append(time.perf_counter() - began)
             if status not in request.expect or request.holds not in body:
                 raise RuntimeError(f"{url}{request.path} answered {status}: {body[:500]!r}")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def first_byte(url: str, request: Request, *, begins: bytes) -> float:
+    """Return the milliseconds from a request to ``begins`` in its streamed answer.
+
+    An equal request before it opens the connections that the server keeps.
+    """
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=_LIMIT)
+    try:
+        writer.write(_encoded(place.netloc, request))
+        await reader.readuntil(begins)
+        await reader.readuntil(_END)
+        began = time.perf_counter()
+        writer.write(_encoded(place.netloc, request))
+        await reader.readuntil(begins)
+        took = time.perf_counter() - began
+        await reader.readuntil(_END)
+        return 1e3 * took
     finally:
         writer.close()
         await writer.wait_closed()
@@ -88,8 +111,7 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return status, b"".join(chunks)
 
 
-def encoded(host: str, request: Request) -> bytes:
-    """Return the bytes of the next request."""
+def _encoded(host: str, request: Request) -> bytes:
     body = request.body.replace(b"%d", b"%d" % next(request.numbers))
     lines = (
         f"{request.method} {request.path} HTTP/1.1\r\n"

@@ -45,17 +45,19 @@ RATE: Final = Target(must=5, stretch=8, at_least=True)
 ALONE: Final = Target(must=1.3, stretch=1.0)
 
 
-def _registered(model: str) -> Request:
+def registered(model: str, *, stream: bool = False) -> Request:
+    """Return the request that registers an agent, which has the name of its model."""
     agent = {
         "name": model,
         "prompt": {"system": "Compute with the tool."},
         "tools": ["calculator"],
-        "model": {"name": model, "stream": False},
+        "model": {"name": model, "stream": stream},
     }
     return Request(path="/agents", body=json.dumps({"agent": agent}).encode(), expect=(201,))
 
 
-def _requests(model: str) -> dict[str, Request]:
+def requests_for(model: str) -> dict[str, Request]:
+    """Return the request that runs an agent once, for each side."""
     budget = {"max_llm_calls_small": 10, "max_tool_calls": 10, "max_tokens": 100_000}
     ours = {"kind": "agent", "agent": {"name": model}, "input": QUESTION, "budget": budget}
     plain = _json(f"/agents/{model}/runs", {"input": QUESTION})
@@ -91,8 +93,8 @@ async def measure(effort: Effort) -> Sequence[Figure]:
         addresses, postgres = {OURS: ours, **peers}, postgres_of(url)
         figures: list[Figure] = []
         for model, counts in (("turns-1", (1, 16)), ("turns-3", (16,))):
-            await put_load(ours, _registered(model), connections=1, requests=1)
-            requests = _requests(model)
+            await put_load(ours, registered(model), connections=1, requests=1)
+            requests = requests_for(model)
             sides = {name: endpoint(each, requests[name]) for name, each in addresses.items()}
             for in_flight in counts:
                 figures += await _figures(sides, postgres, model, in_flight, effort)

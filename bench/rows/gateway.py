@@ -5,13 +5,11 @@ gateway stores each call in Postgres before it returns the end of the reply; the
 runs without a database.
 """
 
-import asyncio
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -19,7 +17,7 @@ from bench.budget_race import LITELLM as REQUIREMENTS
 from bench.endpoints import Endpoint, Measured, Peer, endpoint, measure_endpoints, start_peers
 from bench.figures import Check, Figure, Samples, Target, ratio
 from bench.harness import OURS, Effort, Row, Side, interleaved
-from bench.load import Request, encoded
+from bench.load import Request, first_byte
 from bench.servers import asking, database, models, postgres_of, service
 
 LITELLM: Final = "LiteLLM"
@@ -98,27 +96,9 @@ def _call(base: str, model: str, key: str, *, stream: bool = False) -> Request:
 
 
 def _first_byte(place: Endpoint) -> Side:
-    """Return a side that measures the milliseconds from a request to the first event."""
     body = place.request.body.replace(b'"stream": false', b'"stream": true')
     request = Request(path=place.request.path, body=body, headers=place.request.headers)
-    at = urlsplit(place.address)
-
-    async def measure() -> float:
-        reader, writer = await asyncio.open_connection(at.hostname, at.port)
-        try:
-            writer.write(encoded(at.netloc, request))  # opens what the server keeps
-            await reader.readuntil(b"[DONE]\n\n\r\n0\r\n\r\n")
-            began = time.perf_counter()
-            writer.write(encoded(at.netloc, request))
-            await reader.readuntil(b"data: {")
-            took = time.perf_counter() - began
-            await reader.readuntil(b"0\r\n\r\n")
-            return 1e3 * took
-        finally:
-            writer.close()
-            await writer.wait_closed()
-
-    return measure
+    return partial(first_byte, place.address, request, begins=b"data: {")
 
 
 def _against_peer(servers: Mapping[str, Samples]) -> Check:

@@ -1,11 +1,13 @@
 """pydantic-ai behind FastAPI, without durability, budgets or traces."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from importlib import import_module
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from bench.serving import serve
@@ -52,5 +54,16 @@ if __name__ == "__main__":
         """Run an agent and return its answer."""
         result = await agents[name].run(question.input)
         return {"output": result.output}
+
+    @app.post("/agents/{name}/stream")
+    async def stream(name: str, question: Question) -> StreamingResponse:
+        """Run an agent and stream its answer, merged as in pydantic-ai's example with FastAPI."""
+
+        async def events() -> AsyncIterator[str]:
+            async with agents[name].run_stream(question.input) as result:
+                async for text in result.stream_text(delta=True, debounce_by=0.01):
+                    yield f"data: {json.dumps({'text': text})}\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
 
     serve(app)
