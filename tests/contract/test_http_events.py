@@ -268,7 +268,7 @@ async def test_a_database_that_goes_away_ends_a_stream_and_refuses_the_next(
             monkeypatch.setattr(
                 PostgresRuns, "events", AsyncMock(side_effect=StoreUnavailableError)
             )
-            await tell(api, 2)
+            api.journal.notifier.notify(KEY)
             assert numbers(await call.ended()) == [1]
         refused = await client.get("/runs/a/events", headers={"Last-Event-ID": "1"})
 

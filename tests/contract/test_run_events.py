@@ -9,7 +9,7 @@ import pytest
 
 from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED
 from caseworker.runs.journal import EventLog, run_ended
-from caseworker.runs.ports import JournalWrite, LateResult
+from caseworker.runs.ports import EventPage, JournalWrite, LateResult
 from caseworker.runs.run import EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.event_log import event_problems
 from tests.support.ports import KEY, Ports
@@ -150,7 +150,7 @@ class TestTelling:
         }
 
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
-        """A listener is notified only about its own run."""
+        """A listener is notified only about its own run, and receives its events as stored."""
         run = await ports.claimed()
         await ports.claimed("case-2")
         with (
@@ -160,9 +160,10 @@ class TestTelling:
             async with asyncio.timeout(150):
                 await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
                 await notification.wait()
-                notification.clear()
+                assert notification.take(0) == EventPage(await stored(ports), finished=False)
                 await ports.journal.finish(ended(run, last_seq=1))
                 await notification.wait()
+                assert notification.take(1) == EventPage(await stored(ports, 1), finished=True)
             assert not other.is_set()
 
 

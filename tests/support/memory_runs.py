@@ -6,7 +6,7 @@ second point loses the answer, not the write. Stored values pass through JSON, a
 callers share no objects with the store.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -217,7 +217,7 @@ class MemoryRuns(MemoryTraces):
             row = self._owned(write.key, write.fence)
             if row is None:
                 return Permission(owned=False, cancel_request=None)
-            self._tell(row, write.events)
+            self._tell(row, write.events, ended=False)
             write_calls(row, write.calls)
             return Permission(owned=True, cancel_request=run_of(row).cancel_request)
 
@@ -358,7 +358,7 @@ class MemoryRuns(MemoryTraces):
 
     def _finish(self, row: Row, end: FinishRun) -> None:
         run = run_of(row)
-        self._tell(row, end.events)
+        self._tell(row, end.events, ended=True)
         cancel_request = run.cancel_request
         if cancel_request is not None and cancel_request.delivered_at is None:
             cancel_request = replace(cancel_request, delivered_at=end.delivered_at)
@@ -380,10 +380,15 @@ class MemoryRuns(MemoryTraces):
         write_calls(row, end.calls)
         row.snapshots.append(as_json(end.snapshot))
 
-    def _tell(self, row: Row, events: Iterable[EventRecord]) -> None:
-        """Write events before all other rows, so that a refused event stores nothing."""
+    def _tell(self, row: Row, events: Sequence[EventRecord], *, ended: bool | None = None) -> None:
+        """Write events before all other rows, so that a refused event stores nothing.
+
+        Without ``ended``, listeners read the events from the store.
+        """
         write_events(row, events)
-        self._notifier.notify(run_of(row).key)
+        if events:
+            known = () if ended is None else events
+            self._notifier.notify(run_of(row).key, known, ended=bool(ended))
 
     def _put(self, row: Row, run: Run) -> None:
         """Store a run; reject it where the constraints of the database would."""

@@ -268,6 +268,15 @@ class RunExecutor:
         active = self._active.get(key)
         return active.scope.to_dict() if active and active.scope else None
 
+    def stored_seq(self, key: RunKey) -> int | None:
+        """Return the sequence number of the last event that is known to be stored; 0 without one.
+
+        Returns None if this process does not execute the run.
+        """
+        if (active := self._active.get(key)) is None:
+            return None
+        return active.run.last_seq if active.journal is None else active.journal.stored_seq
+
     def stop_taking(self) -> None:
         """Stop accepting runs; those in progress continue."""
         self._open = False

@@ -1,8 +1,8 @@
 """Followers of the events of runs. Those of one process share each read of new events.
 
 A follower reads from the store until it has all stored events. Then it waits with all other
-followers of the run for one read, and receives the same batch. A follower that is too slow for
-that reads on its own until it has caught up.
+followers of the run for one batch: the events that this process has just stored, or else one read.
+A follower that is too slow for that reads on its own until it has caught up.
 """
 
 import asyncio
@@ -61,10 +61,16 @@ class Followers:
         self,
         listening: Callable[[RunKey], AbstractContextManager[Notification]],
         read: Callable[[RunKey, int], Coroutine[Any, Any, EventPage]],
+        stored_seq: Callable[[RunKey], int | None],
     ) -> None:
-        """Read up to ``AT_ONCE`` events after a sequence number with ``read``."""
+        """Read up to ``AT_ONCE`` events after a sequence number with ``read``.
+
+        ``stored_seq`` returns the sequence number of the last stored event of a run that this
+        process executes, else None.
+        """
         self._listening = listening
         self._read = read
+        self._stored_seq = stored_seq
         self._tails: dict[RunKey, _Tail] = {}
         self._closing = False
 
@@ -77,7 +83,9 @@ class Followers:
     async def follow(self, key: RunKey, *, after: int) -> AsyncGenerator[Batch, None]:
         """Yield batches of events until the run has ended or the process shuts down."""
         async with self._tail(key) as tail:  # before the read, so that no later event is missed
-            full = True
+            full = self._stored_seq(key) != after
+            if not full:
+                yield Batch(after)  # the store has no further events yet
             while not self._closing:
                 batch = await (tail.read(after) if full else tail.next(after))
                 yield batch
@@ -150,9 +158,12 @@ class _Tail:
             await set_within(self.notification, QUIET_SECONDS)
             if not self.notification.is_set():
                 return Batch(after)
-        self.notification.clear()  # before the read, so that no later event is missed
+        page = self.notification.take(after)  # before the read, so that no later event is missed
         self._look_at = 0.0  # if the read fails, or leaves events for the next one
-        batch = await self.read(after)
+        if page is None:
+            batch = await self.read(after)
+        else:
+            batch = Batch(after, page.events, page.finished)
         if len(batch.events) < AT_ONCE:
             self._look_at = clock() + LOOK_SECONDS
         if batch.events or batch.is_last:

@@ -220,6 +220,11 @@ class RunJournal:
             self._stop_waiting()
         self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
 
+    @property
+    def stored_seq(self) -> int:
+        """Sequence number of the last event that is known to be stored."""
+        return self._events.stored_seq
+
     def touch(self, seconds: float = SOON_SECONDS) -> None:
         """Schedule a write of the pending changes, at most ``seconds`` from now."""
         if self._soon is None and self._writing is None and not self._closed:
@@ -460,6 +465,11 @@ class EventLog:
         return bool(self._fresh or self._numbered or self._shortened)
 
     @property
+    def stored_seq(self) -> int:
+        """Sequence number of the last event that is confirmed as stored."""
+        return self._last_seq - len(self._numbered)
+
+    @property
     def streams(self) -> bool:
         """Whether the last event is part of a streamed answer and not yet sent to the store."""
         return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
@@ -496,11 +506,13 @@ class EventLog:
         for kind in STREAMED:
             self._streamed.pop((step_id, kind), None)
             for part in self._parts.pop((step_id, kind), ()):
-                part.data = part_in(call_key, part.data)
-                record = part.record
+                whole, part.data = part.data, part_in(call_key, part.data)
+                if part.data is whole:
+                    continue
+                part.whole, record = whole, part.record
                 if record is None:
                     continue
-                shorter = replace(record, data=part.data)
+                shorter = replace(record, data=part.data, whole=whole)
                 at = record.seq - self._numbered[0].seq if self._numbered else -1
                 if at < 0:
                     self._shortened.append(shorter)
@@ -526,7 +538,9 @@ class EventLog:
         """Return all events that may not be stored yet, in order, with their sequence numbers."""
         for each in self._fresh:
             self._last_seq += 1
-            each.record = _event_record(self._last_seq, each.event, each.data, each.at)
+            each.record = _event_record(
+                self._last_seq, each.event, each.data, each.at, whole=each.whole
+            )
             self._numbered.append(each.record)
         self._fresh.clear()
         return (*self._shortened, *self._numbered)
@@ -558,10 +572,19 @@ class _Fresh:
     event: Event
     data: Mapping[str, Any]
     at: float
+    whole: Mapping[str, Any] | None = None
+    """The data with its text, if ``data`` refers to the call that stores the text."""
     record: EventRecord | None = None
 
 
-def _event_record(seq: int, event: Event, data: Mapping[str, Any], at: float) -> EventRecord:
+def _event_record(
+    seq: int,
+    event: Event,
+    data: Mapping[str, Any],
+    at: float,
+    *,
+    whole: Mapping[str, Any] | None = None,
+) -> EventRecord:
     return EventRecord(
         seq=seq,
         ts=datetime.fromtimestamp(at, UTC),
@@ -570,4 +593,5 @@ def _event_record(seq: int, event: Event, data: Mapping[str, Any], at: float) ->
         node_id=event.node_id,
         data=data,
         once_key=event.once,
+        whole=whole,
     )

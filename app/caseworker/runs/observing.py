@@ -13,7 +13,8 @@ import structlog
 
 from caseworker.core.trace.spans import SpanOf, context_of_run, spans_of_nodes
 from caseworker.runs.ports import Notification
-from caseworker.runs.run import Run, RunKey, RunStatus
+from caseworker.runs.references import known_whole
+from caseworker.runs.run import EventRecord, Run, RunKey, RunStatus
 
 log = structlog.get_logger(__name__)
 
@@ -126,10 +127,18 @@ class RunNotifier:
         """Wait until any run has a listener."""
         await self._listened.wait()
 
-    def notify(self, key: RunKey) -> None:
-        """Wake all listeners of a run."""
-        for notification in self._listeners.get(key, ()):
-            notification.set()
+    def notify(
+        self, key: RunKey, stored: Sequence[EventRecord] = (), *, ended: bool = False
+    ) -> None:
+        """Wake all listeners of a run.
+
+        ``stored`` are the events that this process has just stored; without them, the listeners
+        read the store. ``ended`` is whether the run has ended with them.
+        """
+        if listeners := self._listeners.get(key):
+            events = known_whole(stored)
+            for notification in listeners:
+                notification.add(events, ended=ended)
 
     @contextmanager
     def listening(self, key: RunKey) -> Iterator[Notification]:

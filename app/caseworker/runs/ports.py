@@ -149,8 +149,45 @@ class SpentSoFar:
     """Execution time so far in seconds, on the database's clock."""
 
 
-Notification = asyncio.Event
-"""Event that is set when a run has changed. The listener clears it before reading the store."""
+MAX_STORED_EVENTS = 500
+"""Maximum number of events that wait in memory for a listener. Further ones are read again."""
+
+
+class Notification(asyncio.Event):
+    """Event that is set when a run has changed, with the events that this process has stored.
+
+    The listener calls :meth:`take` before it reads the store.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stored: Sequence[EventRecord] | None = ()
+        """Stored events that are not taken yet; None if they are too many or not known."""
+        self._ended = False
+
+    def add(self, stored: Sequence[EventRecord], *, ended: bool) -> None:
+        """Set the event. ``stored`` are the new events, in order; empty if they are not known."""
+        if self._stored is not None:
+            both = (*self._stored, *stored)
+            self._stored = both if stored and len(both) <= MAX_STORED_EVENTS else None
+        self._ended |= ended
+        self.set()
+
+    def take(self, after: int) -> EventPage | None:
+        """Clear the event; return the events after a sequence number up to the last stored one.
+
+        Returns None if they must be read from the store.
+        """
+        self.clear()
+        stored, self._stored = self._stored, ()
+        ended, self._ended = self._ended, False
+        newer = list[EventRecord]()
+        for event in stored or ():
+            if event.seq == after + 1 + len(newer):  # writes may repeat earlier events
+                newer.append(event)
+        if not stored or max(event.seq for event in stored) > after + len(newer):
+            return None
+        return EventPage(newer, finished=ended)
 
 
 class RunStore(Protocol):
@@ -390,7 +427,8 @@ class JournalStore(Protocol):
     async def write(self, write: JournalWrite) -> Permission:
         """Store journal changes if the writer still owns the run; durable on return.
 
-        Retries while the database is unavailable.
+        Retries while the database is unavailable. Listeners of the run receive the events last,
+        without an ``await`` before the return.
 
         Raises:
             WriteFailedError: the database is available but cannot store the write.

@@ -1,12 +1,12 @@
-"""Call references in the result of a run; see :mod:`caseworker.nodes.agent.references`."""
+"""Call references in results and events of runs; see :mod:`caseworker.nodes.agent.references`."""
 
 import copy
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from caseworker.nodes.agent.references import key_in_message, whole_message
-from caseworker.runs.run import Run
+from caseworker.nodes.agent.references import key_in_event, key_in_message, whole_message
+from caseworker.runs.run import EventRecord, Run
 
 
 def references_in(run: Run) -> Set[str]:
@@ -32,6 +32,17 @@ def resolved(run: Run, values: Mapping[str, Any]) -> Run:
     for each in _agent_results(result):
         each["messages"] = [_message(one, values) for one in each["messages"]]
     return replace(run, result=result)
+
+
+def known_whole(events: Sequence[EventRecord]) -> Sequence[EventRecord]:
+    """Return the events with their texts; an empty list if only the store has one of the texts."""
+    whole = [
+        event if event.whole is None else replace(event, data=event.whole, whole=None)
+        for event in events
+    ]
+    if any(key_in_event(event.type, event.data) is not None for event in whole):
+        return ()
+    return whole
 
 
 def _agent_results(result: Any) -> Iterator[dict[str, Any]]:

@@ -79,7 +79,8 @@ class RunService:
         self._closing = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
         """Timeouts of callers that wait for runs of this process."""
-        self._followers = Followers(store.listening, self._events_after)
+        stored_seq = executor.stored_seq if executor else lambda key: None
+        self._followers = Followers(store.listening, self._events_after, stored_seq)
 
     async def accept(self, new: NewRun) -> Accepted:
         """Store a run durably and start it immediately if this process has a free slot.
@@ -209,9 +210,10 @@ class RunService:
     def follow(self, key: RunKey, *, after: int = 0) -> AsyncGenerator[Batch, None]:
         """Yield batches of events after the sequence number ``after``, until the run has ended.
 
-        The store is read on each notification, and occasionally without one. While there are no
-        events, empty batches are yielded, so that the caller can send keep-alives. The stream ends
-        early if the process shuts down; the caller can resume on another replica.
+        Events that this process stores arrive with the notification. Otherwise the store is read on
+        each notification, and occasionally without one. While there are no events, empty batches
+        are yielded, so that the caller can send keep-alives. The stream ends early if the process
+        shuts down; the caller can resume on another replica.
         """
         return self._followers.follow(key, after=after)
 

@@ -88,6 +88,19 @@ def test_an_answer_that_ends_or_begins_anew_is_not_the_one_of_an_earlier_owner(
     assert bool(streamed) is stays
 
 
+def test_the_end_of_an_answer_rewrites_only_its_long_parts() -> None:
+    """A reference would not be shorter than the text of a short part."""
+    log = EventLog(last_seq=0)
+    for content in ("Short.", "word " * 20):
+        data = {"offset": 0, "content": content}
+        log.add(Event(type="content_chunk", step_id=content, data=data))
+    log.confirm(log.unconfirmed())
+    for step in ("Short.", "word " * 20):
+        log.add(Event(type="usage", step_id=step, answer_of="a/turn/1"))
+
+    assert numbered(log.unconfirmed()) == [(2, "content_chunk"), (3, "usage"), (4, "usage")]
+
+
 def test_an_end_stands_behind_everything_and_may_be_another_one() -> None:
     """An end that was not accepted can be replaced and leaves no trace."""
     log = filled("a")

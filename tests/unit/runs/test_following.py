@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from caseworker.engine.context import FlowContext
+from caseworker.engine.events import CONTENT_CHUNK, USAGE, Event
 from caseworker.runs import following, service
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.journal import EventLog, run_ended
@@ -18,7 +20,7 @@ from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import end_of
-from tests.unit.runs.world import KEY, database, loop, new_run, play
+from tests.unit.runs.world import KEY, Process, database, loop, new_run, play
 
 
 def event(seq: int) -> EventRecord:
@@ -32,7 +34,7 @@ class Elsewhere(MemoryRuns):
         super().__init__()
         self.reads: list[float] = []
         self._notifier = RunNotifier()
-        self._notifier.notify = lambda key: None  # type: ignore[method-assign]
+        self._notifier.notify = lambda *_, **__: None  # type: ignore[method-assign]
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         self.reads.append(loop().time())
@@ -98,6 +100,41 @@ def test_what_this_process_stores_is_seen_at_once_and_the_end_ends_it() -> None:
         await end(store, 3)
         await follower.task
         assert follower.seen == [(1.05, 1), (1.05, 2), (1.06, 3), (1.07, 4)]
+
+    play(story)
+
+
+def test_a_run_of_this_process_is_followed_without_reading_the_store() -> None:
+    """Events arrive in the order of their numbers, with texts that the store keeps in a call."""
+    words = "word " * 20
+
+    class Unread(MemoryRuns):
+        async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+            raise AssertionError("The store was read.")
+
+    async def answer(context: FlowContext) -> None:
+        def emit(type_: str, content: str | None = None, answer_of: str | None = None) -> None:
+            data = {} if content is None else {"offset": 0, "content": content}
+            event = Event(type=type_, step_id="a", data=data, answer_of=answer_of)
+            assert context.run.events is not None
+            context.run.events.emit(event)
+
+        for pause in (1.0, 0.0):
+            emit(CONTENT_CHUNK, words)
+            await asyncio.sleep(pause)
+            emit(USAGE, answer_of="a/turn/1")
+            await asyncio.sleep(1)
+
+    async def story() -> None:
+        process = Process(answer, Unread())
+        await process.post()
+        batches = [batch async for batch in process.service.follow(KEY)]
+        events = [event for batch in batches for event in batch.events]
+        texts = [event.data["content"] for event in events if event.type == CONTENT_CHUNK]
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert events[-1].type == "run.completed"
+        assert texts == [words, words]
+        await process.end_of()
 
     play(story)
 
@@ -274,7 +311,7 @@ def test_a_full_page_that_is_shared_is_followed_by_the_next_one(
         shared = RunService(store, None)
         first = Follower(store, service=shared)
         await asyncio.sleep(0.1)
-        store._notifier.notify = lambda key: None  # type: ignore[method-assign]
+        store._notifier.notify = lambda *_, **__: None  # type: ignore[method-assign]
         await tell(store, 1)
         second = Follower(store, service=shared)
         await asyncio.sleep(0.1)

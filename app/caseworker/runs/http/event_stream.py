@@ -1,9 +1,10 @@
 """API schemas for the events of a run, and responses that return them as pages or streams."""
 
 import asyncio
+import math
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -125,8 +126,11 @@ class EventStream(EventSourceResponse):
 
     def __init__(self, run_id: str, first: Batch, rest: Batches, *, opening: bytes = b"") -> None:
         """Send ``opening`` before the first batch."""
-        super().__init__(_sent(run_id, first, rest, opening), headers={"X-Accel-Buffering": "no"})
+        super().__init__(rest, headers={"X-Accel-Buffering": "no"})
+        self._run_id = run_id
+        self._first = first
         self._rest = rest
+        self._opening = opening
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the stream ends; end it cleanly if the process shuts down."""
@@ -138,26 +142,31 @@ class EventStream(EventSourceResponse):
         finally:
             await self._rest.aclose()
 
+    async def stream_response(self, send: Send) -> None:
+        """Send the stream; the last batch also ends it.
 
-async def _sent(run_id: str, first: Batch, rest: Batches, opening: bytes) -> AsyncIterator[bytes]:
-    """Yield the bytes of the stream.
-
-    The stream ends early if the database becomes unavailable or the caller's key is revoked;
-    clients are expected to reconnect.
-    """
-    spoke_at = time.monotonic()
-    yield opening + _lines(run_id, first) or KEEPALIVE_COMMENT
-    try:
-        async for batch in rest:
-            if batch.events:
-                yield _lines(run_id, batch)
-            elif time.monotonic() - spoke_at < HEARTBEAT_SECONDS:
-                continue
-            else:
-                yield KEEPALIVE_COMMENT
-            spoke_at = time.monotonic()
-    except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
-        log.warning("events.cut_off", error=type(error).__name__)
+        The stream ends early if the database becomes unavailable or the caller's key is revoked;
+        clients are expected to reconnect.
+        """
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        batch, opening, spoke_at = self._first, self._opening, -math.inf
+        try:
+            while True:
+                body = opening + _lines(self._run_id, batch)
+                if not body and time.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
+                    body = KEEPALIVE_COMMENT
+                if body or batch.is_last:
+                    more, spoke_at = not batch.is_last, time.monotonic()
+                    await send({"type": "http.response.body", "body": body, "more_body": more})
+                if batch.is_last:
+                    return
+                batch, opening = await anext(self._rest), b""
+        except StopAsyncIteration:
+            pass  # the process shuts down
+        except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
+            log.warning("events.cut_off", error=type(error).__name__)
+        await send({"type": "http.response.body", "body": b""})
 
 
 def opening_event(run: Run) -> bytes:

@@ -150,14 +150,15 @@ class PostgresJournal:
     async def write(self, write: JournalWrite) -> Permission:
         """Store journal changes of a run; return whether the run may continue."""
         permission = cast("Permission", await self._submit(write))
-        if write.events:
-            self.notifier.notify(write.key)
+        if write.events and permission.owned:
+            self.notifier.notify(write.key, write.events)
         return permission
 
     async def finish(self, finish: FinishRun) -> FinishResult:
         """Store the end of a run, if the writer still owns it."""
         finished = cast("FinishResult", await self._submit(finish))
-        self.notifier.notify(finish.key)
+        stored = finish.events if finished.done else ()
+        self.notifier.notify(finish.key, stored, ended=finished.done)
         if self._tenants_wait and not finished.frees_place:
             return replace(finished, frees_place=True)
         return finished
