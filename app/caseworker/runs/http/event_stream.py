@@ -126,7 +126,7 @@ class EventStream(EventSourceResponse):
 
     def __init__(self, run_id: str, first: Batch, rest: Batches, *, opening: bytes = b"") -> None:
         """Send ``opening`` before the first batch."""
-        super().__init__(rest, headers={"X-Accel-Buffering": "no"})
+        super().__init__((), headers={"X-Accel-Buffering": "no"})
         self._run_id = run_id
         self._first = first
         self._rest = rest
