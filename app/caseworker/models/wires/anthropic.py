@@ -243,14 +243,14 @@ class MessageReply(Accumulator):
         return self.finished(calls, incomplete, text=replies[0] if replies else None)
 
     def _message(self, message: Any) -> None:
-        if not isinstance(message, Mapping) or not isinstance(
+        if not isinstance(message, dict) or not isinstance(
             message.get("content", []), list | str
         ):
             return
         self.begun = True
         self.named(message)
         usage = message.get("usage")
-        if isinstance(usage, Mapping) and message.get("stop_reason") is None:
+        if isinstance(usage, dict) and message.get("stop_reason") is None:
             usage = {name: each for name, each in usage.items() if name != "output_tokens"}
         self._count(usage)
         content = message.get("content", [])
@@ -260,7 +260,7 @@ class MessageReply(Accumulator):
         self._stopped(message)
 
     def _block(self, index: Any, block: Any) -> None:
-        if not isinstance(block, Mapping):
+        if not isinstance(block, dict):
             return
         kept = self._open(index)
         kind = block.get("type")
@@ -283,7 +283,7 @@ class MessageReply(Accumulator):
             self.prose.said(texts_in(block.get("text")))
 
     def _fragment(self, index: Any, delta: Any) -> None:
-        if not isinstance(delta, Mapping):
+        if not isinstance(delta, dict):
             return
         kept = self._at.get(index) or self._open(index)
         match delta.get("type"):
@@ -313,11 +313,11 @@ class MessageReply(Accumulator):
         return self._at[index]
 
     def _stopped(self, delta: Any) -> None:
-        if not isinstance(delta, Mapping) or not isinstance(delta.get("stop_reason"), str):
+        if not isinstance(delta, dict) or not isinstance(delta.get("stop_reason"), str):
             return
         self.ended, self.finish_reason = True, delta["stop_reason"]
         details = delta.get("stop_details")
-        if isinstance(details, Mapping):
+        if isinstance(details, dict):
             said = details.get("explanation") or details.get("category")
             self.said = said if isinstance(said, str) else ""
 

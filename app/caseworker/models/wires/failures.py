@@ -121,7 +121,7 @@ def said_in(document: Any) -> Said:
     error = _innermost(document)
     body = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)
     body = body[:_SEARCHED_CHARS].lower()
-    if not isinstance(error, Mapping):
+    if not isinstance(error, dict):
         return Said(error if isinstance(error, str) else "", frozenset(), body)
     codes = (error.get(name) for name in ("code", "type", "status", "status_code", "param"))
     known = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
@@ -132,15 +132,15 @@ def error_in(document: Any) -> Any:
     """Return the error in a document that was sent with HTTP 200; None if it has no error."""
     if isinstance(document, list) and document:
         return error_in(document[0])  # Gemini
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         return None
     choices = document.get("choices")
     entries = choices if isinstance(choices, list) else []
     for each in (document, document.get("response"), *entries):
-        if isinstance(each, Mapping) and each.get("error"):
+        if isinstance(each, dict) and each.get("error"):
             return each["error"]
     state = document.get("base_resp")  # MiniMax
-    if isinstance(state, Mapping) and state.get("status_code"):
+    if isinstance(state, dict) and state.get("status_code"):
         return state
     for name in ("choices", "content", "usage"):
         if document.get(name) is not None:
@@ -153,20 +153,20 @@ def error_in(document: Any) -> Any:
 def _innermost(document: Any) -> Any:
     if isinstance(document, list) and document:
         return _innermost(document[0])
-    inner = document.get("error") if isinstance(document, Mapping) else None
+    inner = document.get("error") if isinstance(document, dict) else None
     return _innermost(inner) if inner else document
 
 
 def _messages(error: Mapping[str, Any]) -> Iterator[str]:
     for name in ("message", "detail", "msg", "status_msg", "error_description", "errors"):
         said = error.get(name)
-        if isinstance(said, list) and said and isinstance(said[0], Mapping):
+        if isinstance(said, list) and said and isinstance(said[0], dict):
             said = said[0].get("msg") or said[0].get("message")  # FastAPI, Cloudflare
         if isinstance(said, str) and said.strip():
             yield said
             break
     metadata = error.get("metadata")  # OpenRouter: the message of the upstream provider
-    if isinstance(metadata, Mapping) and isinstance(metadata.get("raw"), str):
+    if isinstance(metadata, dict) and isinstance(metadata.get("raw"), str):
         yield metadata["raw"]
 
 

@@ -182,11 +182,11 @@ class ChatReply(Accumulator):
         """Process a completion document or a stream chunk, and add its parts to ``deltas``."""
         self._count(document.get("usage"))
         self.named(document)
-        if isinstance(groq := document.get("x_groq"), Mapping):
+        if isinstance(groq := document.get("x_groq"), dict):
             self._count(groq.get("usage"))
         choices = document.get("choices")
         for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, Mapping):
+            if isinstance(choice, dict):
                 index = choice.get("index")
                 self._index = index if self._index is None else self._index
                 if index in (None, self._index):  # only one answer was requested
@@ -204,11 +204,11 @@ class ChatReply(Accumulator):
     def _choice(self, choice: Mapping[str, Any]) -> None:
         self._count(choice.get("usage"))  # Kimi
         said = choice.get("delta")
-        if isinstance(said, Mapping):
+        if isinstance(said, dict):
             self._in_parts = True
         elif not self._in_parts:  # some repeat the whole message with each delta
             said = choice.get("message")
-        if isinstance(said, Mapping):
+        if isinstance(said, dict):
             self.begun = True
             self._said(said)
         if isinstance(native := choice.get("native_finish_reason"), str):
@@ -230,10 +230,10 @@ class ChatReply(Accumulator):
             self.state.setdefault("reasoning_details", []).extend(details)
         content = said.get("content")
         for part in content if isinstance(content, list) else (content,):
-            kind = part.get("type") if isinstance(part, Mapping) else "text"
-            if isinstance(part, Mapping) and kind in ("thinking", "reasoning"):
+            kind = part.get("type") if isinstance(part, dict) else "text"
+            if isinstance(part, dict) and kind in ("thinking", "reasoning"):
                 self.prose.thought(texts_in(part.get("thinking", part)))
-            elif isinstance(part, Mapping) and kind == "refusal":
+            elif isinstance(part, dict) and kind == "refusal":
                 self.said += texts_in(part.get("refusal"))
             else:
                 self.prose.said(texts_in(part))
@@ -241,14 +241,14 @@ class ChatReply(Accumulator):
             self.said += texts_in(refusal)
         calls = said.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, Mapping):
+            if isinstance(call, dict):
                 self._call(call)
-        if isinstance(function := said.get("function_call"), Mapping):
+        if isinstance(function := said.get("function_call"), dict):
             self._call({"index": 0, "function": function})
 
     def _call(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function")
-        function = function if isinstance(function, Mapping) else piece
+        function = function if isinstance(function, dict) else piece
         call_id, name, index = piece.get("id"), function.get("name"), _index(piece.get("index"))
         call_id = call_id if isinstance(call_id, str) else ""
         name = name if isinstance(name, str) else ""
@@ -273,7 +273,7 @@ class ChatReply(Accumulator):
         elif name and call.fragments:
             self.repairs["call_name_repeated"] = None
         call.fragments.append(arguments or "")
-        if isinstance(extra := piece.get("extra_content"), Mapping):  # Gemini
+        if isinstance(extra := piece.get("extra_content"), dict):  # Gemini
             call.more["extra_content"] = extra
 
     def _begun_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
@@ -298,7 +298,7 @@ class ChatReply(Accumulator):
 
     def _count(self, usage: Any) -> None:
         """Update the token counts; the latest values win: some endpoints send running totals."""
-        if not isinstance(usage, Mapping):
+        if not isinstance(usage, dict):
             return
         counts = counts_in(usage)
         tokens_in = first_of(counts, "prompt_tokens", "input_tokens")

@@ -298,8 +298,8 @@ def _objects(text: str) -> list[str]:
 def counts_in(usage: Any) -> dict[str, int]:
     """Return the valid counts in a usage document and its nested objects, keyed by name."""
     counts = dict[str, int]()
-    for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
-        for name, number in part.items() if isinstance(part, Mapping) else ():
+    for part in (usage, *usage.values()) if isinstance(usage, dict) else ():
+        for name, number in part.items() if isinstance(part, dict) else ():
             is_whole = isinstance(number, int) or (isinstance(number, float) and number % 1 == 0)
             if is_whole and not isinstance(number, bool) and 0 <= number <= MAX_COUNT:
                 counts[name] = counts.get(name) or int(number)
@@ -354,6 +354,6 @@ def texts_in(value: Any) -> str:
         return value
     if isinstance(value, list):
         return "".join(map(texts_in, value))
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return texts_in(value.get("text", value.get("content", "")))
     return ""

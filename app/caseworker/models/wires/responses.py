@@ -32,7 +32,7 @@ class ResponseReply(Accumulator):
         kind, response = document.get("type"), document.get("response")
         if kind == "response.output_item.done":
             self._items.append(document.get("item"))
-        elif kind in LAST_EVENTS and isinstance(response, Mapping):
+        elif kind in LAST_EVENTS and isinstance(response, dict):
             self._whole(response)
         elif isinstance(document.get("output"), list):
             self._whole(document)
@@ -47,14 +47,14 @@ class ResponseReply(Accumulator):
         self.begun = self.ended = True
         self.named(response)
         details = response.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, Mapping) else None
+        reason = details.get("reason") if isinstance(details, dict) else None
         self.finish_reason = str(reason or response.get("status") or "completed")
         counts = counts_in(response.get("usage"))
         names = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
         self.usage = usage_of(*map(counts.get, names))
         items = response.get("output")
         for item in items if isinstance(items, list) and items else self._items:
-            if isinstance(item, Mapping):
+            if isinstance(item, dict):
                 self._item(item)
 
     def _item(self, item: Mapping[str, Any]) -> None:
@@ -78,11 +78,11 @@ def objects_in(document: Mapping[str, Any]) -> Iterator[Any]:
     """
     nested = (document.get(name) for name in ("response", "message", "delta", "content_block"))
     for about in (document, *nested):
-        if not isinstance(about, Mapping):
+        if not isinstance(about, dict):
             continue
         if about.get("object") == "response":
             yield about.get("id")
-        if isinstance(container := about.get("container"), Mapping):  # Anthropic
+        if isinstance(container := about.get("container"), dict):  # Anthropic
             yield container.get("id")
         for choice in _mappings(about.get("choices")):  # chat completions
             for said in _mappings([choice.get("message"), choice.get("delta")]):
@@ -95,9 +95,9 @@ def objects_in(document: Mapping[str, Any]) -> Iterator[Any]:
         for block in (about, *_mappings(about.get("content"))):
             if str(block.get("type")).endswith("_tool_result"):  # Anthropic's hosted tools
                 result = block.get("content")
-                for part in _mappings(result.get("content") if isinstance(result, Mapping) else 0):
+                for part in _mappings(result.get("content") if isinstance(result, dict) else 0):
                     yield part.get("file_id")
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
