@@ -555,6 +555,7 @@ def host_name(host: str) -> str:
     return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
 
 
+@lru_cache(maxsize=64)
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
     """Parse an IP address; return None if ``name`` is not one."""
     with suppress(ValueError):
