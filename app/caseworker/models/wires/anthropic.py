@@ -243,9 +243,7 @@ class MessageReply(Accumulator):
         return self.finished(calls, incomplete, text=replies[0] if replies else None)
 
     def _message(self, message: Any) -> None:
-        if not isinstance(message, dict) or not isinstance(
-            message.get("content", []), list | str
-        ):
+        if not isinstance(message, dict) or not isinstance(message.get("content", []), list | str):
             return
         self.begun = True
         self.named(message)
