@@ -79,11 +79,13 @@ async def _follow(url: str, run_id: str, late: list[float]) -> None:
         f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n"
     )
     writer.write(request.encode())
+    await reader.readuntil(b"\r\n\r\n")
+    began = time.monotonic()
     async for line in reader:
         if line.startswith(b"data:") and b'"content_chunk"' in line:
             now = time.monotonic()
-            sent = json.loads(line[5:])["data"].get("content", "").split()
-            late += (1e3 * (now - float(each)) for each in sent)
+            sent = map(float, json.loads(line[5:])["data"].get("content", "").split())
+            late += (1e3 * (now - each) for each in sent if each > began)
     writer.close()
 
 

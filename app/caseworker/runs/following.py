@@ -1,8 +1,9 @@
 """Followers of the events of runs. Those of one process share each read of new events.
 
-A follower reads from the store until it has all stored events. Then it waits with all other
-followers of the run for one batch: the events that this process has just stored, or else one read.
-A follower that is too slow for that reads on its own until it has caught up.
+A follower reads from the store until it has all stored events; concurrent reads are shared. Then it
+waits with all other followers of the run for one batch: the events that this process has just
+stored, or else one read. A follower that is too slow for that reads on its own until it has caught
+up.
 """
 
 import asyncio
@@ -87,7 +88,7 @@ class Followers:
             if not full:
                 yield Batch(after)  # the store has no further events yet
             while not self._closing:
-                batch = await (tail.read(after) if full else tail.next(after))
+                batch = await (tail.stored(after) if full else tail.next(after))
                 yield batch
                 full, after = len(batch.events) == AT_ONCE, batch.until
                 if batch.is_last:
@@ -122,15 +123,31 @@ class _Tail:
         self.notification = self._listening.enter_context(listening)
         self._newest = Batch(0)
         self._reading: asyncio.Task[Batch] | None = None
+        self._catching_up: dict[int, asyncio.Task[Batch]] = {}
+        """Reads in progress, by the sequence number after which they read."""
         self._reads_after = 0
         self._look_at = asyncio.get_running_loop().time() + LOOK_SECONDS
 
     async def close(self) -> None:
         """Stop listening; wait for a read in progress."""
         self._listening.close()
-        if self._reading is not None and not self._reading.done():
-            self._reading.cancel()
-            await asyncio.wait((self._reading,))
+        for reading in (self._reading, *self._catching_up.values()):
+            if reading is not None and not reading.done():
+                reading.cancel()
+                await asyncio.wait((reading,))
+
+    async def stored(self, after: int) -> Batch:
+        """Return the stored events after a sequence number, read once for concurrent callers.
+
+        An event that such a read misses is stored later, so it sets the notification.
+        """
+        reading = self._catching_up.get(after)
+        if reading is None:
+            reading = asyncio.create_task(self.read(after), name="stored events")
+            self._catching_up[after] = reading
+            reading.add_done_callback(forget_failure)
+            reading.add_done_callback(lambda _: self._catching_up.pop(after))
+        return await asyncio.shield(reading)
 
     async def read(self, after: int) -> Batch:
         """Read the stored events after a sequence number."""
