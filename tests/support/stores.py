@@ -197,7 +197,7 @@ def end_of(
 def recovery_of(stores: Stores) -> StaleRunRecovery:
     """Return the recovery of lost and overdue runs, as a process with these stores has it."""
     return StaleRunRecovery(
-        pool=stores.engines.work,
+        engines=stores.engines,
         interval_seconds=1,
         stale_seconds=10,
         max_attempts=3,

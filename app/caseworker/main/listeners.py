@@ -11,6 +11,7 @@ import httpx
 import structlog
 import uvicorn
 
+from caseworker.engine.supervision import set_within
 from caseworker.main.configuration import StartupError
 from caseworker.main.process import Process, allowed_hosts
 from caseworker.platform.http.application import build_health_api
@@ -23,6 +24,9 @@ log = structlog.get_logger(__name__)
 KEEP_ALIVE_SECONDS: Final = 60
 """Seconds for which an unused connection for forwarded requests is kept, longer than its client
 keeps it."""
+
+DATE_SECONDS: Final = 1.0
+"""Interval in seconds at which a server renews the header ``Date`` of its responses."""
 
 
 @asynccontextmanager
@@ -111,6 +115,24 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
+class Server(uvicorn.Server):
+    """A server that waits for its end, where uvicorn polls ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Shut down."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Renew the header ``Date`` until the server ends."""
+        while not await self.on_tick(0):
+            await set_within(self._ending, DATE_SECONDS)
+
+
 @asynccontextmanager
 async def _served(
     app: Any, listening: Sequence[socket.socket], **options: Any
@@ -125,12 +147,12 @@ async def _served(
         timeout_graceful_shutdown=1,
         **options,
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
     serving = asyncio.create_task(server._serve(list(listening)), name="listener")
     try:
         yield
     finally:
-        server.should_exit = True
+        server.end()
         await serving
 
 

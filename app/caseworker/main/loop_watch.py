@@ -1,12 +1,14 @@
 """Log which step or request blocked the event loop.
 
-A thread checks a timestamp that the loop renews. When the renewal is late, the thread reads the
-current stack of the loop's thread. It walks outwards until it finds a step or a request. With
+A thread looks at the loop regularly. If the loop is executing a callback, the thread schedules
+another one. If that one is late, the thread reads the current stack of the loop's thread. It walks
+outwards until it finds a step or a request. An idle loop is not woken. With
 Python 3.13 and later, the log names the step or request. With earlier versions, it names only the
 kind (step or request) and the code line.
 """
 
 import asyncio
+import inspect
 import sys
 import threading
 import time
@@ -24,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 HELD_SECONDS: Final = 0.1
 """Time, in seconds, that one callback may block the loop before it is logged."""
-BEAT_SECONDS: Final = 0.02
+LOOK_SECONDS: Final = 0.05
 _LOCALS_ARE_SAFE: Final = sys.version_info >= (3, 13)
 """Whether a thread may read the local variables of a running frame in another thread.
 
@@ -43,38 +45,43 @@ class LoopWatch:
             ("by",),
             registry=registry,
         )
-        self._renewed_at = 0.0
 
     async def run(self) -> None:
         """Watch the running event loop until this task is cancelled."""
-        over, ident = threading.Event(), threading.get_ident()
-        self._renewed_at = time.monotonic()
-        thread = threading.Thread(
-            target=self._watch, args=(over, ident), name="event loop watch", daemon=True
+        over, loop = threading.Lock(), asyncio.get_running_loop()
+        over.acquire()
+        watching = threading.Thread(
+            target=self._watch,
+            args=(over, loop, threading.get_ident(), _below_the_loop()),
+            name="event loop watch",
+            daemon=True,
         )
-        thread.start()
+        watching.start()
         try:
-            while True:
-                await asyncio.sleep(BEAT_SECONDS)
-                self._renewed_at = time.monotonic()
+            await loop.create_future()
         finally:
-            over.set()
+            over.release()
 
-    def _watch(self, over: threading.Event, ident: int) -> None:
-        while not over.wait(BEAT_SECONDS):
-            began_at = self._renewed_at
-            if time.monotonic() - began_at < HELD_SECONDS + BEAT_SECONDS:
+    def _watch(
+        self, over: threading.Lock, loop: asyncio.AbstractEventLoop, ident: int, idle: FrameType
+    ) -> None:
+        while not over.acquire(timeout=LOOK_SECONDS):
+            if sys._current_frames().get(ident) is idle:
+                continue
+            began_at, renewed = time.monotonic(), threading.Event()
+            loop.call_soon_threadsafe(renewed.set)
+            if renewed.wait(HELD_SECONDS) or not over.locked():
                 continue
             frame = sys._current_frames().get(ident)
             found = _holder(frame)
             del frame
-            while self._renewed_at == began_at and not over.wait(BEAT_SECONDS):
+            while not renewed.wait(LOOK_SECONDS) and over.locked():
                 pass
-            seconds = round(self._renewed_at - began_at, 3)
+            seconds = round(time.monotonic() - began_at, 3)
             self._holds.labels(found.kind).inc()
             log.warning(
                 "loop.held",
-                seconds=max(seconds, HELD_SECONDS),
+                seconds=seconds,
                 kind=found.kind,
                 detail=found.place,
                 run_id=found.run_id,
@@ -95,6 +102,14 @@ class LoopHolder:
     step_id: str | None = None
     method: str | None = None
     route: str | None = None
+
+
+def _below_the_loop() -> FrameType:
+    """Return the frame that runs the loop; with uvloop it is the innermost one of an idle loop."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_flags & inspect.CO_COROUTINE:
+        frame = frame.f_back
+    return frame
 
 
 def _holder(frame: FrameType | None) -> LoopHolder:

@@ -50,7 +50,12 @@ from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
 from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
-from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
+from caseworker.runs.postgres.workers import (
+    STALLED_AFTER,
+    PostgresWorkers,
+    StaleRunRecovery,
+    any_taking,
+)
 from caseworker.runs.queue.background import RESCUE_SECONDS, BackgroundWorker, JobRescue
 from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.service import RunService
@@ -308,14 +313,21 @@ class Process:
             patience=patience,
             claiming=asyncio.Semaphore(claims_at_once(worker.max_runs)),
         )
+        queues = {name: it for feature in self._features for name, it in feature.queues.items()}
+        background = BackgroundWorker(
+            url=self._url, queues=queues, times=queue_times(self.settings), patience=patience
+        )
         recovery = StaleRunRecovery(
-            pool=self._engines.work,
+            engines=self._engines,
             interval_seconds=worker.heartbeat_seconds,
             stale_seconds=worker.stale_after_seconds,
             max_attempts=worker.max_attempts,
             worker_id=executor.worker_id,
             usual_max_running=self.settings.quotas.max_running,
             observers=self.telemetry.observers,
+            queues=list(queues),
+            runs_due=self._queue.due,
+            jobs_due=background.due,
         )
         self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)
@@ -324,15 +336,8 @@ class Process:
         for feature in self._features:
             for name, loop in feature.loops.items():
                 self._loops.keep(name, loop)
-        queues = {name: it for feature in self._features for name, it in feature.queues.items()}
-        background = BackgroundWorker(
-            url=self._url, queues=queues, times=queue_times(self.settings), patience=patience
-        )
         rescue = JobRescue(
-            pool=self._engines.work,
-            queues=queues,
-            interval_seconds=min(RESCUE_SECONDS, worker.stale_after_seconds),
-            stale_seconds=worker.stale_after_seconds,
+            queues=queues, interval_seconds=min(RESCUE_SECONDS, worker.stale_after_seconds)
         )
         self._loops.keep("background", background.run)
         self._loops.keep("rescue of jobs", rescue.run)
@@ -399,8 +404,8 @@ def queue_times(settings: Settings) -> QueueTimes:
     worker = settings.worker
     return QueueTimes(
         poll=worker.poll_seconds,
-        heartbeat=worker.heartbeat_seconds,
-        stale=worker.stale_after_seconds,
+        heartbeat=worker.stale_after_seconds / 2,
+        stale=STALLED_AFTER * worker.stale_after_seconds,
     )
 
 

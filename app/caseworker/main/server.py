@@ -26,6 +26,7 @@ from caseworker.main.configuration import url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
 from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, run_to_end
 from caseworker.main.listeners import (
+    Server,
     connection_limits,
     forwarding_address,
     forwarding_served,
@@ -152,7 +153,7 @@ async def opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator
         yield
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """A server that reports when it is ready and notifies its process at once of a shutdown."""
 
     def __init__(
@@ -200,6 +201,7 @@ class _Server(uvicorn.Server):
         self._process.begin_closing()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
+        asyncio.get_running_loop().call_soon_threadsafe(self.end)
 
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]

@@ -30,9 +30,9 @@ LATE_BEATS = 1.25
 LOOKS_TO_RETURN = 4
 """Number of read durations to add to the short timeout, in case a slow database delays workers."""
 
-LOOKS_PER_BEAT = 2
-"""Number of reads per heartbeat interval. Reading more often than heartbeats are sent detects their
-absence sooner."""
+LOOKS_PER_BEAT = 4
+"""Number of reads per heartbeat interval while a worker is silent. Reading more often than
+heartbeats are sent detects a death sooner."""
 
 LONG_LOOK_SECONDS = 2.0
 """Seconds by which a read must outlast the read interval to count as a database outage."""
@@ -54,7 +54,7 @@ class SilenceWatch:
     """Observes heartbeats. The caller reports each read of them, and each failed read."""
 
     interval_seconds: float
-    """Interval between two heartbeats in seconds."""
+    """Interval between two heartbeats, and usually between two reads, in seconds."""
     stale_seconds: float
     """Timeout, in seconds, for a worker that still holds its database connection."""
     own: str | None = None
@@ -69,8 +69,8 @@ class SilenceWatch:
 
     @property
     def look_seconds(self) -> float:
-        """Interval between two reads in seconds."""
-        return self.interval_seconds / LOOKS_PER_BEAT
+        """Seconds until the next read: fewer while another worker misses heartbeats."""
+        return self.interval_seconds / (LOOKS_PER_BEAT if self.suspects else 1)
 
     @property
     def suspects(self) -> bool:
@@ -92,7 +92,7 @@ class SilenceWatch:
         """
         took = ended - began
         unheard = self._is_unheard(beats, ended)
-        late = self._interrupted or unheard or took > self.look_seconds + LONG_LOOK_SECONDS
+        late = self._interrupted or unheard or took > self.interval_seconds + LONG_LOOK_SECONDS
         since = 0.0 if self._looked_at is None or unheard else ended - self._looked_at
         passed = min(self.interval_seconds, since)
         if late:

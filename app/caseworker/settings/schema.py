@@ -151,7 +151,9 @@ class WorkerSettings(Section):
     max_attempts: Positive = key(
         3, "Consecutive lost workers without a finished call before a run fails."
     )
-    poll_seconds: Seconds = key(0.5, "Polling interval of the queue when no notification arrives.")
+    poll_seconds: Seconds = key(
+        30.0, "Polling interval of the queue; notifications and heartbeats find jobs earlier."
+    )
     health_port: Annotated[Count, Field(le=65535)] | None = None
     """Port of `caseworker worker` for /healthz, /readyz and /metrics. Null disables it, 0 selects a
     free port. With several processes (`server.workers`), each adds its number: 0, 1, 2."""

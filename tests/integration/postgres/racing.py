@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.platform.postgres.connections import Patience
-from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.engines import Engines, KeptConnection, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.ports import CancelStatus, JournalWrite
 from caseworker.runs.postgres.journal import PostgresJournal
@@ -140,7 +140,8 @@ async def open_world(url: str) -> AsyncIterator[World]:
             session = Session(url)
             pool = session.pool()
             stack.push_async_callback(pool.dispose)
-            engines = Engines(work=pool, control=pool, pulse=pool)
+            kept = KeptConnection(session.connect)
+            engines = Engines(work=pool, control=pool, pulse=kept, look=kept)
             journal = GatedJournal(session)
             await journal.start()
             stack.push_async_callback(journal.stop)

@@ -28,7 +28,7 @@ class World:
             "max_attempts": 5,
             "clock": lambda: self.now,
         }
-        return StaleRunRecovery(pool=self.stores.engines.work, **usual | options)
+        return StaleRunRecovery(engines=self.stores.engines, **usual | options)
 
     async def recover(self, **options: float) -> Sequence[RunKey]:
         """Recover twice; between the two calls the heartbeats of dead workers become stale."""

@@ -194,7 +194,7 @@ async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> Non
 
 @pytest.mark.parametrize("worker", ["silent", "pruned"])
 async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, worker: str) -> None:
-    """The run was not claimed; jobs of living workers and of other queues are left alone."""
+    """The run was not claimed; only jobs of living workers are left alone."""
     await world.stores.runs.accept(new_run("case-1"), worker_id=None)
     await world.oracle.rows(
         """INSERT INTO procrastinate_workers (last_heartbeat)
@@ -223,7 +223,6 @@ async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, wor
     assert [tuple(row.values()) for row in rows] == [
         ("runs", "doing"),
         ("runs", "todo"),
-        ("webhooks", "doing"),
     ]
 
 

@@ -90,7 +90,8 @@ class Connection(psycopg.AsyncConnection[Any]):
         longest = self.answer_seconds if timeout is None else timeout
         until = time.monotonic() + longest
         try:
-            return await super().wait(gen, interval, longest)
+            # A shorter interval would wake an idle listener for nothing.
+            return await super().wait(gen, longest, longest)
         except psycopg.OperationalError as error:
             if timeout is None and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
                 # With a statement in flight the connection cannot be reused.

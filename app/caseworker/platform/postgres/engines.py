@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg.rows import dict_row
@@ -17,11 +17,17 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.connections import Connection, Patience, is_passing
 
+T = TypeVar("T")
+
 PULSE_SECONDS = 2.0
 """Seconds that a heartbeat waits for a connection, and then for an answer.
 
 A silent connection must be closed before other processes consider this process dead.
 """
+
+PULSE_STATEMENT_MS = 1_500
+"""Maximum milliseconds that a statement of a heartbeat may take on the server. It must end before
+the connection is closed, because the lock that shows that this process is alive ends with it."""
 
 
 ERRORS = (OSError, DBAPIError, psycopg.Error)
@@ -98,22 +104,73 @@ class Pool:
         await self._engine.dispose()
 
 
+class KeptConnection:
+    """One connection outside of all pools, for statements that a process sends all the time.
+
+    Every statement commits by itself, and rows are mappings. Without a transaction and without the
+    check of a pool, a statement takes one round trip.
+    """
+
+    size = 1
+
+    def __init__(self, connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]) -> None:
+        """Use ``connect`` to open the connection, on first use and after it was lost."""
+        self._connect = connect
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def in_use(self) -> int:
+        """Number of connections currently in use."""
+        return int(self._lock.locked())
+
+    async def use(self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]]) -> T:
+        """Return the result of ``work``; repeat it if the connection was lost since the last use.
+
+        Raises:
+            StoreUnavailableError: the database cannot be reached, went away, or is too busy.
+        """
+        try:
+            async with self._lock:
+                if (kept := self._connection) is not None:
+                    try:
+                        return await work(kept)
+                    except ERRORS:
+                        if not kept.closed:
+                            raise
+                        self._connection = None
+                self._connection = await self._connect()
+                await self._connection.set_autocommit(True)
+                self._connection.row_factory = dict_row
+                return await work(self._connection)
+        except ERRORS as error:
+            if _is_outage(error):
+                raise StoreUnavailableError from error
+            raise
+
+    async def dispose(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The connection pools of this process."""
+    """The connections of this process."""
 
     work: Pool
     control: Pool
     """Pool for cancel requests, health and readiness checks, so that a busy work pool never delays
     them."""
-    pulse: Pool
-    """Pool with one connection for the heartbeat, so that a flood of cancel requests never delays
-    it."""
+    pulse: KeptConnection
+    """Connection for the heartbeat, so that a flood of cancel requests never delays it."""
+    look: KeptConnection
+    """Connection that recovery looks for work with, so that it never delays the heartbeat."""
 
     async def dispose(self) -> None:
-        """Close the connections in all pools."""
-        for pool in (self.work, self.control, self.pulse):
-            await pool.dispose()
+        """Close all connections."""
+        for each in (self.work, self.control, self.pulse, self.look):
+            await each.dispose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,20 +183,21 @@ class PoolSizes:
 
 
 def open_engines(url: str, sizes: PoolSizes) -> Engines:
-    """Return the connection pools for a database; each connection is opened on first use."""
-
-    def pool(size: int, patience: Patience) -> Pool:
-        connect = partial(Connection.open, url, patience)
-        return Pool(connect, size=size, wait_seconds=patience.connect_seconds)
-
+    """Return the connections to a database; each one is opened on first use."""
     patience = sizes.patience
+    pool = partial(
+        Pool, partial(Connection.open, url, patience), wait_seconds=patience.connect_seconds
+    )
     soon = replace(
         patience,
         connect_seconds=min(PULSE_SECONDS, patience.connect_seconds),
         answer_seconds=min(PULSE_SECONDS, patience.answer_seconds),
+        statement_ms=PULSE_STATEMENT_MS,
+        lock_ms=min(PULSE_STATEMENT_MS, patience.lock_ms),
     )
+    kept = partial(KeptConnection, partial(Connection.open, url, soon))
     return Engines(
-        work=pool(sizes.work, patience), control=pool(sizes.control, patience), pulse=pool(1, soon)
+        work=pool(size=sizes.work), control=pool(size=sizes.control), pulse=kept(), look=kept()
     )
 
 

@@ -14,7 +14,6 @@ when it resumes: the fencing token of the next claim rejects its writes.
 """
 
 import asyncio
-import itertools
 import json
 import os
 import socket
@@ -26,6 +25,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+from psycopg import AsyncConnection as AsyncPgConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.platform.caller import DEFAULT_TENANT
@@ -35,12 +35,12 @@ from caseworker.platform.postgres.engines import Engines, Pool, transaction
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.ports import Beat
 from caseworker.runs.postgres.approvals import WAKE_DUE
-from caseworker.runs.postgres.dispatch import QUEUE, defer_runs
+from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.run import RunKey
-from caseworker.runs.silence import LOOKS_PER_BEAT, SilenceWatch, Silent
+from caseworker.runs.silence import SilenceWatch, Silent
 
 log = structlog.get_logger(__name__)
 
@@ -64,8 +64,6 @@ HOLD_LIFE_LOCK = f"SELECT pg_advisory_lock_shared({_LIFE_LOCK.format(worker_id='
 may not have closed the worker's previous connection yet."""
 
 LEAVE = "DELETE FROM workers WHERE worker_id = %s"
-
-BEATS = "SELECT worker_id, beat_at FROM workers"
 
 ANY_TAKING = """
 SELECT EXISTS (
@@ -134,13 +132,41 @@ DELETE_STALLED_JOBS = """
 DELETE FROM procrastinate_jobs WHERE id IN (
     SELECT job.id FROM procrastinate_jobs job
     LEFT JOIN procrastinate_workers worker ON worker.id = job.worker_id
-    WHERE job.status = 'doing' AND job.queue_name = %s
+    WHERE job.status = 'doing'
         AND (worker.id IS NULL OR worker.last_heartbeat
             < clock_timestamp() - make_interval(secs => %s::float8))
     FOR UPDATE OF job SKIP LOCKED
 )
 """
-"""Delete jobs that a dead worker took without claiming the run. The run then gets a new job."""
+"""Delete jobs that a dead worker took without finishing them. Their work gets new jobs."""
+
+STALLED_AFTER = 3
+"""Factor by which a queue worker's time to count as dead exceeds that of a process. It sends fewer
+heartbeats, because only the deletion of its unfinished jobs depends on them."""
+
+LOOK = """
+SELECT
+    (SELECT json_object_agg(worker_id, beat_at) FROM workers) AS beats,
+    EXISTS (SELECT FROM runs WHERE status = 'waiting' AND queued_at <= now()) AS due,
+    EXISTS (
+        SELECT FROM runs
+        WHERE deadline <= now() AND status = 'queued' AND cancel_requested_at IS NULL
+    ) AS overdue,
+    (
+        SELECT extract(epoch FROM queued_at - now())::float8 FROM runs
+        WHERE status = 'queued' ORDER BY queued_at LIMIT 1
+    ) AS run_seconds,
+    (
+        SELECT extract(epoch FROM min(coalesce(scheduled_at, now())) - now())::float8
+        FROM procrastinate_jobs WHERE status = 'todo' AND queue_name = ANY(%s)
+    ) AS job_seconds
+"""
+"""Return the last heartbeats of all workers, and which further work there is.
+
+``run_seconds`` and ``job_seconds`` are the seconds until the next queued run, or the next job of
+the given queues, may start; None if there is none. With ``now()`` each part is an index lookup;
+``clock_timestamp()`` would read all rows of the index.
+"""
 
 
 class PostgresWorkers:
@@ -148,11 +174,13 @@ class PostgresWorkers:
 
     def __init__(self, engines: Engines, address: Mapping[str, Any] | None = None) -> None:
         """Publish ``address``, where this process receives forwarded requests, if it does."""
-        self._pool = engines.pulse
+        self._pulse = engines.pulse
         published = None if address is None else json.dumps(address)
         self._place = socket.gethostname(), os.getpid(), published
         self._drain_requested_at: datetime | None = None
         """Restored if another process considered this one dead and deleted its row."""
+        self._locked: tuple[object, str] | None = None
+        """The connection that holds the life lock, and the worker."""
 
     async def beat(self, worker_id: str) -> Beat:
         """Record a heartbeat; return the worker's runs, their cancel requests and the drain flag.
@@ -160,21 +188,24 @@ class PostgresWorkers:
         Raises:
             StoreUnavailableError: the database does not respond.
         """
-        async with transaction(self._pool) as connection:
-            held = (await connection.get_raw_connection()).info
-            # The lock belongs to the connection, so a new connection takes it again.
-            if held.get(HOLD_LIFE_LOCK) != worker_id:
-                await connection.exec_driver_sql(HOLD_LIFE_LOCK, (worker_id,))
-                held[HOLD_LIFE_LOCK] = worker_id
-            row = (worker_id, *self._place, self._drain_requested_at)
-            beaten = await connection.exec_driver_sql(BEAT, row)
-            self._drain_requested_at = beaten.scalar_one()
-            rows = (await connection.exec_driver_sql(OWNED_BY, (worker_id,))).mappings().all()
+        rows = await self._pulse.use(partial(self._beat, worker_id))
         owned = {RunKey(row["tenant_id"], row["run_id"]): row for row in rows}
         requests = {key: cancel_request_from_row(row) for key, row in owned.items()}
         cancelled = {key: request for key, request in requests.items() if request is not None}
         draining = self._drain_requested_at is not None
         return Beat(cancelled=cancelled, owned=frozenset(owned), draining=draining)
+
+    async def _beat(self, worker_id: str, connection: AsyncPgConnection[Any]) -> Sequence[Any]:
+        # The lock belongs to the connection, so a new connection takes it again.
+        if self._locked != (connection, worker_id):
+            await connection.execute(HOLD_LIFE_LOCK, (worker_id,))
+            self._locked = connection, worker_id
+        row = (worker_id, *self._place, self._drain_requested_at)
+        beaten = await (await connection.execute(BEAT, row, prepare=True)).fetchall()
+        self._drain_requested_at = beaten[0]["drain_requested_at"]
+        # The heartbeat is committed, whatever happens to the next statement.
+        owned = await connection.execute(OWNED_BY, (worker_id,), prepare=True)
+        return await owned.fetchall()
 
     async def leave(self, worker_id: str) -> None:
         """Record that this worker shuts down.
@@ -182,8 +213,7 @@ class PostgresWorkers:
         Raises:
             StoreUnavailableError: the database does not respond.
         """
-        async with transaction(self._pool) as connection:
-            await connection.exec_driver_sql(LEAVE, (worker_id,))
+        await self._pulse.use(lambda connection: connection.execute(LEAVE, (worker_id,)))
 
 
 async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
@@ -247,7 +277,7 @@ async def request_drain(pool: Pool, worker_id: str) -> bool:
 class StaleRunRecovery:
     """Requeues runs that would otherwise never be executed."""
 
-    pool: Pool
+    engines: Engines
     interval_seconds: float
     stale_seconds: float
     """Seconds without a heartbeat after which a connected worker's runs are recovered too."""
@@ -262,6 +292,12 @@ class StaleRunRecovery:
     observers: RunObservers = field(default_factory=RunObservers)
     """Observers to notify of runs that recovery ends, because their deadline passed before they
     started."""
+    queues: Sequence[str] = ()
+    """Names of the queues of background jobs."""
+    runs_due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a queued run may start. A notification usually comes first."""
+    jobs_due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a job of ``queues`` may start."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
 
@@ -275,10 +311,13 @@ class StaleRunRecovery:
 
     async def run(self) -> None:
         """Recover runs at intervals; after a database outage, continue at the next interval."""
-        away = False
-        for look in itertools.count():
+        away, thorough_at = False, self.clock()
+        while True:
             try:
-                await self.recover(only_silent=look % LOOKS_PER_BEAT > 0)
+                thorough = self.clock() >= thorough_at
+                await self.recover(thorough=thorough)
+                if thorough:
+                    thorough_at = self.clock() + self.stale_seconds
                 away = False
             except StoreUnavailableError:
                 self._watch.interrupted()
@@ -290,47 +329,60 @@ class StaleRunRecovery:
             if self.clock() - began > 2 * self.interval_seconds + 0.5:
                 self._watch.interrupted()  # this process was frozen or overloaded
 
-    async def recover(self, *, only_silent: bool = False) -> Sequence[RunKey]:
+    async def recover(self, *, thorough: bool = True) -> Sequence[RunKey]:
         """Requeue all stale runs and end overdue runs; return the runs that got a job.
 
-        With ``only_silent``, do nothing unless a worker has become silent.
+        Unless ``thorough``, only do the work that a single statement finds. The rest is overdue by
+        ``stale_seconds`` in any case.
 
         Raises:
             StoreUnavailableError: the database does not respond.
         """
-        silent = await self._silent()
-        if only_silent and not silent:
-            return ()
+        if self._watch.suspects and not await self.engines.work.can_grow():
+            self._watch.interrupted()  # a living worker may have no connection either
+        began = self.clock()
+        look = await self.engines.look.use(self._look)
+        beats = (look["beats"] or {}).items()
+        last = {worker_id: datetime.fromisoformat(beat) for worker_id, beat in beats}
+        silent = self._watch.look(last, began=began, ended=self.clock())
+        self._wake(look["run_seconds"], self.runs_due)
+        self._wake(look["job_seconds"], self.jobs_due)
+        sweeps = (
+            (thorough or silent, partial(self._take_lost, silent)),
+            (thorough, self._take_forgotten),
+            (look["due"], take_due),
+        )
         found: list[RunKey] = []
-        for take in (partial(self._take_lost, silent), self._take_forgotten, take_due):
+        for take in (take for needed, take in sweeps if needed):
             while True:
-                async with transaction(self.pool) as connection:
+                async with transaction(self.engines.work) as connection:
                     taken = await take(connection)
                     await defer_runs(connection, taken)
                 found.extend(taken)
                 if len(taken) < BATCH:
                     break
-        while await self._halt_overdue() == BATCH:
+        while look["overdue"] and await self._halt_overdue() == BATCH:
             pass
         if found:
             log.warning("runs.recovered", count=len(found))
         return found
 
     async def _halt_overdue(self) -> int:
-        async with transaction(self.pool) as connection:
+        async with transaction(self.engines.work) as connection:
             ended = await halt_overdue(connection, BATCH)
         for run, snapshot in ended:
             self.observers.ended(run, snapshot)
         return len(ended)
 
-    async def _silent(self) -> Sequence[Silent]:
-        if self._watch.suspects and not await self.pool.can_grow():
-            self._watch.interrupted()  # a living worker may have no connection either
-        began = self.clock()
-        async with transaction(self.pool) as connection:
-            rows = (await connection.exec_driver_sql(BEATS)).all()
-        beats = {row.worker_id: row.beat_at for row in rows}
-        return self._watch.look(beats, began=began, ended=self.clock())
+    async def _look(self, connection: AsyncPgConnection[Any]) -> Mapping[str, Any]:
+        found = await connection.execute(LOOK, (list(self.queues),), prepare=True)
+        (row,) = await found.fetchall()
+        return row  # type: ignore[no-any-return]
+
+    def _wake(self, seconds: float | None, event: asyncio.Event) -> None:
+        """Set ``event`` in ``seconds``, unless the next read comes first."""
+        if seconds is not None and seconds < self.interval_seconds:
+            asyncio.get_running_loop().call_later(max(0, seconds), event.set)
 
     async def _take_lost(
         self, silent: Sequence[Silent], connection: AsyncConnection
@@ -344,7 +396,8 @@ class StaleRunRecovery:
 
     async def _take_forgotten(self, connection: AsyncConnection) -> Mapping[RunKey, datetime]:
         """Return queued runs whose job was lost, with the time from which they could start."""
-        await connection.exec_driver_sql(DELETE_STALLED_JOBS, (QUEUE, self.stale_seconds))
+        stalled_seconds = STALLED_AFTER * self.stale_seconds
+        await connection.exec_driver_sql(DELETE_STALLED_JOBS, (stalled_seconds,))
         looking = {
             "stale_seconds": self.stale_seconds,
             "usual_max_running": self.usual_max_running,

@@ -8,7 +8,7 @@ a worker claims that row. A job that is lost, duplicated or late is therefore ha
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import procrastinate
 import structlog
@@ -17,13 +17,12 @@ from procrastinate.jobs import Job, Status
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Patience
-from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.postgres.workers import DELETE_STALLED_JOBS
 from caseworker.runs.queue.worker import (
     CapacityAwareJobManager,
     QueueTimes,
     connections,
     take_jobs,
+    wake_when_due,
     wake_when_told,
 )
 
@@ -126,6 +125,8 @@ class BackgroundWorker:
     queues: Mapping[str, BackgroundQueue]
     times: QueueTimes
     patience: Patience
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a job may start although its notification may be lost."""
 
     async def run(self) -> None:
         """Execute jobs until the database connection is lost.
@@ -144,21 +145,20 @@ class BackgroundWorker:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
                 told = wake_when_told(jobs, self.url, names, self.patience)
-                listening = tasks.create_task(told)
+                beside = (told, wake_when_due(jobs, self.due))
+                helpers = [tasks.create_task(each) for each in beside]
                 await take_jobs(app, names, at_once=at_once, times=self.times)
-                listening.cancel()
+                for helper in helpers:
+                    helper.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRescue:
     """Queues a new job for due work whose job, or whose process, was lost."""
 
-    pool: Pool
     queues: Mapping[str, BackgroundQueue]
     interval_seconds: float
     """Seconds between two searches. Work that is overdue by this long counts as lost."""
-    stale_seconds: float
-    """Seconds without a heartbeat after which a worker's jobs are deleted and replaced."""
 
     async def run(self) -> None:
         """Search at intervals; after a database outage, continue at the next interval."""
@@ -171,8 +171,5 @@ class JobRescue:
 
     async def _look(self) -> None:
         for name, queue in self.queues.items():
-            async with transaction(self.pool) as connection:
-                stalled = (name, self.stale_seconds)
-                await connection.exec_driver_sql(DELETE_STALLED_JOBS, stalled)
             if count := await queue.rescue(self.interval_seconds):
                 log.warning("jobs.rescued", queue=name, count=count)

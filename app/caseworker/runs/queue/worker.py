@@ -10,8 +10,7 @@ the point where the worker discards the notifications.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import procrastinate
@@ -46,7 +45,7 @@ class QueueTimes:
     """A worker's poll interval, and the time after which other workers are considered dead."""
 
     poll: float
-    """Poll interval in seconds. Notifications wake the worker at once; polling finds jobs whose
+    """Poll interval in seconds. Notifications wake the worker at once; recovery wakes it if a
     notification was lost."""
     heartbeat: float
     stale: float
@@ -130,6 +129,8 @@ class QueueWorker:
     patience: Patience
     claiming: asyncio.Semaphore
     """Semaphore that limits concurrent claims; see :func:`claims_at_once`."""
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a queued run may start although its notification, or its job, may be lost."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     """Event that is set after the first search for a job, when the worker is ready."""
 
@@ -151,7 +152,8 @@ class QueueWorker:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
                 told = wake_when_told(jobs, self.url, [QUEUE], self.patience)
-                beside = (told, self._wake_when_free(jobs), self._take_what_waited())
+                due = wake_when_due(jobs, self.due, self._take_next_runs)
+                beside = (told, due, self._wake_when_free(jobs), self._take_what_waited())
                 helpers = [tasks.create_task(each) for each in beside]
                 await take_jobs(app, [QUEUE], at_once=CONCURRENCY, times=self.times)
                 for helper in helpers:
@@ -167,11 +169,12 @@ class QueueWorker:
     async def _take_what_waited(self) -> None:
         """Claim runs that had to wait for other runs of their tenant: their jobs are gone."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.times.heartbeat):
-                    await self.executor.freed()
-            while self.executor.free_slots > 0 and await self._take_next():
-                pass
+            await self.executor.freed()
+            await self._take_next_runs()
+
+    async def _take_next_runs(self) -> None:
+        while self.executor.free_slots > 0 and await self._take_next():
+            pass
 
     async def _execute(self, tenant: str, run_id: str) -> None:
         """Start the next run: a job signals that a run is queued, not which one."""
@@ -242,6 +245,20 @@ async def wake_when_told(
 
     channels = get_channel_for_queues(queues)
     await listen(url, channels, patience=patience, heard=heard, listening=jobs.wake)
+
+
+async def wake_when_due(
+    jobs: CapacityAwareJobManager,
+    due: asyncio.Event,
+    also: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Wake a worker, and call ``also``, whenever ``due`` is set."""
+    while True:
+        await due.wait()
+        due.clear()
+        await jobs.wake()
+        if also is not None:
+            await also()
 
 
 def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnectionPool[Connection]":
