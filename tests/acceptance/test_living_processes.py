@@ -23,7 +23,6 @@ STALE_SECONDS = 10.0
 AS_DELIVERED = {
     "WORKER_HEARTBEAT_SECONDS": "1",
     "WORKER_STALE_AFTER_SECONDS": str(STALE_SECONDS),
-    "WORKER_POLL_SECONDS": "0.5",
 }
 RUNS = 20
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}

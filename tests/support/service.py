@@ -13,7 +13,6 @@ from tests.support.processes import ChildFailedError, ChildProcess
 QUICK = {
     "WORKER_HEARTBEAT_SECONDS": "0.4",
     "WORKER_STALE_AFTER_SECONDS": "2",
-    "WORKER_POLL_SECONDS": "0.3",
     "SHUTDOWN_GRACE_SECONDS": "0.3",
     "SERVER_PORT": "0",
     "SERVER_REQUEST_TIMEOUT_SECONDS": "150",

@@ -21,7 +21,7 @@ class World:
     """Workers that send a heartbeat between two recoveries, if they ever did."""
     now: float = 0.0
 
-    def recovery(self, **options: float) -> StaleRunRecovery:
+    def recovery(self, **options: Any) -> StaleRunRecovery:
         usual: dict[str, Any] = {
             "interval_seconds": STALE,
             "stale_seconds": STALE,
@@ -30,7 +30,7 @@ class World:
         }
         return StaleRunRecovery(engines=self.stores.engines, **usual | options)
 
-    async def recover(self, **options: float) -> Sequence[RunKey]:
+    async def recover(self, **options: Any) -> Sequence[RunKey]:
         """Recover twice; between the two calls the heartbeats of dead workers become stale."""
         recovery = self.recovery(**options)
         first = await recovery.recover()

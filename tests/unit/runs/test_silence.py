@@ -51,9 +51,9 @@ def test_only_a_worker_that_missed_a_beat_is_suspected() -> None:
     looking = Looking()
     for beating in (["alive", "dead"], []) * 5:
         looking.look(*beating, after=INTERVAL / 2)
-        assert not looking.watch.suspects
+        assert (looking.watch.suspects, looking.watch.look_seconds) == (False, INTERVAL)
     looking.looks(1.5, "alive", after=INTERVAL / 2)
-    assert looking.watch.suspects
+    assert (looking.watch.suspects, looking.watch.look_seconds) == (True, INTERVAL / 4)
 
 
 def test_a_beat_ends_the_silence() -> None:

@@ -107,7 +107,7 @@ class Pool:
 class KeptConnection:
     """One connection outside of all pools, for statements that a process sends all the time.
 
-    Every statement commits by itself, and rows are mappings. Without a transaction and without the
+    Every statement is its own transaction, and rows are mappings. Without BEGIN, COMMIT and the
     check of a pool, a statement takes one round trip.
     """
 
