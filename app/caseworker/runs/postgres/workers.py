@@ -164,8 +164,8 @@ SELECT
 """Return the last heartbeats of all workers, and which further work there is.
 
 ``run_seconds`` and ``job_seconds`` are the seconds until the next queued run, or the next job of
-the given queues, may start; None if there is none. With ``now()`` each part is an index lookup;
-``clock_timestamp()`` would read all rows of the index.
+the given queues, may start; None if there is none. With ``now()`` the parts on runs read one row of
+an index; with ``clock_timestamp()`` they would read all of them.
 """
 
 
