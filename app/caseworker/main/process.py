@@ -337,7 +337,9 @@ class Process:
             for name, loop in feature.loops.items():
                 self._loops.keep(name, loop)
         rescue = JobRescue(
-            queues=queues, interval_seconds=min(RESCUE_SECONDS, worker.stale_after_seconds)
+            connection=self._engines.look,
+            queues=queues,
+            interval_seconds=min(RESCUE_SECONDS, worker.stale_after_seconds),
         )
         self._loops.keep("background", background.run)
         self._loops.keep("rescue of jobs", rescue.run)

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
 from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.features.schedules.postgres import PostgresSchedules
+from caseworker.features.schedules.postgres import OVERDUE, PostgresSchedules
 from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
@@ -208,6 +208,8 @@ async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> N
 
     assert await run_ids(oracle) == []
     assert (await full.get("default", "hourly")).last_error == "The run queue is full."
+    overdue = [await oracle.value(f"SELECT {OVERDUE % {'seconds': each}}") for each in (0, 1e6)]
+    assert overdue == [True, False]
     assert await free.rescue(0) == 1
     assert await free.rescue(0) == 0
     await free.fire("default", "hourly")

@@ -4,7 +4,12 @@ from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.schedules import http
-from caseworker.features.schedules.postgres import FIRE, SCHEDULES_QUEUE, PostgresSchedules
+from caseworker.features.schedules.postgres import (
+    FIRE,
+    OVERDUE,
+    SCHEDULES_QUEUE,
+    PostgresSchedules,
+)
 from caseworker.runs.queue.background import BackgroundQueue
 
 AT_ONCE: Final = 2
@@ -20,7 +25,9 @@ def open_schedules(parts: Parts) -> Opened:
         max_schedules=parts.settings.admission.max_schedules,
         observers=parts.observers,
     )
-    queue = BackgroundQueue(tasks={FIRE: store.fire}, at_once=AT_ONCE, rescue=store.rescue)
+    queue = BackgroundQueue(
+        tasks={FIRE: store.fire}, at_once=AT_ONCE, overdue=OVERDUE, rescue=store.rescue
+    )
     return Opened(services=[store], queues={SCHEDULES_QUEUE: queue})
 
 

@@ -79,6 +79,10 @@ FIRE = "fire_schedule"
 
 _KEPT = ("schedule_id", "next_at", "last_at", "last_run_id", "skipped", "last_error")
 
+OVERDUE = """EXISTS (
+    SELECT FROM schedules WHERE next_at < now() - make_interval(secs => %(seconds)s::float8)
+)"""
+
 _FORGOTTEN = """
 SELECT tenant_id, name, next_at FROM (
     SELECT tenant_id, name, next_at FROM schedules

@@ -88,6 +88,11 @@ FROM webhook_secrets WHERE tenant_id = %(tenant)s
 RETURNING version, created_at, expires_at
 """
 
+OVERDUE = """EXISTS (
+    SELECT FROM webhook_deliveries
+    WHERE status = 'pending' AND due_at < now() - make_interval(secs => %(seconds)s::float8)
+)"""
+
 _FORGOTTEN = """
 SELECT tenant_id, delivery_id FROM (
     SELECT tenant_id, delivery_id FROM webhook_deliveries

@@ -9,14 +9,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import procrastinate
 import structlog
 from procrastinate.connector import BaseConnector
 from procrastinate.jobs import Job, Status
+from psycopg import AsyncConnection
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Patience
+from caseworker.platform.postgres.engines import KeptConnection
 from caseworker.runs.queue.worker import (
     CapacityAwareJobManager,
     QueueTimes,
@@ -67,6 +70,8 @@ class BackgroundQueue:
     at_once: int
     """Maximum number of concurrent jobs from this queue, so that slow jobs do not delay other
     queues."""
+    overdue: str
+    """SQL condition: whether any work is overdue by ``%(seconds)s``."""
     rescue: Callable[[float], Awaitable[int]]
     """Queues a job for each piece of work that is overdue by the given seconds, because its job or
     its process was lost; returns their number."""
@@ -156,6 +161,7 @@ class BackgroundWorker:
 class JobRescue:
     """Queues a new job for due work whose job, or whose process, was lost."""
 
+    connection: KeptConnection
     queues: Mapping[str, BackgroundQueue]
     interval_seconds: float
     """Seconds between two searches. Work that is overdue by this long counts as lost."""
@@ -170,6 +176,14 @@ class JobRescue:
                 continue
 
     async def _look(self) -> None:
+        overdue = await self.connection.use(self._overdue)
         for name, queue in self.queues.items():
-            if count := await queue.rescue(self.interval_seconds):
+            if overdue[name] and (count := await queue.rescue(self.interval_seconds)):
                 log.warning("jobs.rescued", queue=name, count=count)
+
+    async def _overdue(self, connection: AsyncConnection[Any]) -> Mapping[str, bool]:
+        conditions = [f"{queue.overdue} AS {name}" for name, queue in self.queues.items()]
+        asked, values = f"SELECT {', '.join(conditions)}", {"seconds": self.interval_seconds}
+        found = await connection.execute(asked, values, prepare=True)
+        (row,) = await found.fetchall()
+        return row  # type: ignore[no-any-return]
