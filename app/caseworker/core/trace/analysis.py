@@ -20,7 +20,6 @@ from caseworker.core.trace.node import (
     estimated_of,
     made_by,
     number,
-    number_of,
 )
 from caseworker.core.trace.snapshot import Snapshot
 
@@ -221,8 +220,7 @@ def _with_waits(snapshot: Snapshot) -> Snapshot:
     """
     last: dict[str, TraceNode] = {}
     changed: dict[str, TraceNode] = {}
-    for node_id in sorted(snapshot["nodes"], key=number_of):
-        node = snapshot["nodes"][node_id]
+    for node in snapshot["nodes"].values():
         if (question := _question_of(node)) is None:
             continue
         before = last.get(question)
@@ -241,8 +239,7 @@ def _question_of(node: TraceNode) -> str | None:
 def children_of(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
     """Return the children of each node that has any, by node ID, in the order of creation."""
     children = defaultdict[str, list[TraceNode]](list)
-    for node_id in sorted(snapshot["nodes"], key=number_of):
-        node = snapshot["nodes"][node_id]
+    for node in snapshot["nodes"].values():
         if node["parent_id"] is not None:
             children[node["parent_id"]].append(node)
     return children
@@ -257,15 +254,13 @@ def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
     nodes = snapshot["nodes"]
     within = defaultdict[str, list[TraceNode]](list)
     latest: dict[tuple[str | None, str, str], str] = {}
-    for node_id in sorted(nodes, key=number_of):
-        node = nodes[node_id]
+    for node_id, node in nodes.items():
         latest[node["parent_id"], node["kind"], node["name"]] = node_id
         if node["parent_id"] is None:
             continue
         above = nodes[node["parent_id"]]
-        ended_before = _end_ms(above, snapshot) <= node["start_ts_ms"]
-        if above["kind"] == "llm" and above["parent_id"] is not None and ended_before:
-            around = nodes[above["parent_id"]]
+        around = nodes[above["parent_id"]] if above["kind"] == "llm" and above["parent_id"] else None
+        if around is not None and _end_ms(above, snapshot) <= node["start_ts_ms"]:
             within[latest[around["parent_id"], around["kind"], around["name"]]].append(node)
         else:
             within[above["node_id"]].append(node)
@@ -326,9 +321,10 @@ def _ends_with(within: Mapping[str, Iterable[TraceNode]], snapshot: Snapshot) ->
     A child can end after its parent.
     """
     ends: dict[str, int] = {}
-    for node_id in sorted(snapshot["nodes"], key=number_of, reverse=True):
-        inside = (ends[node["node_id"]] for node in within.get(node_id, ()))
-        ends[node_id] = max([_end_ms(snapshot["nodes"][node_id], snapshot), *inside])
+    for node_id, node in reversed(snapshot["nodes"].items()):
+        ends[node_id] = _end_ms(node, snapshot)
+        for inner in within.get(node_id, ()):
+            ends[node_id] = max(ends[node_id], ends[inner["node_id"]])
     return ends
 
 
@@ -351,8 +347,7 @@ def _items(snapshot: Snapshot) -> dict[str, str]:
         return {}
     names: dict[str, str] = {}
     nearest: dict[str | None, TraceNode] = {}
-    for node_id in sorted(nodes, key=number_of):
-        node = nodes[node_id]
+    for node_id, node in nodes.items():
         above = nearest.get(node["parent_id"])
         if "step_type" not in node["metadata"]:
             if above is not None:

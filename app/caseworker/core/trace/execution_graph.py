@@ -457,6 +457,31 @@ class Totals:
         }
 
 
+def snapshot_of(chain_id: str, nodes: Iterable[Mapping[str, object]], *, at_ms: int) -> Snapshot:
+    """Build the snapshot of a graph from its stored nodes, which it shares, given in any order.
+
+    ``at_ms`` is the time of the snapshot in UTC epoch milliseconds.
+
+    Raises:
+        ValueError: the nodes do not form one well-formed graph.
+    """
+    by_id = {node["node_id"]: node for node in well_formed(nodes)}
+    totals, depths = Totals(), dict[str, int]()
+    for node_id, node in by_id.items():
+        parent_id = node["parent_id"]
+        depths[node_id] = 0 if parent_id is None else depths[parent_id] + 1
+        if node["status"] in TERMINAL:
+            totals.add_ended(node, checked_usage(node["cost_usd"], None, None))
+    totals.max_depth = max(depths.values(), default=0)
+    return {
+        "chain_id": chain_id,
+        "root_id": next(iter(by_id), None),
+        "nodes": by_id,
+        "aggregates": totals.as_aggregates(),
+        "snapshot_ts_ms": at_ms,
+    }
+
+
 @dataclass(slots=True, eq=False)
 class CallTree:
     """The tree of nodes and its running totals. Not thread-safe: the graph's lock guards it.
@@ -610,26 +635,24 @@ class CallTree:
 
     def adopt(self, node: TraceNode) -> None:
         """Import a node from a well-formed graph; import nodes in the order of their numbers."""
-        node_id, ended = node["node_id"], node["status"] in TERMINAL
-        self.last_number = number_of(node_id) - 1
-        self.begin(
-            node["parent_id"],
-            node["kind"],
-            node["name"],
-            node["model"],
-            copy_object(node["metadata"]),
-            node["start_ts_ms"],
-        )
-        record = self.open[node_id]
+        node_id, parent_id, cost = node["node_id"], node["parent_id"], node["cost_usd"]
+        record: Any = NEW_NODE.copy()
         record.update(node)
-        del record["metadata"]  # type: ignore[typeddict-item]
-        cost = node["cost_usd"]
+        if metadata := record.pop("metadata"):
+            self.metadata[node_id] = copy_object(metadata)
         record["cost_usd"] = None if cost is None else float(cost)  # JSON may have made 0.0 a 0
-        if ended:
-            del self.open[node_id]
-            self.totals.add_ended(record, checked_usage(record["cost_usd"], None, None))
-        if node["parent_id"] is None:
-            self.root_id, self.root_ended = node_id, ended
+        self.last_number = number_of(node_id)
+        self.depths[node_id] = depth = 0 if parent_id is None else self.depths[parent_id] + 1
+        if depth > self.totals.max_depth:
+            self.totals.max_depth = depth
+        self.records.append(record)
+        self.changes.append(record)
+        if node["status"] in TERMINAL:
+            self.totals.add_ended(record, checked_usage(cost, None, None))
+        else:
+            self.open[node_id] = record
+        if parent_id is None:
+            self.root_id, self.root_ended = node_id, node_id not in self.open
 
     def record(self, node_id: str) -> NodeFields:
         """Return the current record of a node, which must exist."""

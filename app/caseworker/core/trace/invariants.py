@@ -6,11 +6,11 @@ checks assume nothing about the nodes.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from math import isfinite
+from math import inf
 from types import NoneType
 from typing import Any, Final, cast
 
-from caseworker.core.trace.node import FIELDS, KINDS, NEXT, TERMINAL, TraceNode, number, number_of
+from caseworker.core.trace.node import KINDS, NEXT, TERMINAL, TraceNode, number, number_of
 
 _NODE_ID: Final = re.compile(r"n\d{6,}")
 
@@ -41,37 +41,43 @@ def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[TraceNode]:
 
 def node_violations(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return one sentence for each violated invariant; ``nodes`` maps node IDs to nodes."""
-    problems = [p for node_id, node in nodes.items() for p in _misshapen(node_id, node)]
-    if problems:
+    if problems := list(_misshapen(nodes)):
         return problems
     for node_id, node in nodes.items():
-        problems.extend(f"{node_id} {p}" for p in _broken_life(node))
-        problems.extend(f"{node_id} {p}" for p in _bad_usage(node))
-        problems.extend(f"{node_id} {p}" for p in _misplaced(node_id, node, nodes))
+        problems.extend(f"{node_id} {p}" for p in _violations(node_id, node, nodes))
     problems.extend(_root_problems(nodes))
     return problems
 
 
-def _misshapen(node_id: str, node: Mapping[str, Any]) -> Iterator[str]:
-    for field in sorted(set(FIELDS) ^ node.keys()):
-        yield f"{node_id} {'lacks' if field in FIELDS else 'has the unknown field'} {field}"
-    wrong = [name for name, types in _TYPES.items() if type(node.get(name)) not in types]
-    for field in wrong:
-        yield f"{node_id}.{field} is {type(node.get(field)).__name__}"
-    if not wrong:
-        yield from _unknown_words(node_id, node)
+def _misshapen(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    valid = set[tuple[type, ...]]()  # a graph has few combinations of types: check each once
+    for node_id, node in nodes.items():
+        if node.keys() != _TYPES.keys():
+            for field in sorted(_TYPES.keys() ^ node.keys()):
+                yield f"{node_id} {'lacks' if field in _TYPES else 'has the unknown field'} {field}"
+        types = tuple(map(type, map(node.get, _TYPES)))
+        if types not in valid:
+            wrong = [
+                (field, found)
+                for (field, allowed), found in zip(_TYPES.items(), types, strict=True)
+                if found not in allowed
+            ]
+            for field, found in wrong:
+                yield f"{node_id}.{field} is {found.__name__}"
+            if wrong:
+                continue
+            valid.add(types)
+        if not _NODE_ID.fullmatch(node_id) or node["node_id"] != node_id:
+            yield f"{node_id} is not the id of {node['node_id']}"
+        if node["kind"] not in KINDS:
+            yield f"{node_id} is of kind {node['kind']}"
+        if node["status"] not in NEXT:
+            yield f"{node_id} has the status {node['status']}"
 
 
-def _unknown_words(node_id: str, node: Mapping[str, Any]) -> Iterator[str]:
-    if not _NODE_ID.fullmatch(node_id) or node["node_id"] != node_id:
-        yield f"{node_id} is not the id of {node['node_id']}"
-    if node["kind"] not in KINDS:
-        yield f"{node_id} is of kind {node['kind']}"
-    if node["status"] not in NEXT:
-        yield f"{node_id} has the status {node['status']}"
-
-
-def _broken_life(node: Mapping[str, Any]) -> Iterator[str]:
+def _violations(
+    node_id: str, node: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
     ended = node["status"] in TERMINAL
     if ended != (node["end_ts_ms"] is not None):
         yield f"is {node['status']} with end_ts_ms {node['end_ts_ms']}"
@@ -79,23 +85,14 @@ def _broken_life(node: Mapping[str, Any]) -> Iterator[str]:
         yield "ends before it starts"
     if node["error_class"] is not None and node["status"] != "fail":
         yield f"is {node['status']} with an error_class"
-
-
-def _bad_usage(node: Mapping[str, Any]) -> Iterator[str]:
     cost_usd = node["cost_usd"] or 0
-    if not isfinite(cost_usd) or cost_usd < 0:
+    if not 0 <= cost_usd < inf:
         yield f"costs {node['cost_usd']}"
     for field in ("retries_used", "tokens_in", "tokens_out"):
         if (node[field] or 0) < 0:
             yield f"has {field} {node[field]}"
-    used = node["cost_usd"] or node["tokens_in"] or node["tokens_out"]
-    if used and node["status"] not in TERMINAL:
+    if not ended and (cost_usd or node["tokens_in"] or node["tokens_out"]):
         yield f"is {node['status']} and has usage already"
-
-
-def _misplaced(
-    node_id: str, node: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]
-) -> Iterator[str]:
     parent_id = node["parent_id"]
     if parent_id is None:
         if node["kind"] != "system":

@@ -1,10 +1,10 @@
 """Routes for traces: a run as a whole, and its single calls."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 from fastapi import Path, Query, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
 from caseworker.core.trace.call_rows import first_in_tree
@@ -51,18 +51,18 @@ async def get_trace(
     key, reading = RunKey(request.caller.tenant, run_id), request.service(PayloadReading)
     trace = await request.service(RunService).trace(key)
     if query.format == "otlp":
-        spans = await run_in_threadpool(_as_spans, trace, request.app.version)
+        spans = await asyncio.to_thread(_as_spans, trace, request.app.version)
         return Response(spans, media_type="application/json")
     payloads = None
     if query.format == "explain":
-        shown = await run_in_threadpool(first_in_tree, cast("Snapshot", trace.snapshot), MAX_NODES)
+        shown = await asyncio.to_thread(first_in_tree, cast("Snapshot", trace.snapshot), MAX_NODES)
         payloads = await reading.of_run(key, shown)
     elif query.payloads:
         payloads = await reading.of_run(key)
     # A run may have a hundred thousand calls: process them in a thread to keep serving others.
     if query.format == "explain":
-        return PlainTextResponse(await run_in_threadpool(_as_text, trace, payloads or {}))
-    content = await run_in_threadpool(_as_json, trace, request.root, payloads)
+        return PlainTextResponse(await asyncio.to_thread(_as_text, trace, payloads or {}))
+    content = await asyncio.to_thread(_as_json, trace, request.root, payloads)
     return Response(content, media_type="application/json", headers={"Vary": "Accept"})
 
 

@@ -1,13 +1,13 @@
 """Reads runs from Postgres, with their events, calls, payloads and conversations."""
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import from_json
 from sqlalchemy import Text, and_, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -269,7 +269,7 @@ class PostgresRunReader:
 
 
 def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
-    return [json.loads(text) for text in texts]
+    return [from_json(text) for text in texts]
 
 
 def _wall(tenant: str, wanted: RunFilter) -> str | None:
