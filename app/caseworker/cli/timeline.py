@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from caseworker.cli.output import STYLES, out, show
-from caseworker.core.trace.analysis import children_of, critical_path, duration_ms
+from caseworker.core.trace.analysis import WorkTimes, children_of, critical_path, duration_ms
 from caseworker.core.trace.call_rows import CallRows, sort_of
 from caseworker.core.trace.node import TraceNode
 from caseworker.core.trace.payloads import NOTHING_KEPT
@@ -45,7 +45,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
     table = Table("  call", "status", f"0 to {duration(whole)}", box=None, pad_edge=False)
     table.columns[0].no_wrap, table.columns[0].max_width = True, _LABEL
     table.columns[2].min_width = table.columns[2].max_width = _BAR
-    critical = {segment.node_id for segment in critical_path(snapshot)}
+    critical = {segment.node_id for segment in critical_path(WorkTimes.of(snapshot))}
     for heading in ("took", "tokens", "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
     for shown, (node, branch) in enumerate(_tree(snapshot, root)):

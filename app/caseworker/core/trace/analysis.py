@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from caseworker.core.trace.node import (
     ATTEMPT,
@@ -88,11 +88,29 @@ class Segment:
     end_ms: int
 
 
-def time_shares(snapshot: Snapshot) -> list[TimeShare]:
+@dataclass(frozen=True, slots=True)
+class WorkTimes:
+    """When the calls of a snapshot ran, and within which others; several analyses share it."""
+
+    snapshot: Snapshot
+    """The snapshot, with each pending approval extended until the run was resumed."""
+    within: Mapping[str, list[TraceNode]]
+    """The nodes that ran in the time of another one, by its ID, in the order of creation."""
+    ends_ms: Mapping[str, int]
+    """The time when each node and all nodes within it had ended, by node ID."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Self:
+        """Return the times of a snapshot."""
+        snapshot = _with_waits(snapshot)
+        within = _worked_within(snapshot)
+        return cls(snapshot, within, _ends_with(within, snapshot))
+
+
+def time_shares(times: WorkTimes) -> list[TimeShare]:
     """Return the self time by kind, name and model, longest first; retries included."""
-    snapshot = _with_waits(snapshot)
-    children, names = _worked_within(snapshot), _items(snapshot)
-    ends = _ends_with(children, snapshot)
+    snapshot, children, ends = times.snapshot, times.within, times.ends_ms
+    names = _items(snapshot)
     own = defaultdict[tuple[str, str, str | None], list[int]](list)
     for node_id, node in snapshot["nodes"].items():
         if not is_attempt(node):
@@ -170,19 +188,17 @@ def _began_anew(node: TraceNode, again: TraceNode) -> bool:
     return halted and again["start_ts_ms"] >= (node["end_ts_ms"] or 0)
 
 
-def critical_path(snapshot: Snapshot) -> list[Segment]:
+def critical_path(times: WorkTimes) -> list[Segment]:
     """Return the critical path of the run, from its start to its end.
 
     It is computed backwards from the end. The child that ended last is on the path. Before that
     child started, its parent is on the path, back to the end of an earlier child, and so on.
     """
-    if (root_id := snapshot["root_id"]) is None:
+    nodes, ends = times.snapshot["nodes"], times.ends_ms
+    if (root_id := times.snapshot["root_id"]) is None:
         return []
-    snapshot = _with_waits(snapshot)
-    nodes, children = snapshot["nodes"], _worked_within(snapshot)
-    ends = _ends_with(children, snapshot)
     segments: list[Segment] = []
-    frames = [_Frame(root_id, ends[root_id], _latest_first(children[root_id], ends))]
+    frames = [_Frame(root_id, ends[root_id], _latest_first(root_id, times))]
     while frames:
         frame = frames[-1]
         child = next((c for c in frame.children if c["start_ts_ms"] < frame.until_ms), None)
@@ -192,7 +208,7 @@ def critical_path(snapshot: Snapshot) -> list[Segment]:
         else:
             child_id = child["node_id"]
             since_ms = min(ends[child_id], frame.until_ms)
-            frames.append(_Frame(child_id, since_ms, _latest_first(children[child_id], ends)))
+            frames.append(_Frame(child_id, since_ms, _latest_first(child_id, times)))
         if since_ms < frame.until_ms:
             segments.append(
                 Segment(node_id=frame.node_id, start_ms=since_ms, end_ms=frame.until_ms)
@@ -259,7 +275,7 @@ def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
         if node["parent_id"] is None:
             continue
         above = nodes[node["parent_id"]]
-        around = nodes[above["parent_id"]] if above["kind"] == "llm" and above["parent_id"] else None
+        around = nodes.get(above["parent_id"] or "") if above["kind"] == "llm" else None
         if around is not None and _end_ms(above, snapshot) <= node["start_ts_ms"]:
             within[latest[around["parent_id"], around["kind"], around["name"]]].append(node)
         else:
@@ -306,8 +322,9 @@ class _Frame:
     children: Iterator[TraceNode]
 
 
-def _latest_first(children: Iterable[TraceNode], ends: dict[str, int]) -> Iterator[TraceNode]:
-    return iter(sorted(calls_of(children), key=lambda child: -ends[child["node_id"]]))
+def _latest_first(node_id: str, times: WorkTimes) -> Iterator[TraceNode]:
+    children = calls_of(times.within.get(node_id, ()))
+    return iter(sorted(children, key=lambda child: -times.ends_ms[child["node_id"]]))
 
 
 def _end_ms(node: TraceNode, snapshot: Snapshot) -> int:
@@ -328,7 +345,7 @@ def _ends_with(within: Mapping[str, Iterable[TraceNode]], snapshot: Snapshot) ->
     return ends
 
 
-def _covered_ms(node: TraceNode, children: Iterable[TraceNode], ends: dict[str, int]) -> int:
+def _covered_ms(node: TraceNode, children: Iterable[TraceNode], ends: Mapping[str, int]) -> int:
     """Return the part of a node's duration in which at least one child or its descendants ran."""
     covered, reached = 0, node["start_ts_ms"]
     for child in sorted(children, key=lambda child: child["start_ts_ms"]):

@@ -10,6 +10,7 @@ from caseworker.core.trace.analysis import (
     ModelCost,
     ShownStatus,
     TierCost,
+    WorkTimes,
     costs_by_model,
     costs_by_tier,
     critical_path,
@@ -66,13 +67,14 @@ def explain(
         return f"Run {plain(snapshot['chain_id'])} has not started yet.\n"
     root = snapshot["nodes"][snapshot["root_id"]]
     rows = CallRows(snapshot, root, payloads, cancelled=cancelled, waiting=waiting)
+    times = WorkTimes.of(snapshot)
     sections = (
         _headline(snapshot, root, _WAITS if waiting else _OUTCOMES[rows.status(root)], queued_ms),
         _wrapped(rows.troubles()),
         rows.tree(max_nodes),
         _skipped(skipped),
-        _times(snapshot),
-        _critical_path(snapshot),
+        _times(times),
+        _critical_path(times),
         _costs(snapshot),
     )
     texts = ("\n".join(cut(line, WIDTH) for line in section) for section in sections)
@@ -151,8 +153,8 @@ def _was_made(node: TraceNode) -> bool:
     return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]
 
 
-def _times(snapshot: Snapshot) -> Iterator[str]:
-    shares = [share for share in time_shares(snapshot) if share.own_ms]
+def _times(times: WorkTimes) -> Iterator[str]:
+    shares = [share for share in time_shares(times) if share.own_ms]
     total = sum(share.own_ms for share in shares)
     if shares:
         yield "Where the time went"
@@ -164,16 +166,16 @@ def _times(snapshot: Snapshot) -> Iterator[str]:
         yield f"  {cut(label, 44):44} {count:>6} {duration(share.own_ms):>8} {part:>4.0%} {bar}"
 
 
-def _critical_path(snapshot: Snapshot) -> Iterator[str]:
+def _critical_path(times: WorkTimes) -> Iterator[str]:
     spent = Counter[str]()
-    for segment in critical_path(snapshot):
+    for segment in critical_path(times):
         spent[segment.node_id] += segment.end_ms - segment.start_ms
     if not spent:
         return
     yield "Critical path"
     longest = {node_id for node_id, _ in spent.most_common(2 * _TOP)}
     steps = [
-        f"{called(snapshot['nodes'][node_id])} {duration(ms)}"
+        f"{called(times.snapshot['nodes'][node_id])} {duration(ms)}"
         for node_id, ms in spent.items()
         if node_id in longest
     ]

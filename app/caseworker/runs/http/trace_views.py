@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 from caseworker.core.trace.analysis import (
     Segment,
     ShownStatus,
+    WorkTimes,
     costs_by_model,
     costs_by_tier,
     critical_path,
@@ -131,7 +132,7 @@ class AnalysisView(View):
         """Return the analysis of a snapshot, which must have a root."""
         nodes = snapshot["nodes"]
         began_ms = nodes[snapshot["root_id"] or ""]["start_ts_ms"]
-        halted = first_halted(snapshot)
+        halted, times = first_halted(snapshot), WorkTimes.of(snapshot)
 
         def segment(of: Segment) -> SegmentView:
             return SegmentView(
@@ -142,8 +143,8 @@ class AnalysisView(View):
             )
 
         return cls(
-            critical_path=[segment(of) for of in critical_path(snapshot)],
-            time=[TimeShareView.model_validate(share) for share in time_shares(snapshot)],
+            critical_path=[segment(of) for of in critical_path(times)],
+            time=[TimeShareView.model_validate(share) for share in time_shares(times)],
             cost_by_model=[ModelCostView(**asdict(cost)) for cost in costs_by_model(snapshot)],
             cost_by_tier=[TierCostView(**asdict(cost)) for cost in costs_by_tier(snapshot)],
             stopped_at=None if halted is None else StopView.of(halted, began_ms),

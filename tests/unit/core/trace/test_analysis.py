@@ -5,6 +5,7 @@ import pytest
 from caseworker.core.budget.stops import Suspended
 from caseworker.core.trace.analysis import (
     Segment,
+    WorkTimes,
     costs_by_model,
     costs_by_tier,
     critical_path,
@@ -50,7 +51,7 @@ class Script:
         nodes = snapshot["nodes"]
         return [
             (nodes[s.node_id]["name"], s.start_ms - self._zero, s.end_ms - self._zero)
-            for s in critical_path(snapshot)
+            for s in critical_path(WorkTimes.of(snapshot))
         ]
 
 
@@ -101,7 +102,7 @@ def test_a_child_may_outlast_its_parent(script: Script) -> None:
     snapshot = script.done(100)
 
     assert script.path(snapshot) == [("plan", 0, 30), ("run", 30, 40), ("40-100", 40, 100)]
-    assert [(s.name, s.own_ms) for s in time_shares(snapshot)] == [
+    assert [(s.name, s.own_ms) for s in time_shares(WorkTimes.of(snapshot))] == [
         ("40-100", 60),
         ("plan", 30),
         ("run", 10),
@@ -129,7 +130,7 @@ def test_a_call_of_a_replayed_answer_belongs_to_the_later_try_of_its_step(
     snapshot = script.done(100)
 
     halted = first_halted(snapshot)
-    own = {share.name: share.own_ms for share in time_shares(snapshot)}
+    own = {share.name: share.own_ms for share in time_shares(WorkTimes.of(snapshot))}
     assert halted is not None
     assert halted["node_id"] == refused
     assert own == {"run": 10, "a": 10 + 20, "plan": 30, "search": 30}
@@ -147,9 +148,9 @@ def test_what_is_still_open_lasts_until_the_snapshot(script: Script, graph: Exec
 
 def test_an_empty_graph_has_no_critical_path(graph: ExecutionGraph) -> None:
     """An empty graph and a run of no duration have no critical path."""
-    assert critical_path(graph.snapshot()) == []
+    assert critical_path(WorkTimes.of(graph.snapshot())) == []
     graph.mark_success(graph.create_root("run"), 0)
-    assert critical_path(graph.snapshot()) == []
+    assert critical_path(WorkTimes.of(graph.snapshot())) == []
 
 
 def test_a_chain_of_thousands_is_no_problem(graph: ExecutionGraph, clock: ManualClock) -> None:
@@ -159,8 +160,8 @@ def test_a_chain_of_thousands_is_no_problem(graph: ExecutionGraph, clock: Manual
         clock.advance(1)
         node_id = graph.begin_node(node_id, "system", "deeper")
 
-    assert len(critical_path(graph.snapshot())) == 3000
-    assert sum(share.own_ms for share in time_shares(graph.snapshot())) == 3000
+    assert len(critical_path(WorkTimes.of(graph.snapshot()))) == 3000
+    assert sum(share.own_ms for share in time_shares(WorkTimes.of(graph.snapshot()))) == 3000
 
 
 def test_attempts_are_part_of_their_call(
@@ -175,7 +176,7 @@ def test_attempts_are_part_of_their_call(
     graph.mark_success(call, 0)
     snapshot = script.done(100)
 
-    assert [(s.kind, s.name, s.count, s.own_ms) for s in time_shares(snapshot)] == [
+    assert [(s.kind, s.name, s.count, s.own_ms) for s in time_shares(WorkTimes.of(snapshot))] == [
         ("llm", "plan", 1, 100),
         ("system", "run", 1, 0),
     ]
@@ -189,7 +190,7 @@ def test_time_is_shared_between_calls_of_one_sort(script: Script) -> None:
     script.call(20, 40, outer, name="search")
     script.call(50, 80, outer, name="search")
 
-    assert [(s.name, s.count, s.own_ms) for s in time_shares(script.done(100))] == [
+    assert [(s.name, s.count, s.own_ms) for s in time_shares(WorkTimes.of(script.done(100)))] == [
         ("search", 3, 100),
         ("plan", 1, 30),
         ("run", 1, 0),
@@ -209,7 +210,7 @@ def test_the_items_of_a_map_are_one_sort(graph: ExecutionGraph, root: str) -> No
             step(step(below, f"{attempt}/{item}", "subgraph"), f"{attempt}/{item}/say", "llm")
     step(step(root, "inner", "subgraph"), "inner/7", "llm")
 
-    counts = {share.name: share.count for share in time_shares(graph.snapshot())}
+    counts = {share.name: share.count for share in time_shares(WorkTimes.of(graph.snapshot()))}
 
     assert counts.items() >= {"each": 1, "each/*": 6, "each/*/say": 6, "inner/7": 1}.items()
     assert len(counts) == 6
@@ -352,7 +353,7 @@ def test_segments_name_nodes(script: Script) -> None:
     snapshot = script.done(5)
     start = snapshot["nodes"][script.root]["start_ts_ms"]
 
-    assert critical_path(snapshot) == [
+    assert critical_path(WorkTimes.of(snapshot)) == [
         Segment(node_id=script.root, start_ms=start, end_ms=start + 5)
     ]
 
@@ -378,7 +379,7 @@ def test_the_time_of_a_person_belongs_to_the_question(
     graph.mark_success(agent, 0)
     snapshot = script.done(10_600)
 
-    shares = {share.name: share.own_ms for share in time_shares(snapshot)}
+    shares = {share.name: share.own_ms for share in time_shares(WorkTimes.of(snapshot))}
     assert shares["approval of pay"] == 10_200
     assert shares["agent"] == 0
     assert shares["run"] == 200
