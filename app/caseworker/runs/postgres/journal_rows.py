@@ -41,6 +41,8 @@ Ownership = tuple[RunKey, int]
 
 BREATH_BYTES = 256 * 1024
 """Number of bytes to serialize before yielding to the event loop."""
+ROW_BYTES = 1024
+"""Bytes of text that take as long to serialize as the other columns of a row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +80,7 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
             rows.append(row := call_to_json(of_run, record))
         else:
             rows.append(row := _event_row(of_run, record))
-        unyielded += len(row.get("value") or "")
+        unyielded += ROW_BYTES + len(row.get("value") or "")
         if unyielded >= BREATH_BYTES:
             unyielded = 0
             await asyncio.sleep(0)

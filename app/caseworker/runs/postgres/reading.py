@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
+import psycopg
+from psycopg.rows import dict_row
 from pydantic_core import from_json
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -40,6 +42,13 @@ WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request 
 ORDER BY e.seq
 """
 """Return a run's status and its events in one consistent read."""
+
+JOURNAL = f"""
+SELECT {", ".join(column.name for column in JOURNAL_COLUMNS)} FROM journal
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s ORDER BY seq
+"""  # noqa: S608
+CALLS_AT_ONCE = 50
+"""Calls to parse before yielding to the event loop."""
 
 PAYLOADS = """
 SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
@@ -248,8 +257,7 @@ class PostgresRunReader:
             "max_bytes": max_bytes,
         }
         async with transaction(self.engines.work, key.tenant) as connection:
-            rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
-        return [call_from_row(row) for row in rows]
+            return await _read_calls(connection, PAYLOADS, asked)
 
     async def conversation(
         self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
@@ -263,8 +271,7 @@ class PostgresRunReader:
             "max_bytes": max_bytes,
         }
         async with transaction(self.engines.work, key.tenant) as connection:
-            rows = (await connection.exec_driver_sql(CONVERSATION, asked)).mappings().all()
-        return [call_from_row(row) for row in rows]
+            return await _read_calls(connection, CONVERSATION, asked)
 
     async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
         """Return the stored CallNodes of a run, in the order of their IDs."""
@@ -297,8 +304,22 @@ async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
 
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
     """Return the journal of a run, in the order of its CallNodes."""
-    query = select(*JOURNAL_COLUMNS).where(of_run(journal, key)).order_by(journal.c.seq)
-    return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+    return await _read_calls(connection, JOURNAL, {"tenant": key.tenant, "run_id": key.run_id})
+
+
+async def _read_calls(
+    connection: AsyncConnection, statement: str, asked: Mapping[str, Any]
+) -> Sequence[CallRecord]:
+    """Return calls, parsed a few at a time: parsing thousands at once would block the loop."""
+    raw = await connection.get_raw_connection()
+    driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
+    found = list[CallRecord]()
+    async with driver.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(statement, asked)
+        while rows := await cursor.fetchmany(CALLS_AT_ONCE):
+            found += map(call_from_row, rows)
+            await asyncio.sleep(0)
+    return found
 
 
 async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
