@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from caseworker.core.budget.budget import Budget
@@ -52,7 +53,7 @@ class PreparedStep:
         limits = (timeout_ms, self.sub_budget, self.work.lock)
         object.__setattr__(self, "direct", limits == (None, None, None))
         object.__setattr__(self, "path", StepPath(self.step.id))
-        object.__setattr__(self, "metadata", Metadata({"step_type": self.step.type}))
+        object.__setattr__(self, "metadata", _metadata_of(self.step.type))
 
 
 class PreparedGraph:
@@ -75,6 +76,11 @@ class PreparedGraph:
             if (shared := _shared(edges))
         }
         """Input handles that have several incoming edges, by step ID."""
+
+
+@lru_cache
+def _metadata_of(step_type: str) -> Metadata:
+    return Metadata({"step_type": step_type})
 
 
 def _shared(edges: Sequence[Edge]) -> frozenset[str]:

@@ -56,7 +56,7 @@ from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.ports import JournalStore, RunStore
 from caseworker.runs.references import references_in, resolved
-from caseworker.runs.replay import spent_before
+from caseworker.runs.replay import restore, spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper
 
@@ -366,7 +366,7 @@ class RunExecutor:
             around=around,
         )
         try:
-            execution = begin(earlier=earlier)
+            execution = await restore(earlier, partial(begin, earlier=earlier))
         except ValueError:  # the stored rows are not a valid journal
             log.exception("run.unreadable")
             execution = begin(earlier=())

@@ -4,10 +4,11 @@ The ExecutionGraph is rebuilt from the journal. Nodes that were open when the wo
 closed. All earlier costs are restored; a lost call counts with its estimate.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import Charge, sum_of
@@ -16,6 +17,18 @@ from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINA
 from caseworker.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.run import CallRecord, Run, RunSource
+
+MANY_CALLS = 500
+
+Restored = TypeVar("Restored")
+
+
+async def restore(earlier: Sequence[CallRecord], build: Callable[[], Restored]) -> Restored:
+    """Return ``build()``, which restores a run from its calls ``earlier``.
+
+    Many calls are restored in a thread: five thousand would block the event loop for 0.1 s.
+    """
+    return await asyncio.to_thread(build) if len(earlier) > MANY_CALLS else build()
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:

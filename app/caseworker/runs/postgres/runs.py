@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import RowMapping, func, select
@@ -85,6 +86,7 @@ from caseworker.runs.postgres.run_statements import (
 from caseworker.runs.postgres.tables import of_run, runs
 from caseworker.runs.postgres.taking_over import take_over
 from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
+from caseworker.runs.replay import restore
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
@@ -422,7 +424,8 @@ async def _cancel_unowned(
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
     run = replace(run, streamed=await streamed_in(connection, run.key))
-    finish = cancelled_while_queued(run, cancel_request, earlier, last_seq=last_seq)
+    end = partial(cancelled_while_queued, run, cancel_request, earlier, last_seq=last_seq)
+    finish = await restore(earlier, end)
     await _finish_queued(connection, finish)
     return finish.snapshot
 
@@ -447,7 +450,8 @@ async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Map
     last_seq = await last_seq_of(connection, run.key)
     run = replace(run, streamed=await streamed_in(connection, run.key))
     stop = DeadlineExceededError(deadline)
-    finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
+    end = partial(stopped_while_queued, run, stop, earlier, at=deadline, last_seq=last_seq)
+    finish = await restore(earlier, end)
     finished_at = await _finish_queued(connection, finish)
     return as_ended(run, finish, finished_at), finish.snapshot
 
