@@ -22,7 +22,7 @@ from caseworker.engine.events import Event
 from caseworker.engine.ports import NullJournal
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
-from caseworker.engine.supervision import DetachedError, Supervisor, seconds_of
+from caseworker.engine.supervision import DetachedError, Supervisor, TimeLimit
 from tests.support.seeded_loop import Story, run
 
 GRACE_SECONDS = 1.0
@@ -155,7 +155,7 @@ class World:
         execution = GraphExecution(self.plan.prepared(self), {}, context)
         supervisor = Supervisor(grace_seconds=GRACE_SECONDS)
         try:
-            with seconds_of(self.scope, token):
+            with TimeLimit(self.scope, token):
                 self.outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
         except DetachedError as abandoned:
             self.outcome = execution.abandoned(abandoned.stop)

@@ -223,6 +223,7 @@ class _CallInProgress:
         self._step_id = calls.graph.step_of(parent)
         if call.shown is not None:
             calls.journal.note_request(self.node, call.shown)
+            call.shown = None  # the journal keeps it until it is stored
         self.attempts = AttemptLog(calls.graph, self.node)
         self._estimate = FREE
         self._spent = SpentSum()

@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import structlog
@@ -63,25 +63,36 @@ class CancellationToken:
         with self.on_trip(lambda: loop.call_soon_threadsafe(give)):
             await given
 
-    @contextmanager
-    def on_trip(self, callback: Callable[[], object]) -> Iterator[None]:
+    def on_trip(self, callback: Callable[[], object]) -> AbstractContextManager[None]:
         """Register a callback that is called when a stop is set while the block runs.
 
         If a stop is already set, ``callback`` is called immediately. It runs in the thread that
         sets the stop, never after the block has ended, and must not block. If it raises, the error
         is logged and the other callbacks still run.
         """
-        key = object()
+        return _Registration(self, callback)
+
+
+class _Registration:
+    """A callback that is registered while a block runs; smaller than a generator."""
+
+    __slots__ = ("_callback", "_token")
+
+    def __init__(self, token: CancellationToken, callback: Callable[[], object]) -> None:
+        self._token = token
+        self._callback = callback
+
+    def __enter__(self) -> None:
+        token = self._token
         # Register and check under the lock, so that a concurrent trip is not missed or doubled.
-        with self._lock:
-            self._callbacks[key] = callback
-            if self.stop is not None:
-                _call(callback)
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._callbacks[key]
+        with token._lock:
+            token._callbacks[self] = self._callback
+            if token.stop is not None:
+                _call(self._callback)
+
+    def __exit__(self, *ended: object) -> None:
+        with self._token._lock:
+            del self._token._callbacks[self]
 
 
 def _call(callback: Callable[[], object]) -> None:

@@ -11,7 +11,6 @@ dropped.
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -72,9 +71,9 @@ class GraphExecution:
         self._outcome = GraphOutcome(self._reports)
         self._materializer: Materializer | None = None
         self._scheduler = Scheduler(prepared.topology)
-        self._ready: deque[str] = deque()
+        self._ready: list[str] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._ended: deque[str] = deque()
+        self._ended: list[str] = []
         self._slots_used = 0
         self._woken: asyncio.Future[None] | None = None
         if run.traced is not None:
@@ -187,7 +186,7 @@ class GraphExecution:
         turn_ends = clock() + TURN_SECONDS
         while self._ready or self._tasks:
             if len(self._ready) == 1 and not self._tasks:
-                step_id = self._ready.popleft()
+                step_id = self._ready.pop(0)
                 report = self._reports[step_id]
                 await self._step_runner.execute(self._steps[step_id], report, self)
                 self._take(self._tell(step_id, report))
@@ -231,7 +230,7 @@ class GraphExecution:
             self._start_ready()
             await self._something_ended()
             while self._ended:
-                step_id = self._ended.popleft()
+                step_id = self._ended.pop(0)
                 self._free_slot()
                 self._tasks.pop(step_id).result()
                 orders = self._tell(step_id, self._reports[step_id])
@@ -250,7 +249,7 @@ class GraphExecution:
     def _start_ready(self) -> None:
         create_task = asyncio.get_running_loop().create_task
         while self._ready and self._take_slot():
-            step_id = self._ready.popleft()
+            step_id = self._ready.pop(0)
             self._tasks[step_id] = create_task(self._execute_apart(step_id))
 
     async def _execute_apart(self, step_id: str) -> None:
@@ -293,13 +292,13 @@ class GraphExecution:
         Their work is already paid for; the limit refuses their further charges. Steps that an
         earlier execution had started are started again for this. A stop of the run ends the wait.
         """
-        self._ready = deque(filter(self._began_before, self._ready))
+        self._ready = list(filter(self._began_before, self._ready))
         try:
             while (self._tasks or self._ready) and self._run.token.stop is None:
                 self._start_ready()
                 await self._something_ended()
                 while self._ended:
-                    step_id = self._ended.popleft()
+                    step_id = self._ended.pop(0)
                     self._free_slot()
                     forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:

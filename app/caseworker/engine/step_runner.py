@@ -62,7 +62,7 @@ from caseworker.engine.report import (
 )
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import StepValues
-from caseworker.engine.supervision import detach, seconds_of, until_done
+from caseworker.engine.supervision import TimeLimit, detach, until_done
 from caseworker.platform.logs.errors import message_of_error
 
 log = structlog.get_logger(__name__)
@@ -269,7 +269,7 @@ class StepRunner:
             scope.restore(self._journal.spent_below(context.path))
         context.scope = scope
         path = context.path
-        with seconds_of(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
+        with TimeLimit(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
             self._token.check()
             return await _outputs_of(step, inputs, context, report)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -186,46 +186,60 @@ def detach(
         task.add_done_callback(tell)
 
 
-@contextmanager
-def seconds_of(
-    scope: Scope, token: CancellationToken, *, matter: Callable[[], bool] = lambda: True
-) -> Iterator[None]:
-    """Enforce the time limit of a scope while the block runs.
+class TimeLimit:
+    """Enforces the time limit of a scope while a ``with`` block runs.
 
     The token is tripped when the limit passes, or immediately if it already has. Warnings are
     emitted at the warning thresholds. ``matter`` is called when the limit passes; if the block's
     work no longer counts, it returns False, and the token is not tripped.
     """
-    limit = scope.budget.max_time_seconds
-    if limit is None:
-        yield
-        return
-    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
 
-    def interrupt() -> None:
-        if matter():
-            token.trip(scope.out_of_own_time())
+    __slots__ = ("_matter", "_scope", "_timer", "_token")
 
-    used = scope.usage.time_elapsed_seconds
-    for share in scope.shares_to_warn_of():
-        timers.append(loop.call_later(max(0.0, share * limit - used), scope.warn_of_time, share))
-    if used >= limit:
-        interrupt()
-    else:
-        timers.append(loop.call_later(limit - used, interrupt))
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
+    def __init__(
+        self, scope: Scope, token: CancellationToken, *, matter: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._scope = scope
+        self._token = token
+        self._matter = matter
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        limit = self._scope.budget.max_time_seconds
+        if limit is None:
+            return
+        if self._scope.usage.time_elapsed_seconds >= limit:
+            self._pass(1.0)
+        self._wait(*self._scope.shares_to_warn_of(), 1.0)
+
+    def __exit__(self, *ended: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self, share: float, *later: float) -> None:
+        """Wait for a share of the limit to pass, then for the later ones, with a single timer."""
+        limit, used = self._scope.budget.max_time_seconds, self._scope.usage.time_elapsed_seconds
+        left = max(0.0, share * (limit or 0.0) - used)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(left, self._pass, share, *later)
+
+    def _pass(self, share: float, *later: float) -> None:
+        if later:
+            self._scope.warn_of_time(share)
+            self._wait(*later)
+        elif self._matter():
+            self._token.trip(self._scope.out_of_own_time())
+
+
+def deadline_of(
+    deadline: datetime | None, token: CancellationToken
+) -> AbstractContextManager[None]:
+    """Trip the token if the deadline passes during the block, or now if it has passed already."""
+    return nullcontext() if deadline is None else _tripped_at(deadline, token)
 
 
 @contextmanager
-def deadline_of(deadline: datetime | None, token: CancellationToken) -> Iterator[None]:
-    """Trip the token if the deadline passes during the block, or now if it has passed already."""
-    if deadline is None:
-        yield
-        return
+def _tripped_at(deadline: datetime, token: CancellationToken) -> Iterator[None]:
     left, stop = (deadline - datetime.now(UTC)).total_seconds(), DeadlineExceededError(deadline)
     if left <= 0:
         token.trip(stop)

@@ -33,7 +33,7 @@ class ActiveRun:
 
     run: Run
     token: CancellationToken
-    ended: asyncio.Event
+    ended: asyncio.Future[None]
     prepared: PreparedGraph | None = None
     """Graph of the run, if it was already prepared when the run was accepted; otherwise None."""
     delivered_at: datetime | None = None

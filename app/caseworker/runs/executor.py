@@ -29,8 +29,8 @@ from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import (
     DetachedError,
     Supervisor,
+    TimeLimit,
     deadline_of,
-    seconds_of,
     set_within,
 )
 from caseworker.models.table import AllowedModels
@@ -240,7 +240,8 @@ class RunExecutor:
             if lost.run.fence >= run.fence:
                 return  # repeated delivery; a reclaimed run has a higher fencing token
             lost.token.trip(LostRunError())
-        active = ActiveRun(run, CancellationToken(), asyncio.Event(), prepared)
+        ended = asyncio.get_running_loop().create_future()
+        active = ActiveRun(run, CancellationToken(), ended, prepared)
         if self._handing_over:
             active.token.trip(shutting_down())
         self._active[run.key] = active
@@ -289,7 +290,7 @@ class RunExecutor:
         """
         if (active := self._active.get(key)) is None:
             return None
-        await active.ended.wait()
+        await asyncio.shield(active.ended)
         final, journal = active.final, active.journal
         if final is None or not (named := references_in(final)):
             return final
@@ -329,7 +330,7 @@ class RunExecutor:
         structlog.contextvars.bind_contextvars(**log_context(run))
         try:
             if after is not None:
-                await after.ended.wait()
+                await asyncio.shield(after.ended)
             self._observers.begun(run)
             await self._run(active, permitted_at)
         except Exception:
@@ -343,7 +344,7 @@ class RunExecutor:
                 self._in_slots.discard(run.key)
                 self._external.discard(run.key)
                 self.changes += 1
-            active.ended.set()
+            active.ended.set_result(None)
             self.slots.freed()
 
     async def _run(self, active: ActiveRun, permitted_at: float) -> None:
@@ -405,7 +406,7 @@ class RunExecutor:
         for each in children:
             each.token.trip(HandOver(str(stop)) if isinstance(stop, HandOver) else _parent_ended())
         for each in children:
-            await each.ended.wait()
+            await asyncio.shield(each.ended)
 
     async def _end_without_parent(
         self, active: ActiveRun, execution: Execution, parent: RunKey
@@ -467,7 +468,7 @@ class RunExecutor:
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
         deadline = deadline_of(run.request.deadline, active.token)
         try:
-            with seconds_of(execution.scope, active.token), deadline:
+            with TimeLimit(execution.scope, active.token), deadline:
                 return await self._supervisor.run(
                     graph.run(), active.token, late=lambda _: self._record_late(active, execution)
                 )
@@ -534,7 +535,7 @@ class RunExecutor:
 
     async def _add_late(self, active: ActiveRun, execution: Execution) -> None:
         """Store the late cost if this process finished the run; another owner estimates it."""
-        await active.ended.wait()
+        await asyncio.shield(active.ended)
         if not active.finished:
             return
         try:

@@ -132,9 +132,8 @@ class RunJournal:
         self._unwritten = set[str]()
         """IDs of the nodes whose stored state is missing or outdated."""
         self._revision = graph.revision
-        self._idle = asyncio.Event()
-        """Set while no write is in flight."""
-        self._idle.set()
+        self._in_flight: asyncio.Future[None] | None = None
+        """Ends with the write in flight; None while there is none."""
         self._sent: _Sent | None = None
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
@@ -284,11 +283,12 @@ class RunJournal:
             LostRunError: the run belongs to another worker.
         """
         begun_before = self._writes_begun
-        while not self._idle.is_set():
-            await self._idle.wait()  # all waiters wake at once and one of them writes: check again
+        while self._in_flight is not None:
+            # All waiters wake at once, and one of them writes: check again.
+            await asyncio.shield(self._in_flight)
             if self._last_granted > begun_before:
                 return
-        self._idle.clear()
+        self._in_flight = in_flight = asyncio.get_running_loop().create_future()
         self._writes_begun += 1
         self._stop_waiting()  # this write takes everything that the timer waits to store
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
@@ -308,7 +308,8 @@ class RunJournal:
             raise
         finally:
             self._sent = None
-            self._idle.set()
+            self._in_flight = None
+            in_flight.set_result(None)
         if permission.owned:
             self._events.confirm(write.events)
             if self._requests:

@@ -24,7 +24,7 @@ from caseworker.engine.ports import NullJournal
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import GraphOutcome, StepRecords
 from caseworker.engine.step_runner import CANCELLED
-from caseworker.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
+from caseworker.engine.supervision import DetachedError, Supervisor, TimeLimit, deadline_of
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.logs.errors import message_of_error
 
@@ -186,7 +186,7 @@ async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcom
     """Execute under a supervisor, so that a stop interrupts steps in progress."""
     supervisor = Supervisor(grace_seconds=run.grace_seconds)
     try:
-        with seconds_of(run.scope, run.token):
+        with TimeLimit(run.scope, run.token):
             return await supervisor.run(execution.run(), run.token, late=lambda _: None)
     except DetachedError as abandoned:
         return execution.abandoned(abandoned.stop)

@@ -11,7 +11,6 @@ The scheduler has no clock, no I/O and no tasks: the same facts in the same orde
 same orders.
 """
 
-from collections import deque
 from collections.abc import Container, Iterable
 
 from caseworker.core.graph.facts import Fact, Order, SkipStep, StepFinished
@@ -43,7 +42,7 @@ class Scheduler:
         self._left = len(self._undecided)
         self._live: set[str] = set()
         self._running: set[str] = set()
-        self._ready: deque[str] = deque()
+        self._ready: list[str] = []
         self._begun = False
         self._failed = False
 
@@ -119,7 +118,7 @@ class Scheduler:
         """Append start orders to ``orders`` while slots are free, and return the list."""
         ready, running, start = self._ready, self._running, self._start
         while ready and len(running) < self._limit:
-            step_id = ready.popleft()
+            step_id = ready.pop(0)
             running.add(step_id)
             orders.append(start[step_id])
         return orders

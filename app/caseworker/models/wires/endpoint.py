@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
@@ -145,8 +145,7 @@ class EndpointProvider:
     async def _attempt(
         self, model: str, request: ModelRequest, failures: Failures
     ) -> ModelReply | ModelError:
-        body = self._dialect.body(model, request, self._left_out[model])
-        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        content, adaptable = self._content(model, request)
         delivery = request.delivery
 
         def note_sent() -> None:
@@ -155,7 +154,9 @@ class EndpointProvider:
 
         headers = {**_HEADERS, **self._dialect.headers}
         url = self._dialect.base_url + self._dialect.path
-        reply = await self._wire.post(url, headers, content, note_sent)
+        sending = self._wire.post(url, headers, content, note_sent)
+        del content, headers  # a conversation takes much memory while its reply is awaited
+        reply = await sending
         try:
             if reply.status == 200:
                 taking = self._dialect.accumulator(model, request)
@@ -164,16 +165,17 @@ class EndpointProvider:
         finally:
             reply.close()
         said = said_in(_document(b"".join(parts).decode(errors="replace")))
-        adapts = reply.status in (400, 422) and self._adapts(model, body, said.complains_of)
+        refused = {name for name in adaptable if said.complains_of(name)}
+        adapts = reply.status in (400, 422) and bool(refused)
+        if adapts:
+            self._left_out[model] |= refused
         return failures.of_status(reply.status, said, reply.headers, adapts=adapts)
 
-    def _adapts(
-        self, model: str, body: Mapping[str, Any], complains_of: Callable[[str], bool]
-    ) -> bool:
-        """Remember which adaptable parameters the endpoint rejected; return whether any were."""
-        refused = {name for name in self._dialect.adaptable if name in body and complains_of(name)}
-        self._left_out[model] |= refused
-        return bool(refused)
+    def _content(self, model: str, request: ModelRequest) -> tuple[bytes, Sequence[str]]:
+        """Return the body of a request, and those of its parameters that may be left out."""
+        body = self._dialect.body(model, request, self._left_out[model])
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        return content, [name for name in self._dialect.adaptable if name in body]
 
 
 async def _answer(

@@ -137,14 +137,16 @@ class ModelTransport:
         if (span := current_traceparent()) is not None:
             sent[HEADER] = span
         target = urlsplit(url)
+        asked = self._session.post(
+            url,
+            headers=sent,
+            data=_Body(content, note_sent),
+            allow_redirects=False,
+            proxy=_proxy_for(target.scheme, target.hostname or "", target.netloc),
+        )
+        del headers, content, sent, target  # else kept until the reply arrives
         try:
-            response = await self._session.post(
-                url,
-                headers=sent,
-                data=_Body(content, note_sent),
-                allow_redirects=False,
-                proxy=_proxy_for(target.scheme, target.hostname or "", target.netloc),
-            )
+            response = await asked
         except TimeoutError:
             raise
         except _FAILURES as error:
@@ -187,6 +189,7 @@ class _Body(aiohttp.BytesPayload):
         transport = getattr(writer, "transport", None)  # the writer drops it on close
         try:
             await super().write_with_length(writer, content_length)
+            self._value = b""  # a POST is not repeated
         except BaseException:
             _drop(transport)
             raise
