@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
 from caseworker.core.budget.budget import Dimension
@@ -73,9 +72,11 @@ class Execution:
         limits: ValueLimits = USUAL_LIMITS,
         span_of: SpanOf | None = None,
         around: Scope | None = None,
+        on: tuple[asyncio.AbstractEventLoop, int],
     ) -> None:
         """``around`` is the budget scope of the parent of a child run.
 
+        ``on`` is the event loop that executes the run, and its thread. This may be another one.
         ``span_of`` returns the span contexts to propagate to called services; None for none.
         """
         self.run = run
@@ -104,7 +105,7 @@ class Execution:
             run.request.budget,
             parent=around,
             usage=usage,
-            warn=_warner(self.journal),
+            warn=_warner(self.journal, *on),
             requires_prices=run.request.requires_prices,
         )
         if earlier:
@@ -150,7 +151,7 @@ class Execution:
                 graph=self.graph,
                 journal=self.journal,
                 token=self.token,
-                jitter=_jitter(seed),
+                jitter=_Jitter(seed),
                 deadline_in=self.deadline_in,
                 events=self.journal,
                 span_of=self._span_of,
@@ -205,19 +206,25 @@ class Execution:
         return self.journal.close(), self.journal.unstored_events()
 
 
-def _jitter(seed: str) -> Callable[[], float]:
-    """Return a random source from -1 to 1; its generator (2.5 KB) is created on first use."""
+class _Jitter:
+    """A random source from -1 to 1; its generator (2.5 KB) is created on first use."""
 
-    @cache
-    def chance() -> random.Random:
-        return random.Random(seed)
+    __slots__ = ("_chance", "_seed")
 
-    return lambda: chance().uniform(-1, 1)
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        self._chance: random.Random | None = None
+
+    def __call__(self) -> float:
+        if self._chance is None:
+            self._chance = random.Random(self._seed)
+        return self._chance.uniform(-1, 1)
 
 
-def _warner(journal: RunJournal) -> Callable[[Scope, Dimension, float], None]:
-    """Return a callback that emits budget warnings from any thread."""
-    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+def _warner(
+    journal: RunJournal, loop: asyncio.AbstractEventLoop, thread: int
+) -> Callable[[Scope, Dimension, float], None]:
+    """Return a callback that emits budget warnings from any thread; ``loop`` runs in ``thread``."""
 
     def warn(scope: Scope, dimension: Dimension, share: float) -> None:
         if threading.get_ident() == thread:

@@ -7,6 +7,7 @@ this process has sent no heartbeat for long enough.
 """
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence, Set
@@ -365,6 +366,7 @@ class RunExecutor:
             limits=self._limits.values,
             span_of=self._observers.span_of(run),
             around=around,
+            on=(asyncio.get_running_loop(), threading.get_ident()),
         )
         try:
             execution = await restore(earlier, partial(begin, earlier=earlier))
@@ -375,6 +377,7 @@ class RunExecutor:
             cause = StopCause(kind=StopKind.ERROR, reason="The journal of the run cannot be read.")
             await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
             return
+        del begin  # it takes memory, and the run may wait for hours
         if parent is not None and around is None:
             await self._end_without_parent(active, execution, RunKey(run.key.tenant, parent))
             return
