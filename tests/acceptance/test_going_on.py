@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from caseworker.engine.events import RUN_STARTED, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
+from caseworker.runs.replay import MANY_CALLS
 from caseworker.runs.run import RunKey
 from tests.acceptance.test_graph_runs_over_faults import asks, flow
 from tests.support.event_log import require_sound_events, stored_events
@@ -252,3 +253,21 @@ async def test_a_run_that_goes_on_survives_its_process(
     of_c = [event.type for event in events if event.step_id == "c" and "step" in event.type]
     assert of_c == [STEP_STARTED, STEP_RESUMED, STEP_COMPLETED]
     require_sound_events(database_url)
+
+
+async def test_a_run_of_many_calls_goes_on(database_url: str) -> None:
+    """The state of a run with many calls is restored next to the event loop."""
+    step = {"type": "tool", "data": {"tool": "calculator", "args": {"expression": "${default}+1"}}}
+    data = {"over": "default", "step": step, "max_items": MANY_CALLS}
+    graph = {"steps": [{"id": "each", "type": "map", "data": data}], "edges": []}
+    body = {"run_id": "old", "kind": "graph", "graph": graph, "input": list(range(MANY_CALLS))}
+    async with ServiceProcess(database_url) as service, service.client() as client:
+        await client.post_run(body)
+        old = await finished(client, "old")
+        assert old["status"] == "completed", old
+
+        run = await go_on(client, "again", "old")
+
+        assert run["status"] == "completed", run
+        assert run["result"] == old["result"]
+        assert len(await nodes_of(client, "again")) > MANY_CALLS

@@ -388,3 +388,22 @@ async def test_two_processes_that_accept_the_same_ids_do_not_wait_for_one_anothe
         )
         == 0
     )
+
+
+async def test_many_small_rows_are_serialized_in_parts() -> None:
+    """Other work of the process continues while the rows of a large write are serialized."""
+    iterations = 0
+
+    async def count() -> None:
+        nonlocal iterations
+        while True:
+            iterations += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    events = tuple(map(event, range(1_000)))
+
+    await as_rows(JournalWrite(key=RunKey("t", "many"), fence=1, events=events))
+
+    counting.cancel()
+    assert iterations >= 3

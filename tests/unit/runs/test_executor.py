@@ -1,6 +1,7 @@
 """Executing runs in one process: each in its own task and with its own fencing token."""
 
 import asyncio
+import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -327,5 +328,29 @@ def test_the_first_event_of_a_run_says_that_it_was_started() -> None:
         events = await process.store.events(KEY, after=0, limit=9)
         assert events is not None
         assert (events.events[0].type, events.events[0].data) == ("run.started", {"attempt": 1})
+
+    run_story(story)
+
+
+def test_a_waiting_run_is_two_tasks_and_few_bytes() -> None:
+    """Thousands of runs may wait. The store of the test is included in the bytes."""
+    runs = 50
+
+    async def story() -> None:
+        process, before = Process(waits), asyncio.all_tasks()
+        await process.post(new_run("first"))
+        await asyncio.sleep(1)
+        tracemalloc.start()
+        try:
+            for number in range(runs):
+                await process.post(new_run(f"r{number}", Budget(max_time_seconds=60)))
+            await asyncio.sleep(1)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        tasks = asyncio.all_tasks() - before
+        assert len(tasks) == 2 * (runs + 1)
+        assert held / runs < 33_000
+        await asyncio.sleep(40)
 
     run_story(story)

@@ -239,3 +239,35 @@ async def test_a_proxy_that_speaks_no_http_is_refused(monkeypatch: pytest.Monkey
 
     await provider.aclose()
     assert not refused.value.retryable
+
+
+async def test_a_request_is_not_kept_while_its_reply_is_awaited(
+    transport: ModelTransport,
+) -> None:
+    """A conversation may be long, and its reply may take minutes."""
+    arrived = asyncio.Event()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left = LIMIT
+        while left > 0:
+            left -= len(await reader.read(10_000))
+        arrived.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(receive, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    provider = openai_provider(base_url=url, api_key="none", wire=transport)
+    long = ModelRequest(messages=(Message(role="user", content="x" * LIMIT),))
+    tracemalloc.start()
+    try:
+        asking = asyncio.create_task(provider.complete("m", long))
+        await arrived.wait()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        asking.cancel()
+        await asyncio.wait({asking})
+        server.close()
+
+    assert held < LIMIT / 2
