@@ -143,8 +143,6 @@ class Supervisor:
 
         task = asyncio.create_task(work, name="run")
         task.add_done_callback(stop)
-        self._tasks.add(task)  # the event loop holds weak references to tasks only
-        task.add_done_callback(self._tasks.discard)
         try:
             # The token may be tripped in any thread; ``stopped`` is also set when the task ends.
             with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
@@ -157,14 +155,18 @@ class Supervisor:
             task.add_done_callback(forget_failure)
             await until_done((task,), self.grace_seconds)
             if not task.done():
-                detach(task, late)
+                self._abandon(task, late)
             raise
         if not task.done() and token.stop is not None:
-            detach(task, late)
+            self._abandon(task, late)
             raise DetachedError(token.stop)
         if task.cancelled():
             token.check()  # raise the stop that caused the cancellation
         return task.result()
+
+    def _abandon(self, task: "asyncio.Task[Result]", late: Callable[[Result], None]) -> None:
+        self._tasks.add(task)  # the event loop holds weak references to tasks only
+        detach(task, late, over=lambda: self._tasks.discard(task))
 
 
 def detach(

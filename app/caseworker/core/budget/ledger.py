@@ -176,7 +176,7 @@ class Scope(Account):
         for dimension, limit in self.limits.items():
             reached = float(self.usage.of(dimension)) / float(limit) if limit else 0.0
             shares = (share for share in WARNING_SHARES if reached >= share)
-            self._warned |= {(dimension, share) for share in shares}
+            self._warned += tuple((dimension, share) for share in shares)
 
     def require_something_left(self) -> None:
         """Check that neither this scope nor an ancestor has exhausted a limit.
@@ -238,7 +238,7 @@ class Scope(Account):
     def warn_of_time(self, share: float) -> None:
         """Warn, at most once, that the fraction ``share`` of this scope's time limit has passed."""
         if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
-            self._warned |= {(Dimension.SECONDS, share)}
+            self._warned += ((Dimension.SECONDS, share),)
             self._warn(self, Dimension.SECONDS, share)
 
 

@@ -61,7 +61,7 @@ class Account:
         """Marker object: ``usage.checked_by`` is set to it once the usage was found to be within
         the limits."""
         self._warn = warn
-        self._warned = frozenset[tuple[Dimension, float]]()
+        self._warned: tuple[tuple[Dimension, float], ...] = ()  # smaller than an empty set
 
     def refusal(
         self, charge: Charge, held: Mapping[Dimension, Amount]
@@ -137,7 +137,7 @@ class Account:
             for share in WARNING_SHARES:
                 reached = float(used.get(dimension, 0)) >= share * float(limit)
                 if reached and (dimension, share) not in self._warned:
-                    self._warned |= {(dimension, share)}
+                    self._warned += ((dimension, share),)
                     self._warn(self, dimension, share)
 
 

@@ -90,7 +90,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class WorkTimes:
-    """When the calls of a snapshot ran, and within which others; several analyses share it."""
+    """When the calls of a snapshot ran, and inside which call; several analyses share it."""
 
     snapshot: Snapshot
     """The snapshot, with each pending approval extended until the run was resumed."""

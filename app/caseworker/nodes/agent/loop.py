@@ -13,10 +13,10 @@ best answer.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.usage import BudgetExceededError
+from caseworker.core.budget.usage import BudgetExceededError, Charge
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.context import FlowContext
 from caseworker.engine.report import class_of
@@ -36,6 +36,7 @@ from caseworker.platform.logs.errors import message_of_error
 from caseworker.tools.ports import ToolResult, failure
 
 _WRAP_UP = "wrap_up"
+_ONE_TURN: Final[Charge] = {Dimension.TURNS: 1}
 _LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
 """Limits that may refuse a call but still permit a last answer, which is shorter."""
 
@@ -208,7 +209,7 @@ class AgentLoop:
                 tools=tools,
                 json_schema=None if tools else self._output.schema,
                 on_delta=None if stream is None else stream.on_delta,
-                charge={Dimension.TURNS: 1} if name in ("turn", _WRAP_UP) else {},
+                charge=_ONE_TURN if name in ("turn", _WRAP_UP) else {},
                 **self._asked(),
             )
         except BaseException as ended:
