@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
+from multidict import istr
+
 from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator, is_failed
@@ -74,6 +76,10 @@ class EndpointProvider:
         self._dialect = dialect
         self._wire = wire
         self._slots = asyncio.Semaphore(max_in_flight)
+        # istr: aiohttp would make lower-case copies of other names for each request.
+        self._headers: dict[str, str] = {
+            istr(k): v for k, v in {**_HEADERS, **dialect.headers}.items()
+        }
         self._left_out: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
         """Parameters that each model has rejected."""
 
@@ -129,7 +135,7 @@ class EndpointProvider:
         Raises:
             WireError: no reply arrived.
         """
-        sent = {**_HEADERS, **self._dialect.headers, **headers}
+        sent = {**self._headers, **headers}
         return await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
 
     def reading(self, model: str, path: str) -> tuple[Accumulator, "ReplyBody"]:
@@ -152,10 +158,9 @@ class EndpointProvider:
             if delivery is not None:
                 delivery.sent = True
 
-        headers = {**_HEADERS, **self._dialect.headers}
         url = self._dialect.base_url + self._dialect.path
-        sending = self._wire.post(url, headers, content, note_sent)
-        del content, headers  # a conversation takes much memory while its reply is awaited
+        sending = self._wire.post(url, self._headers, content, note_sent)
+        del content  # a conversation takes much memory while its reply is awaited
         reply = await sending
         try:
             if reply.status == 200:

@@ -16,10 +16,12 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import httpx2
 from aiohttp.abc import AbstractStreamWriter
+from multidict import istr
 
 from caseworker.models.ports import MAX_REPLY_BYTES
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 
+_ACCEPT_ENCODING = istr("accept-encoding")
 _KEEP_ALIVE_SECONDS = 4.0
 """Less than the usual idle timeout of servers (five seconds).
 
@@ -133,7 +135,7 @@ class ModelTransport:
         """Send one request and return the reply, whose body has not been read yet."""
         if self._session is None:
             self._session = self._open_session()
-        sent = {**headers, "accept-encoding": "identity"}
+        sent = {**headers, _ACCEPT_ENCODING: "identity"}
         if (span := current_traceparent()) is not None:
             sent[HEADER] = span
         target = urlsplit(url)
