@@ -166,7 +166,11 @@ class _Tail:
             self._reading = asyncio.create_task(self._awaited(after), name="events")
             self._reading.add_done_callback(forget_failure)
         elif after < self._reads_after:  # it does not have all events that this read skips
-            return await self.read(after)
+            later, batch = self._reading, await self.read(after)
+            if not batch.events and not batch.is_last:  # that one starts beyond the last event
+                await asyncio.shield(later)
+                batch = await self.read(after)
+            return batch
         return (await asyncio.shield(self._reading)).beyond(after)
 
     async def _awaited(self, after: int) -> Batch:

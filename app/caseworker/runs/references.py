@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from caseworker.nodes.agent.references import key_in_event, key_in_message, whole_message
 from caseworker.runs.run import EventRecord, Run
 
@@ -35,14 +37,21 @@ def resolved(run: Run, values: Mapping[str, Any]) -> Run:
 
 
 def known_whole(events: Sequence[EventRecord]) -> Sequence[EventRecord]:
-    """Return the events with their texts; an empty list if only the store has one of the texts."""
+    """Return the events with their texts, as they are read from the store.
+
+    Returns an empty list if only the store has one of the texts, or may have changed it.
+    """
     whole = [
         event if event.whole is None else replace(event, data=event.whole, whole=None)
         for event in events
     ]
     if any(key_in_event(event.type, event.data) is not None for event in whole):
         return ()
-    return whole
+    try:
+        text = orjson.dumps([event.data for event in whole])
+    except orjson.JSONEncodeError:  # lone surrogates, which Postgres cannot store; long integers
+        return ()
+    return () if b"\\u0000" in text else whole
 
 
 def _agent_results(result: Any) -> Iterator[dict[str, Any]]:

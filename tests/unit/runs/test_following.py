@@ -327,6 +327,34 @@ def test_a_full_page_that_is_shared_is_followed_by_the_next_one(
     play(story)
 
 
+def test_a_follower_with_a_number_beyond_the_end_does_not_make_another_one_read_in_a_loop() -> None:
+    """Both wait for the next event; the other one reads once to find out that there is none."""
+
+    class Counted(MemoryRuns):
+        reads = 0
+
+        async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+            self.reads += 1
+            assert self.reads < 20
+            return await super().events(key, after=after, limit=limit)
+
+    async def story() -> None:
+        store = Counted()
+        shared = RunService(await running(store), None)
+        beyond = Follower(store, after=10, service=shared)
+        await asyncio.sleep(0.1)
+        other = Follower(store, service=shared)
+        await asyncio.sleep(1)
+        await tell(store, 1)
+        await asyncio.sleep(0.1)
+        assert other.seen == [(1.1, 1)]
+        await end(store, 1)
+        await other.task
+        await beyond.task
+
+    play(story)
+
+
 def test_the_end_of_the_process_ends_it_at_once() -> None:
     """Followers end with the process, and a later follower gets no events."""
 
@@ -373,6 +401,20 @@ def test_there_is_nothing_to_follow_without_a_run() -> None:
             await anext(RunService(database(), None).follow(KEY, after=0))
 
     play(story)
+
+
+@pytest.mark.parametrize("text", ["half of a pair: \ud83d", "\0"])
+def test_an_event_that_the_store_changes_is_read_from_it(text: object) -> None:
+    """Postgres stores no half of a surrogate pair, and no stream can send one."""
+    notifier = RunNotifier()
+    with notifier.listening(KEY) as notification:
+        notifier.notify(KEY, [event(1)])
+        plain = notification.take(0)
+        notifier.notify(KEY, [replace(event(2), data={"content": [{"text": text}]})])
+        changed = notification.take(1)
+
+    assert plain == EventPage([event(1)], finished=False)
+    assert changed is None
 
 
 def test_bells_ring_for_all_who_listen_to_a_run() -> None:
