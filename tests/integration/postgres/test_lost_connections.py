@@ -4,16 +4,19 @@ A proxy sits between the stores and Postgres; an oracle connects to Postgres dir
 """
 
 import asyncio
+from dataclasses import replace
 
 import psycopg
 import pytest
 
+from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection
 from caseworker.platform.postgres.engines import read_row, transaction
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.run import RunKey, RunStatus
+from caseworker.runs.run import DefinitionRef, NewRun, RememberedVersion, RunKey, RunStatus
 from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -60,6 +63,36 @@ async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
         assert [each.result().run.key.run_id for each in accepted] == ["case-1", "case-2"]
         assert all(each.result().created for each in accepted)
         assert await world.count("runs") == 2
+
+
+async def test_a_run_whose_answer_was_lost_is_accepted_without_its_definition(
+    database_url: str,
+) -> None:
+    """The definition was deleted after the run was stored with it."""
+
+    async def again(new: NewRun) -> NewRun:
+        raise GraphRefusedError([], DefinitionKind.GRAPH)
+
+    ref = DefinitionRef("sums", 1, DefinitionKind.GRAPH)
+    remembered = RememberedVersion(ref=ref, sha256="s", newest=True, again=again)
+    new = replace(new_run("case-1", named=False), remembered=remembered)
+    async with open_world(database_url) as world:
+        await world.oracle.rows(
+            """INSERT INTO definitions (tenant_id, kind, name, version, definition, uses,
+                sha256, size_bytes) VALUES ('default', 'graph', 'sums', 1, '{}', '[]', 's', 2)"""
+        )
+        world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
+        accepted = await world.stores.runs.accept(new, worker_id="w1")
+        await world.oracle.rows("DELETE FROM definitions")
+        refused = await refusal(
+            world.stores.runs.accept(replace(new, key=RunKey("default", "other")), worker_id="w1")
+        )
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert accepted.created
+        assert (accepted.run.key, accepted.run.status) == (KEY, RunStatus.RUNNING)
+        assert isinstance(refused, GraphRefusedError)
+        assert await world.count("runs") == 1
 
 
 @pytest.mark.parametrize("key", [None, "k"])

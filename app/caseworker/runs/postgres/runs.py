@@ -169,7 +169,13 @@ class PostgresRuns(PostgresRunReader):
             ended.set()
 
     async def _accept_alone(self, new: NewRun, worker_id: str | None) -> Accepted:
-        new = await new.current()
+        try:
+            new = await new.current()
+        except Exception:  # the run may be stored already, with a definition that is gone now
+            run = await self.earlier(new.key, new.idempotency_key)
+            if run is None or run.request_hash != new.request_hash:
+                raise
+            return Accepted(run, created=False)
         async with transaction(self.engines.work) as connection:
             accepted = await accept_in(connection, new, worker_id=worker_id, limits=self.limits)
             run = accepted.run
