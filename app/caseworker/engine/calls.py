@@ -248,6 +248,7 @@ class _CallInProgress:
             calls._check(call)
             if self.attempts.made:
                 self._graph.increment_retries(self.node)
+                calls.journal.touch()  # no event stores the attempt
             else:
                 self._emit(CALL_STARTED, {})
             spent, started = None, True

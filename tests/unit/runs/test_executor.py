@@ -157,6 +157,33 @@ def test_a_retry_is_not_waited_for_beyond_the_deadline() -> None:
     run_story(story)
 
 
+def test_an_attempt_in_progress_is_stored_soon() -> None:
+    """Other processes can follow the trace while a repeated call waits for its answer."""
+    attempts = 0
+
+    async def busy_once() -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise AttemptError("Busy.", error_class="Busy", retryable=True)
+        await asyncio.sleep(60)
+
+    async def story() -> None:
+        process = Process(lambda context: call(context, "llm", busy_once))
+        await process.post()
+        await asyncio.sleep(30)
+        nodes = await process.store.nodes(KEY)
+        assert attempts == 2
+        assert [node["name"] for node in nodes if node["kind"] != "system"] == ["llm"]
+        assert [node["status"] for node in nodes if node["name"] == "attempt"] == [
+            "fail",
+            "running",
+        ]
+        await process.end_of()
+
+    run_story(story)
+
+
 def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
     """After a hand-over the run continues with its remaining seconds."""
 
