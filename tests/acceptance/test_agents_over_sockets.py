@@ -7,6 +7,7 @@ import pytest
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished
 
 ANSWER = "It is 42, as everybody knows who has read so far, and there is no doubt about it."
@@ -71,3 +72,18 @@ async def test_an_agent_works_as_a_step_of_a_posted_graph(
     assert (told[5], told[-2], told[-1]) == ("turn_start", "usage", "turn_end")
     assert text_of(seen, 2) == ANSWER
     assert violations(snapshot) == []
+
+
+async def test_a_run_that_was_cancelled_before_it_resumed_returns_its_messages_at_once(
+    client: JsonClient, provider: FakeProvider
+) -> None:
+    """The messages that it imported are stored as references to calls."""
+    await provider.script("(imported)", [Step(text=ANSWER)])
+    body = {"kind": "agent", "agent": {"name": "a", "prompt": {}}, "input": "(imported)"}
+    old = await client.post_run({"run_id": "source", **body}, wait_seconds=60)
+    await client.cancel_run("resumed")
+
+    run = await client.post_run({"run_id": "resumed", "from": {"run_id": "source"}})
+
+    assert run["status"] == "cancelled"
+    assert run["result"]["messages"] == old["result"]["messages"]

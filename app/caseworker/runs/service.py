@@ -93,7 +93,8 @@ class RunService:
             self._observers.accepted(accepted.run)
             if accepted.run.finished:
                 self._observers.ended(accepted.run, None)
-            return accepted  # its result names no calls
+        if accepted.run.result is None:
+            return accepted
         return replace(accepted, run=await whole_run(self.store, accepted.run))
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
