@@ -56,7 +56,7 @@ from caseworker.runs.observing import RunObservers, log_context
 from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.ports import JournalStore, RunStore
-from caseworker.runs.references import references_in, resolved
+from caseworker.runs.references import is_storable, references_in, resolved
 from caseworker.runs.replay import restore, spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper
@@ -293,10 +293,10 @@ class RunExecutor:
             return None
         await asyncio.shield(active.ended)
         final, journal = active.final, active.journal
-        if final is None or not (named := references_in(final)):
-            return final
-        values = {} if journal is None else journal.results(named)
-        return resolved(final, values) if values.keys() >= named else None
+        if final is not None and (named := references_in(final)):
+            values = {} if journal is None else journal.results(named)
+            final = resolved(final, values) if values.keys() >= named else None
+        return final if final is None or is_storable((final.result, final.stop)) else None
 
     async def drain(self, grace_seconds: float) -> None:
         """Stop accepting runs, wait up to ``grace_seconds``, then release the remaining runs.

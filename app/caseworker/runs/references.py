@@ -47,11 +47,18 @@ def known_whole(events: Sequence[EventRecord]) -> Sequence[EventRecord]:
     ]
     if any(key_in_event(event.type, event.data) is not None for event in whole):
         return ()
+    return whole if is_storable([event.data for event in whole]) else ()
+
+
+def is_storable(value: Any) -> bool:
+    """Return whether the store surely changes no text in a JSON value.
+
+    It replaces NUL and lone surrogates. No response could contain the latter.
+    """
     try:
-        text = orjson.dumps([event.data for event in whole])
-    except orjson.JSONEncodeError:  # lone surrogates, which Postgres cannot store; long integers
-        return ()
-    return () if b"\\u0000" in text else whole
+        return b"\\u0000" not in orjson.dumps(value)
+    except orjson.JSONEncodeError:  # lone surrogates, long integers, keys that are numbers
+        return False
 
 
 def _agent_results(result: Any) -> Iterator[dict[str, Any]]:

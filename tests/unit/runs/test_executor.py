@@ -68,6 +68,18 @@ def test_waiting_for_the_end_of_a_run_returns_the_run() -> None:
     run_story(story)
 
 
+def test_a_result_that_the_store_changes_is_read_from_it() -> None:
+    """Postgres stores no half of a surrogate pair, and no response can contain one."""
+
+    async def story() -> None:
+        process = Process(lambda _: asyncio.sleep(1, "half of a pair: \ud83d"))
+        await process.post()
+        assert await process.executor.ended(KEY) is None
+        assert (await process.end_of()).status is RunStatus.COMPLETED
+
+    run_story(story)
+
+
 def test_what_it_executes_changes_when_a_run_begins_and_when_it_ends() -> None:
     """The counter lets callers notice a change without comparing all runs."""
 
