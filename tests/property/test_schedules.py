@@ -79,7 +79,7 @@ def test_the_stories_are_not_vacuous() -> None:
     """Cancel requests are committed at every moment, notified or not, and all faults occur."""
     moments, unheard, ends, seen = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     told = Counter[str]()
-    for seed in range(400):
+    for seed in range(800):
         cluster, plans = played(seed), {plan.run_id: plan for plan in story_of(seed).runs}
         seen.update(event.kind for event in cluster.diary.events)
         for key, row in cluster.database.rows.items():
