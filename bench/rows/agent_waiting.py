@@ -81,7 +81,7 @@ async def _asking_bytes(url: str, runs: int, run: Run) -> float:
     """Return the bytes of runs that call a model: the small one answers, the big one waits."""
     async with (
         models() as provider,
-        service(url, settings=_asking(provider)) as served,
+        service(url, settings=_slots(runs) | _asking(provider)) as served,
         AsyncCaseworkerClient(served, timeout_seconds=60) as client,
     ):
         process, connected = service_process(), _connections(provider)
@@ -96,6 +96,11 @@ async def _asking_bytes(url: str, runs: int, run: Run) -> float:
         held = (process.memory_info().rss - before) / runs
         await _cancel_all(client)
         return held
+
+
+def _slots(runs: int) -> dict[str, str]:
+    """Return settings that let one tenant execute this number of runs at once."""
+    return {"WORKER_MAX_RUNS": str(2 * runs)}
 
 
 def _asking(provider: str) -> dict[str, str]:
@@ -118,7 +123,7 @@ async def _post(client: AsyncCaseworkerClient, run: Run, tier: str, runs: int) -
 
 async def _graph_bytes(url: str, runs: int) -> float:
     """Return the bytes of runs without a connection, whose calls are stored."""
-    settings = {"WORKER_MAX_RUNS": str(2 * runs), **TOOL}
+    settings = _slots(runs) | TOOL
     async with (
         service(url, settings=settings) as served,
         AsyncCaseworkerClient(served, timeout_seconds=60) as client,
