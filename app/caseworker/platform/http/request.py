@@ -64,6 +64,8 @@ AnonymousFrom = Literal["loopback", "anywhere"]
 
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 
+_LONGEST_ADDRESS = 64
+"""Number of characters of the longest IP address, its zone included."""
 _OF_PROXIES = re.compile(
     rb"forwarded|via|x-real-ip|x-(?:original-)?forwarded-.*|x-envoy-.*|cf-.*|.*client-ip"
 )
@@ -535,7 +537,6 @@ def _is_own_host(request: Request, names: frozenset[str]) -> bool:
     return name in map(str.lower, names) and name not in ("0.0.0.0", "::")  # noqa: S104
 
 
-@lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Return whether ``host`` is a loopback address."""
     address = address_of(host.partition("%")[0])
@@ -555,9 +556,13 @@ def host_name(host: str) -> str:
     return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
 
 
-@lru_cache(maxsize=64)
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
     """Parse an IP address; return None if ``name`` is not one."""
+    return _parsed(name) if len(name) <= _LONGEST_ADDRESS else None
+
+
+@lru_cache(maxsize=64)
+def _parsed(name: str) -> IPv4Address | IPv6Address | None:
     with suppress(ValueError):
         return ip_address(name)
     return None
