@@ -3,12 +3,13 @@
 import gc
 from collections.abc import AsyncIterator
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import psycopg
 import pytest
 import pytest_asyncio
 
+from caseworker.models import prices
 from caseworker.runs import journal
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
@@ -30,9 +31,9 @@ AGENT = {
 async def tenants(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[Tenants]:
-    """Run a service with one model."""
+    """Run a service whose model has a list price."""
     small = SmallModelSettings(
-        provider="openai", base_url=running_provider.openai_url, model="fake-small"
+        provider="openai", base_url=running_provider.openai_url, model="gpt-5-mini"
     )
     models = ModelsSettings(small=small)
     async with open_tenants(module_database_url, executes=True, models=models) as tenants:
@@ -91,3 +92,22 @@ async def test_a_run_leaves_nothing_for_the_garbage_collector(
 
     assert answer.json()["status"] == "completed", answer.text
     assert not {name for name in left if name.startswith("caseworker.")}
+
+
+async def test_the_prices_of_a_model_are_searched_once_a_minute(
+    tenants: Tenants, running_provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call estimates, reserves and settles its cost from the rates that were found."""
+    searched = Mock(wraps=prices._calculation)
+    monkeypatch.setattr(prices, "_calculation", searched)
+    monkeypatch.setattr(prices, "time", Mock(time=Mock(return_value=1_800_000_000.0)))
+    prices._pricing.cache_clear()
+    counts = list[int]()
+    for question in ("priced?", "priced again?"):
+        await running_provider.script(question, [Step(tool_calls=[CALL]), Step(text="42")])
+        run = {"kind": "agent", "agent": AGENT, "input": question}
+        answer = await tenants.ask("t", "POST", "/runs", run, prefer="wait=120")
+        assert float(answer.json()["usage"]["cost_usd"]) > 0, answer.text
+        counts.append(searched.call_count)
+
+    assert counts[0] == counts[1] > 0
