@@ -1,9 +1,9 @@
 """Sessions of real agents under limits of $1 and $5: how much of a limit they can use.
 
-``python -m bench.honest_work FOLDER`` replays each ``*.jsonl`` of a folder: the request bodies that
-an agent sent, in order, one ``{"dialect", "body"}`` a line as in ``tests/data/client_bodies``, but
-at full size. A session is repeated with another first prompt until a call is refused. The provider
-counts with a tokenizer, caches prompts as the vendors do, and costs their list prices.
+``python -m bench.honest_work SESSIONS`` replays files with the request bodies that an agent sent
+in order: one ``{"dialect", "body"}`` a line as in ``tests/data/client_bodies``, but at full size. A
+session is repeated with another first prompt until a call is refused. The provider counts with a
+tokenizer, caches prompts as the vendors do, and costs their list prices.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ LEAST_SHARES: Final = {1.0: 0.65, 5.0: 0.80}
 LEAST_OUTPUT: Final = 4_096
 """A call may be refused if its input and this output cost more than the rest of the limit."""
 MOST_CALLS: Final = 1_500
+TIMED_CALLS: Final = 80
 TOKENS_PER_SECOND: Final = 5_000
 PARALLEL: Final = 8
 PATHS: Final = {
@@ -49,7 +50,6 @@ class Replay:
     """What happened to the calls of one run."""
 
     calls: int = 0
-    seconds: float = 0
     spent_usd: float = 0
     refusals: list[str] = field(default_factory=list)
     """Codes of the errors; the last one ended the replay."""
@@ -119,19 +119,14 @@ async def replay(
     provider: CountingProvider,
     file: Path,
     model: str,
-    limit: float | None,
-    calls: int = MOST_CALLS,
+    limit: float,
 ) -> Replay:
-    """Replay a session in one run until a call is refused, or for a number of calls."""
-    replies = replies_of(file.stem)
-    planned = [next(replies) for _ in range(MOST_CALLS)]
-    await provider.plan(planned, tokens_per_second=TOKENS_PER_SECOND)
+    """Replay a session in one run until a call is refused."""
+    await provider.plan(planned_for(file), tokens_per_second=TOKENS_PER_SECOND)
     done = Replay()
     async with run_of(http, model, limit) as run:
         for dialect, body in bodies_of(file, model):
-            start = time.monotonic()
             error = await send(http, run, dialect, body)
-            done.seconds += time.monotonic() - start
             if error is None:
                 done.calls += 1
             else:
@@ -139,12 +134,42 @@ async def replay(
                 done.message = str(error["message"])
                 if done.refusals[-1] != "unsupported_field":
                     break
-            if done.calls + len(done.refusals) >= calls:
-                break
         counted = await provider.calls()
         done.spent_usd = sum(cost_of(MODELS[model], model, call) for call in counted)
         done.next_usd = await _next_cost(provider, model, body)
     return done
+
+
+async def slowdown(
+    http: httpx.AsyncClient,
+    provider: CountingProvider,
+    file: Path,
+    model: str,
+    limit: float,
+    calls: int,
+) -> float:
+    """Return the wall time with a limit divided by the time without it, less one.
+
+    Each call is made in both runs, in alternating order, so other load affects both alike.
+    """
+    pairs = [reply for reply in planned_for(file) for _ in range(2)]
+    await provider.plan(pairs, tokens_per_second=TOKENS_PER_SECOND)
+    bodies = bodies_of(file, model)
+    seconds = [0.0, 0.0]
+    async with run_of(http, model, limit) as limited, run_of(http, model, None) as free:
+        for number in range(calls):
+            dialect, body = next(bodies)
+            for index in (0, 1) if number % 2 else (1, 0):
+                start = time.monotonic()
+                await send(http, (limited, free)[index], dialect, body)
+                seconds[index] += time.monotonic() - start
+    return seconds[0] / seconds[1] - 1 if calls else 0.0
+
+
+def planned_for(file: Path) -> list[dict[str, Any]]:
+    """Return the replies of the calls of a session."""
+    replies = replies_of(file.stem)
+    return [next(replies) for _ in range(MOST_CALLS)]
 
 
 async def _next_cost(provider: CountingProvider, model: str, body: Mapping[str, Any]) -> float:
@@ -188,7 +213,7 @@ def row_of(name: str, model: str, limit: float, halted: Replay, wall: float) -> 
     )
 
 
-async def _measure(folder: Path, only: str) -> None:
+async def _measure(files: Sequence[Path]) -> None:
     console = Console(width=200)
     table = Table(
         *("session", "model", "limit", "calls", "refused", "spent", "next", "time", "holds")
@@ -205,7 +230,6 @@ async def _measure(folder: Path, only: str) -> None:
             "ADMISSION_MAX_COST_USD": "1000",
             "ADMISSION_MAX_TOKENS": "2000000000",
         }
-        files = await asyncio.to_thread(lambda: sorted(folder.glob(f"*{only}*.jsonl")))
         with database() as url:
             async with (
                 service(url, settings=settings) as address,
@@ -216,9 +240,8 @@ async def _measure(folder: Path, only: str) -> None:
                     model = model_of(file)
                     for limit in LIMITS:
                         halted = await replay(http, provider, file, model, limit)
-                        free = await replay(http, provider, file, model, None, halted.calls)
-                        again = await replay(http, provider, file, model, limit, halted.calls)
-                        wall = again.seconds / free.seconds - 1 if halted.calls else 0
+                        calls = min(halted.calls, TIMED_CALLS) // 2
+                        wall = await slowdown(http, provider, file, model, limit, calls)
                         row = row_of(file.stem, model, limit, halted, wall)
                         table.add_row(*row)
                         console.print(" | ".join(row))
@@ -226,11 +249,10 @@ async def _measure(folder: Path, only: str) -> None:
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Folder with the sessions.")],
-    only: Annotated[str, typer.Option(help="Part of the names of the sessions to replay.")] = "",
+    files: Annotated[list[Path], typer.Argument(help="Files with a session each.")],
 ) -> None:
     """Print how much of its limit each session has used when a call is refused."""
-    asyncio.run(_measure(folder, only))
+    asyncio.run(_measure(files))
 
 
 if __name__ == "__main__":
