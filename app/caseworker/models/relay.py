@@ -201,13 +201,14 @@ class RelayedCall(ModelCall):
         if self._refusal is not None:
             raise self._refusal
         self._delivery = SendState(sent=False)
-        self._began = asyncio.get_running_loop().time()
         provider = cast("EndpointProvider", self.chosen.provider)
         failures = Failures(provider.name, False)
         written = partial(_written, self._fitted())
         content = await asyncio.to_thread(written) if self.is_long else written()
         try:
-            reply = await provider.relay(content, self.headers, self._note_sent, path=self.path)
+            reply = await provider.relay(
+                content, self.headers, self._delivery.note_sent, path=self.path
+            )
             try:
                 error = await self._refused(reply, failures)
                 if error is None:
@@ -219,9 +220,6 @@ class RelayedCall(ModelCall):
         failed = self._failed(error, attempt)
         failed.retryable = failed.retryable and not self.relay.begun
         raise failed from None
-
-    def _note_sent(self) -> None:
-        self._delivery.sent = True
 
     @property
     def _thinking_tokens(self) -> int:
@@ -285,10 +283,12 @@ class RelayedCall(ModelCall):
                 failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
                 for raw in events.feed(part) if is_stream else (part,):
                     take(raw)
+                self._delivery.note_part(answer)
         if rest := events.rest:
             take(rest)
         for _, document in reading.end():
             add(document)
+        self._delivery.note_part(answer)
         answer.prose.end()
         head = Head(reply.status, _returned(reply.headers), bytes(passed))
         if failure is not None or (is_stream and not answer.ended):
@@ -306,7 +306,7 @@ class RelayedCall(ModelCall):
         usage, spent = self._answered(found)
         value = journaled(found, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
-        return Reply(value, spent, noted(value, self.chosen.model))
+        return Reply(value, spent, {**noted(value, self.chosen.model), **self._overrun(spent)})
 
 
 async def passed_through(
@@ -372,7 +372,7 @@ def _is_id(value: Any) -> bool:
 
 def _counted(answer: Accumulator, model: str) -> ModelReply:
     """Return a reply with the token counts of an answer that cannot be read, or that failed."""
-    return ModelReply(text="", model=model, usage=answer.usage)
+    return ModelReply(text="", model=model, usage=answer.counted())
 
 
 async def _whole(reply: WireReply) -> Head:

@@ -9,6 +9,7 @@ from caseworker.core.graph.problems import listed
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.ports import ModelProvider, RateLimit
 from caseworker.models.pricing import TokenPrice
+from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 
 
 class Tier(StrEnum):
@@ -55,6 +56,11 @@ class ChatModel:
     """Configured price; None means that the price list applies."""
     limit: RateLimit | None = None
     """Rate limit shared by all processes; None means unlimited."""
+    stream: bool = True
+    """Whether the provider may be asked for streams, so that interrupted replies are known in part.
+    """
+    tokens_per_second: float = DEFAULT_TOKENS_PER_SECOND
+    """Highest output speed of one choice, by which unseen parts of interrupted replies count."""
     capabilities: tuple[str, ...]
     """Names of supported features beyond text, as configured."""
     fallbacks: tuple["ChatModel", ...] = ()
