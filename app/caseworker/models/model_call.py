@@ -273,7 +273,7 @@ class ModelCall(Call):
             texts=texts,
             choices=self._choices,
             tokens_per_second=self.chosen.tokens_per_second,
-            family=self.chosen.model,
+            model=self.chosen.model,
         )
 
     def _charged(self, usage: TokenUsage, *, estimated: bool = False) -> Spent:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from caseworker.models.families import family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
 
@@ -27,19 +28,19 @@ def uncounted_usage(
     texts: Iterable[str] = (),
     choices: int = 1,
     tokens_per_second: float,
-    family: str = "",
+    model: str,
 ) -> TokenUsage:
     """Return the usage of an attempt without final counts.
 
     ``reserved`` is its maximum; its input counts if the provider has counted none. ``texts`` are
     those of a complete reply, if ``state`` has not seen it arrive. ``tokens_per_second`` is that of
-    one choice.
+    one choice. ``model`` is its name at the provider.
     """
     reply = state.reply
     counted = None if reply is None else reply.counted(so_far=True)
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
-    tokens_out = min(near_tokens(received, family) + silent, reserved.tokens_out)
+    tokens_out = min(near_tokens(received, family_of(model)) + silent, reserved.tokens_out)
     usage = reserved if counted is None else counted
     uses = (
         dict(usage.provider_tool_uses)
