@@ -35,6 +35,7 @@ def open_external(parts: Parts) -> Opened:
         attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
         if (session := sessions.get(run.key)) is not None:
             session.touch()
+            session.newest_attempt = max(session.newest_attempt, attempt)
         base_url = server.public_url or base_url_of(request, server.trusted_proxies)
         root = f"{base_url.rstrip('/')}/gateway"
         urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}
