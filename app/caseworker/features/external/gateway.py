@@ -21,10 +21,9 @@ from caseworker.features.external.dialects import (
     NO_RETRY,
     REFUSED,
     Dialect,
-    RefusedBodyError,
     references_in,
-    require_accepted,
     require_known,
+    require_readable,
 )
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
@@ -38,6 +37,8 @@ from caseworker.features.external.session import (
     run_of,
 )
 from caseworker.models.client_bodies import ClientBody, read_body
+from caseworker.models.fields.provider_tools import limited_uses, priced_tools
+from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
@@ -181,8 +182,21 @@ async def _called(request: ApiRequest, dialect: Dialect) -> Response:
 def _asked(
     session: Session, dialect: Dialect, body: ClientBody, headers: Mapping[str, str]
 ) -> Asked:
-    """Return the request for a model call; raises as :func:`_model_of`."""
+    """Return the request for a model call.
+
+    In a run that limits its spending, the tools that the provider executes get a limit of uses.
+
+    Raises:
+        _RefusedError: the run may not call the model, or not with this API.
+        RefusedBodyError: the provider executes a tool that has no price.
+    """
     alias, model = _model_of(session, body.document, dialect)
+    if session.scope.requires_prices():
+        document, uses_field = body.document, dialect.uses_field
+        prices = model.provider_tools
+        tools = priced_tools(document, body.parts, prices, alias=alias, uses_field=uses_field)
+        limited = limited_uses(document, tools, uses_field=uses_field)
+        body = replace(body, document={**document, **limited}, provider_tools=tools)
     passed_on = _passed_on(headers)
     return Asked(dialect=dialect, alias=alias, model=model, body=body, headers=passed_on)
 
@@ -356,14 +370,16 @@ async def _read(
     Raises:
         RefusedBodyError: it is malformed, or has a field that is not offered.
     """
-    limits_cost = session.scope.requires_prices()
+    limits_spending = session.scope.requires_prices()
+    free = await sessions.free_fields.of(dialect.fields.dialect) if limits_spending else ()
 
-    def read() -> tuple[ClientBody, list[tuple[str, str]]]:
-        document = require_accepted(parsed(), dialect, limits_cost=limits_cost)
-        return read_body(document, dialect.field), list(references_in(document, dialect))
+    def read() -> ClientBody:
+        document = require_readable(parsed(), dialect)
+        parts = dialect.fields.read(document, limits_spending=limits_spending, free_fields=free)
+        return read_body(document, dialect.field, parts)
 
-    body, references = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
-    if references:
+    body = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
+    if references := references_in(body.parts):
         tenant, named = session.key.tenant, [each for _, each in references]
         require_known(references, await sessions.known_objects(tenant, named))
     return body

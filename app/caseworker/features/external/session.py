@@ -41,6 +41,7 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.report import RecordedFailureError
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
+from caseworker.features.external.free_fields import FreeFields
 from caseworker.features.external.recorded import RecordedCall, RecordedCalls, call_named
 from caseworker.features.external.tools import (
     CHILD,
@@ -672,6 +673,8 @@ class Sessions:
     """Stores that a reply to a run has named these objects at the provider."""
     known_objects: Callable[[str, Sequence[str]], Awaitable[Collection[str]]]
     """Returns which of these objects a reply to a tenant has named."""
+    free_fields: FreeFields
+    """Fields that the operator allows in runs that limit their spending."""
 
     def __init__(self, calls: CallsOf) -> None:
         """``calls`` returns the journal of a run."""
