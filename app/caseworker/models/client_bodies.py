@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from caseworker.models.fields.provider_tools import ProviderTool
@@ -41,6 +42,9 @@ class ClientBody:
     """ID and content of each tool result."""
     parts: Sequence[Part] = ()
     """Occurrences of fields that cost more than their text."""
+    references: Mapping[str, int | None] = MappingProxyType({})
+    """Objects at the provider to which the body refers, with the tokens, input and output, of the
+    recorded reply that named them; None if they are not stored."""
     provider_tools: Sequence[ProviderTool] = ()
     """Tools that the provider executes, in a run that limits its spending."""
 

@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -283,14 +282,13 @@ class ModelGateway:
         body: ClientBody,
         sent: Mapping[str, Any],
         stored: StoredPrompt | None = None,
-        references: Mapping[str, int | None] = MappingProxyType({}),
         **about: Any,
     ) -> RelayedCall:
         """Return the call of a model with a body that a client wrote; ``perform`` makes it.
 
         ``alias`` is the configured name of the model. ``sent`` is the body for the provider, and
         ``about`` are further fields of the call. ``stored`` are the first messages of the body, if
-        an earlier call has stored them. ``references`` are described in :func:`content_of_body`.
+        an earlier call has stored them.
         """
         limits = [sent[name] for name in about["limit_fields"] if sent.get(name) is not None]
         limit = max(limits, default=None)
@@ -301,7 +299,6 @@ class ModelGateway:
             body,
             family,
             largest_image_tokens=chosen.max_image_tokens or family.largest_image_tokens,
-            references=references,
         )
         content = await self._redaction.call(measure, body.written_bytes // BYTES_PER_CHAR)
         if body.written_bytes > LONG_BODY_BYTES:

@@ -5,7 +5,7 @@ adds, plus the largest tokens of its media. It always holds. The **near bound** 
 from above; it is used where the hard bound does not fit into the budget.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -163,13 +163,8 @@ def content_of_body(
     family: Family,
     *,
     largest_image_tokens: int,
-    references: Mapping[str, int | None],
 ) -> Content:
-    """Return the content of a body that a client wrote for a model of a family.
-
-    ``references`` are the tokens, input and output, of the recorded replies that named the objects
-    to which the body refers; None if they are not stored.
-    """
+    """Return the content of a body that a client wrote for a model of a family."""
     hard = near = audio_tokens = media_chars = 0
     choices = passes = 1
     fills_context = False
@@ -188,7 +183,7 @@ def content_of_body(
                 size = size and Size(0, 0)
                 media_chars += _chars_of(part)
             case Use.REFERENCE:
-                tokens = references.get(part.value)
+                tokens = body.references.get(part.value)
                 size = None if tokens is None else Size(tokens, tokens)
             case Use.CHOICES:
                 choices *= max(1, part.value)

@@ -97,6 +97,8 @@ class ModelCall(Call):
     """Maximum of an attempt that is not fitted to a budget."""
     _tokens_out: int = field(init=False, default=0)
     """Output limit of the current or the next attempt, for all choices together."""
+    _limited_by: Dimension | None = field(init=False, default=None)
+    """The limit of the budget that the output limit results from; None if there is none."""
     _delivery: SendState = field(init=False, default_factory=lambda: SendState(sent=False))
 
     def __post_init__(self) -> None:
@@ -188,19 +190,21 @@ class ModelCall(Call):
         ``USUAL_OUTPUT_TOKENS`` if they fit, so that calls in parallel find room.
         """
         usage, cost = self._bound
-        full, affordable = usage.tokens_out, math.inf
+        full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
         if (tokens := room.get(Dimension.TOKENS)) is not None:
             affordable = math.floor(tokens) - usage.tokens_in
         if (dollars := room.get(Dimension.COST_USD)) is not None and cost is not None:
             rest = Decimal(dollars) - (cost.total - cost.output)
-            if cost.output:
-                affordable = min(affordable, math.floor(rest * full / cost.output))
+            if cost.output and (payable := math.floor(rest * full / cost.output)) < affordable:
+                affordable, dimension = payable, Dimension.COST_USD
         lowest = min(full, self.chosen.min_output_tokens * self._choices)
         limit: float = full
         if self._sets_limit and affordable < math.inf:
             usual = USUAL_OUTPUT_TOKENS * self._choices
             limit = max(affordable // 2, usual if usual <= affordable else lowest)
-        return int(max(lowest, min(full, limit, affordable)))
+        output = int(max(lowest, min(full, limit, affordable)))
+        self._limited_by = dimension if output < full else None
+        return output
 
     def rate_slot(self) -> RateSlot | None:
         """Return a new position in the queue of a rate-limited model, else None."""

@@ -3,7 +3,10 @@
 import base64
 import struct
 import zlib
+from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -35,14 +38,17 @@ def pdf(pages: int, *, packed: bool = False) -> str:
     return base64.b64encode(b"%PDF-1.5\n<< /Type /Pages >>\n" + objects).decode()
 
 
-def content(body: dict[str, Any], dialect: str = "chat_completions", **more: Any) -> Content:
+def content(
+    body: dict[str, Any],
+    dialect: str = "chat_completions",
+    references: Mapping[str, int | None] = MappingProxyType({}),
+) -> Content:
     """Return the content of a body."""
     table, field = TABLES[dialect], "input" if dialect == "responses" else "messages"
     family = CLAUDE if dialect == "messages" else GPT
     parts = table.read(body, limits_spending=True)
-    whole = read_body(body, field, parts)
-    asked = {"largest_image_tokens": family.largest_image_tokens, "references": {}, **more}
-    return content_of_body(whole, family, **asked)
+    whole = replace(read_body(body, field, parts), references=references)
+    return content_of_body(whole, family, largest_image_tokens=family.largest_image_tokens)
 
 
 def chat(*parts: Any, **fields: Any) -> dict[str, Any]:
@@ -186,8 +192,7 @@ def test_provider_tools_and_compaction_are_part_of_the_maximum() -> None:
         usd_per_use=Decimal("0.01"),
         tokens_per_use=1_000,
     )
-    about = {"largest_image_tokens": 1, "references": {}}
-    plain = content_of_body(whole, GPT, **about)  # type: ignore[arg-type]
+    plain = content_of_body(whole, GPT, largest_image_tokens=1)
     assert plain.choices == plain.passes == 1
     with_tool = Content(**{**vars_of(plain), "tools": (tool,)})
     twice = Content(**{**vars_of(plain), "passes": 2})

@@ -380,7 +380,9 @@ async def _read(
     body = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
     if references := references_in(body.parts):
         tenant, named = session.key.tenant, [each for _, each in references]
-        require_known(references, await sessions.known_objects(tenant, named))
+        known = await sessions.known_objects(tenant, named)
+        require_known(references, known)
+        body = replace(body, references=known)
     return body
 
 
