@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, cast
 
+from caseworker.core.budget.budget import Dimension
 from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
 from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.forms import storable
