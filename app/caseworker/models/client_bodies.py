@@ -1,10 +1,10 @@
 """Reads the body of a request that a client wrote: the parts of its messages, and its size."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from caseworker.models.fields.provider_tools import ProviderTool
@@ -42,7 +42,7 @@ class ClientBody:
     """ID and content of each tool result."""
     parts: Sequence[Part] = ()
     """Occurrences of fields that cost more than their text."""
-    references: Mapping[str, int | None] = MappingProxyType({})
+    references: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
     """Objects at the provider to which the body refers, with the tokens, input and output, of the
     recorded reply that named them; None if they are not stored."""
     provider_tools: Sequence[ProviderTool] = ()
