@@ -338,9 +338,9 @@ async def test_a_refused_field_is_named_and_nothing_is_sent(
 ) -> None:
     """A hosted tool has no price, so a run with a limit on cost must not use it."""
     run = await opened(budget={"max_cost_usd": 1})
-    tools: Any = [{"type": "web_search_20250305", "name": "web_search"}]
+    tools: Any = [{"type": "code_execution_20250825", "name": "code_execution"}]
 
-    with pytest.raises(anthropic.BadRequestError, match="field tools is not offered"):
+    with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\]: code_execution"):
         await run.anthropic.messages.create(
             model="claude", max_tokens=9, messages=HELLO, tools=tools
         )

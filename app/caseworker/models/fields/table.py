@@ -168,8 +168,12 @@ class Table:
             inner = (each for node in nodes for each in (node, *node.types.values()))
             nodes = [each.fields[match[1]] for each in inner if match[1] in each.fields]
             if match[2] is not None:
-                nodes = [node.types[match[2]] for node in nodes if match[2] in node.types]
-        return next((node.row for node in nodes if node.row is not None), None)
+                kind = type_without_date(match[2])
+                nodes = [node.types[kind] for node in nodes if kind in node.types]
+            if whole := [node.row for node in nodes if node.is_whole]:
+                return whole[0]
+        rows = (row for node in nodes for row in (node.row, *node.by_value.values()))
+        return next((row for row in rows if row is not None), None)
 
     def read(
         self,
@@ -204,8 +208,9 @@ class _Reading:
             if value is None:
                 continue
             if isinstance(value, list):
-                if value and node.row is not None and node.row.use in _REFUSING:
-                    self._use_of(node.row, place, value, "")
+                row = node.row
+                if row is not None and (row.use in _COUNTS or (value and row.use in _REFUSING)):
+                    self._use_of(row, place, value, "")
                 for at, each in enumerate(value):
                     if isinstance(each, list):
                         yield from self._undecided((place, at), each, holder)

@@ -296,6 +296,8 @@ def test_choices_thinking_and_compaction_are_reported_where_each_api_has_them() 
         {"max_tokens": "100"},
         {"max_tokens": -1},
         {"max_tokens": True},
+        {"max_tokens": [100]},
+        {"n": []},
         {"max_completion_tokens": 10.5},
         {"thinking": {"budget_tokens": "many"}},
     ],
