@@ -21,7 +21,8 @@ _TITLES: Final = {
 def render_page(page: str) -> str:
     """Return the page with the current tables between its two marks."""
     before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{'\n'.join(_tables())}\n{END}{rest.partition(END)[2]}"
+    tables = "\n".join(_tables())
+    return f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}"
 
 
 def _tables() -> Iterator[str]:

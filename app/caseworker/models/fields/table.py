@@ -87,7 +87,7 @@ class Fields:
     values: tuple[Any, ...] = ()
     """Values to which the row applies; empty for all values that no other row names."""
     unless: tuple[Any, ...] = ()
-    """Values that are free."""
+    """Values that are free; of an object, the fields that make it free."""
     unless_beside: str = ""
     """A field of the same object; where it has a value, this one is free."""
 
@@ -256,7 +256,7 @@ class _Reading:
         Raises:
             RefusedBodyError: the row refuses it, or it is no number where one is needed.
         """
-        if any(value is each or (value == each and value) for each in row.unless):
+        if any(_matches(value, each) for each in row.unless):
             return Use.FREE
         if row.use in _COUNTS:
             require_count(_shown(place), value, is_choices=row.use is Use.CHOICES)
@@ -329,6 +329,13 @@ def _type_of(value: Mapping[str, Any], node: _Node) -> str:
     if kind is None:
         return node.untyped(value) if node.untyped else ""
     return type_without_date(kind) if isinstance(kind, str) else "?"
+
+
+def _matches(value: Any, pattern: Any) -> bool:
+    """Return whether a value has the type and the value of a pattern, or all fields of it."""
+    if isinstance(pattern, dict) and isinstance(value, dict):
+        return all(_matches(value.get(name), each) for name, each in pattern.items())
+    return type(value) is type(pattern) and value == pattern
 
 
 def type_without_date(kind: str) -> str:

@@ -145,6 +145,7 @@ def test_fields_that_cost_money_are_refused_in_a_run_that_limits_spending(
         ("messages", "mcp_servers", {"mcp_servers": [{"url": "https://example.com"}]}),
         ("messages", "tools[0]", {"tools": [{"type": "code_execution_20250825"}]}),
         ("messages", "tools[0]", {"tools": [{"type": "advisor_20260301"}]}),
+        ("messages", "tools[0]", {"tools": [{"type": "tool_search_tool_bm25_20251119"}]}),
         ("messages", "billing_policy", {"billing_policy": {"bill_to": "user_profile"}}),
     ],
 )
