@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from caseworker.models.fields.provider_options import OPTIONS
-from caseworker.models.fields.table import Fields, Section
+from caseworker.models.fields.table import Fields, Section, Use
 from caseworker.models.fields.tables import TABLES
 
 PAGE: Final = Path(__file__).parents[2] / "docs/gateway.md"
@@ -36,7 +36,8 @@ def _tables() -> Iterator[str]:
 
 
 def _rows(section: Section) -> str:
-    rows = sorted(section.rows, key=lambda row: list(type(row.use)).index(row.use))
+    uses = list(Use)
+    rows = sorted(section.rows, key=lambda row: uses.index(row.use))
     lines = ["| use | fields |", "|---|---|", *map(_row, rows)]
     return "\n".join(lines) + "\n"
 

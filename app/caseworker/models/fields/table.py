@@ -50,7 +50,8 @@ class Use(StrEnum):
 
 
 _COUNTS: Final = (Use.CHOICES, Use.OUTPUT_LIMIT, Use.THINKING)
-_SILENT: Final = (Use.FREE, Use.TEXT, Use.PRICED)
+_PLAIN: Final = (Use.FREE, Use.TEXT)
+_SILENT: Final = (*_PLAIN, Use.PRICED)
 """Uses that a reader does not report."""
 _REFUSING: Final = (Use.PRICED, Use.REFUSED)
 _OBJECTS: Final = (Use.CACHE, Use.COMPACTION, Use.PROVIDER_TOOL)
@@ -119,7 +120,7 @@ class Part:
 class _Node:
     """What a table says about the values at one path."""
 
-    __slots__ = ("by_value", "fields", "is_whole", "row", "types", "untyped")
+    __slots__ = ("by_value", "fields", "is_plain", "is_whole", "row", "types", "untyped")
 
     def __init__(self) -> None:
         self.fields: dict[str, _Node] = {}
@@ -127,8 +128,14 @@ class _Node:
         self.untyped: Callable[[Mapping[str, Any]], str] | None = None
         self.row: Fields | None = None
         self.by_value: dict[Any, Fields] = {}
+        self.is_plain = False
+        """Whether all values are free or text."""
         self.is_whole = False
-        """Whether the row is about everything in the value, too."""
+        """Whether that includes everything in a value."""
+
+    def is_silent(self, value: Any) -> bool:
+        """Return whether nothing has to be reported or refused about a value."""
+        return self.is_plain and (self.is_whole or not isinstance(value, dict | list))
 
 
 _Place = tuple["_Place", str | int] | None
@@ -205,7 +212,7 @@ class _Reading:
         waiting: list[tuple[_Node, _Place, Any, Mapping[str, Any]]]
         waiting = [(self._table.root, None, document, {})]
         for node, place, value, holder in waiting:
-            if value is None:
+            if value is None or node.is_silent(value):
                 continue
             if isinstance(value, list):
                 row = node.row
@@ -229,15 +236,14 @@ class _Reading:
                 is_part = use in _OBJECTS or not (isinstance(value, dict) and node.fields)
                 if is_part and use not in _SILENT:
                     yield Part(use=use, place=_shown(place), value=value, holder=holder)
-                if node.is_whole:
-                    continue
             elif not isinstance(value, dict):
                 yield from self._undecided(place, value, holder)
                 continue
             for name, each in value.items() if isinstance(value, dict) else ():
                 inner = node.fields.get(name) or outer.fields.get(name)
                 if inner is not None:
-                    waiting.append((inner, (place, name), each, value))
+                    if not inner.is_silent(each):
+                        waiting.append((inner, (place, name), each, value))
                 elif each is not None and not (name == "type" and outer.types):
                     yield from self._undecided((place, name), each, value)
 
@@ -322,6 +328,10 @@ def _enter(root: _Node, path: str, row: Fields) -> None:
             raise ValueError(f"two rows: {path!r}")
         else:
             node.row, node.is_whole = row, path.endswith(".**")
+        usual = node.row
+        node.is_plain = usual is not None and usual.use in _PLAIN and not node.by_value
+        if node.is_whole and not node.is_plain:
+            raise ValueError(f"not free or text: {path!r}")
 
 
 def _type_of(value: Mapping[str, Any], node: _Node) -> str:

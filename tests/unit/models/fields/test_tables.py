@@ -323,10 +323,14 @@ def test_null_counts_as_absent(limits: bool) -> None:
 @pytest.mark.parametrize("limits", [False, True])
 def test_schemas_and_arguments_of_tools_are_not_interpreted(limits: bool) -> None:
     """A client may name the fields of its tools as it likes."""
-    schema = {"properties": {"file_id": {}, "web_search_options": {}, "n": {"const": 900}}}
+    schema = {
+        "properties": {"file_id": {}, "web_search_options": {}, "n": {"const": 900}},
+        "examples": [[["a", None]]],
+    }
     call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": '{"n": 900}'}}
     body = {
         "metadata": {"file_id": "mine"},
+        "logit_bias": [[1, 2]],
         "tools": [{"type": "function", "function": {"name": "a", "parameters": schema}}],
         "messages": [{"role": "assistant", "tool_calls": [call]}],
     }
