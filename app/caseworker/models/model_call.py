@@ -22,6 +22,7 @@ from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot,
 from caseworker.engine.context import RunContext
 from caseworker.models.completion import Completion
 from caseworker.models.counts import is_possible
+from caseworker.models.families import family_of
 from caseworker.models.forms import read_json, storable, storable_json
 from caseworker.models.ports import (
     Delta,
@@ -273,7 +274,7 @@ class ModelCall(Call):
             texts=texts,
             choices=self._choices,
             tokens_per_second=self.chosen.tokens_per_second,
-            family=self.chosen.model,
+            factor=family_of(self.chosen.model).tokenizer_factor,
         )
 
     def _charged(self, usage: TokenUsage, *, estimated: bool = False) -> Spent:

@@ -27,19 +27,19 @@ def uncounted_usage(
     texts: Iterable[str] = (),
     choices: int = 1,
     tokens_per_second: float,
-    family: str = "",
+    factor: float = 1.0,
 ) -> TokenUsage:
     """Return the usage of an attempt without final counts.
 
     ``reserved`` is its maximum; its input counts if the provider has counted none. ``texts`` are
     those of a complete reply, if ``state`` has not seen it arrive. ``tokens_per_second`` is that of
-    one choice.
+    one choice. ``factor`` is the ratio of the model's tokenizer to o200k_base.
     """
     reply = state.reply
     counted = None if reply is None else reply.counted(so_far=True)
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
-    tokens_out = min(near_tokens(received, family) + silent, reserved.tokens_out)
+    tokens_out = min(_tokens(received, factor) + silent, reserved.tokens_out)
     usage = reserved if counted is None else counted
     uses = (
         dict(usage.provider_tool_uses)
@@ -55,3 +55,8 @@ def uncounted_usage(
         tokens_reasoning=0,
         provider_tool_uses=uses,
     )
+
+
+def _tokens(text: str, factor: float) -> int:
+    """Return about how many tokens a text has; every word has one."""
+    return max(near_tokens(text, factor), len(text.split()))

@@ -9,6 +9,7 @@ import pytest
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
+from caseworker.models.families import family_of
 from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
 from caseworker.models.pricing import Cost
 from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
@@ -21,7 +22,7 @@ COUNTED = Step(text="four", tokens_in=3, tokens_out=2)
 REFUSED = Step(cut="before")
 """The connection is refused, so nothing was sent."""
 TEXT = "The answer is four, which two and two make. " * 30
-WRITTEN = near_tokens(TEXT)
+WRITTEN = near_tokens(TEXT, family_of("m").tokenizer_factor)
 CUT = Step(cut="middle", delay_seconds=1)
 """The request was sent; the reply broke off a second later."""
 
@@ -89,9 +90,7 @@ def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
     asking = told(scripted(step), priced("m", max_output_tokens=4096))
 
     call: Any = asking.calls()[0]
-    assert (
-        call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == WRITTEN
-    )
+    assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == WRITTEN
 
 
 IMPOSSIBLE = {
