@@ -29,6 +29,9 @@ STREAM = "stream"
 """Name of the parameter that asks for a stream. A model that refuses it is asked without at once.
 """
 
+_WORDS = {STREAM: "stream(ing)?"}
+"""Patterns of the words by which endpoints name a parameter, if they do not use its name."""
+
 _DEFAULT_TIMEOUT_SECONDS = 600.0
 """Time limit of an attempt whose request sets none."""
 _LAST_SECONDS = 5.0
@@ -183,7 +186,7 @@ class EndpointProvider:
         finally:
             reply.close()
         said = said_in(_document(b"".join(parts).decode(errors="replace")))
-        refused = {name for name in adaptable if said.complains_of(name)}
+        refused = {name for name in adaptable if said.complains_of(_WORDS.get(name, name))}
         adapts = reply.status in (400, 422) and bool(refused)
         if adapts:
             self._left_out[model] |= refused
