@@ -250,7 +250,7 @@ class ModelCall(Call):
 
         Impossible counts are replaced by the maximum that was reserved.
         """
-        usage, arrived = reply.usage, self._delivery.reply
+        usage, arrived = reply.usage, self._delivery.read_reply
         texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
         if usage is None:
             usage = self._uncounted(texts)

@@ -116,6 +116,10 @@ class Said:
         return named is not None and _COMPLAINTS.search(self.body) is not None
 
 
+_MAY_FAIL = ("error", "response", "base_resp")
+"""Fields of a chat completion that may have an error."""
+
+
 def said_in(document: Any) -> Said:
     """Parse an error document of any supported format."""
     error = _innermost(document)
@@ -135,6 +139,9 @@ def error_in(document: Any) -> Any:
     if not isinstance(document, dict):
         return None
     choices = document.get("choices")
+    is_usual = choices and type(choices) is list and document.keys().isdisjoint(_MAY_FAIL)
+    if is_usual and len(choices) == 1 and type(choices[0]) is dict and "error" not in choices[0]:
+        return None
     entries = choices if isinstance(choices, list) else []
     for each in (document, document.get("response"), *entries):
         if isinstance(each, dict) and each.get("error"):
