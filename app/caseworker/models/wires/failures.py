@@ -116,7 +116,7 @@ class Said:
         return named is not None and _COMPLAINTS.search(self.body) is not None
 
 
-_MAY_FAIL = ("error", "response", "base_resp")
+_MAY_FAIL = frozenset({"error", "response", "base_resp"})
 """Fields of a chat completion that may have an error."""
 
 
@@ -139,9 +139,10 @@ def error_in(document: Any) -> Any:
     if not isinstance(document, dict):
         return None
     choices = document.get("choices")
-    is_usual = choices and type(choices) is list and document.keys().isdisjoint(_MAY_FAIL)
-    if is_usual and len(choices) == 1 and type(choices[0]) is dict and "error" not in choices[0]:
-        return None
+    if isinstance(choices, list) and len(choices) == 1 and _MAY_FAIL.isdisjoint(document):
+        choice = choices[0]
+        if isinstance(choice, dict) and "error" not in choice:
+            return None  # a usual chunk
     entries = choices if isinstance(choices, list) else []
     for each in (document, document.get("response"), *entries):
         if isinstance(each, dict) and each.get("error"):
