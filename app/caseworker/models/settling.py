@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from caseworker.models.families import Family, family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
 
@@ -27,36 +28,29 @@ def uncounted_usage(
     texts: Iterable[str] = (),
     choices: int = 1,
     tokens_per_second: float,
-    factor: float = 1.0,
+    model: str,
 ) -> TokenUsage:
     """Return the usage of an attempt without final counts.
 
     ``reserved`` is its maximum; its input counts if the provider has counted none. ``texts`` are
     those of a complete reply, if ``state`` has not seen it arrive. ``tokens_per_second`` is that of
-    one choice. ``factor`` is the ratio of the model's tokenizer to o200k_base.
+    one choice. ``model`` is its name at the provider.
     """
     reply = state.reply
     counted = None if reply is None else reply.counted(so_far=True)
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
-    tokens_out = min(_tokens(received, factor) + silent, reserved.tokens_out)
+    tokens_out = min(_tokens(received, family_of(model)) + silent, reserved.tokens_out)
     usage = reserved if counted is None else counted
-    uses = (
-        dict(usage.provider_tool_uses)
-        if reply is None
-        else {
-            name: max(number, usage.provider_tool_uses.get(name, 0))
-            for name, number in {**usage.provider_tool_uses, **reply.tool_uses}.items()
-        }
-    )
-    return replace(
-        usage,
-        tokens_out=max(tokens_out, usage.tokens_out if counted is not None else 0),
-        tokens_reasoning=0,
-        provider_tool_uses=uses,
-    )
+    if counted is not None:
+        tokens_out = max(tokens_out, counted.tokens_out)
+    uses = dict(usage.provider_tool_uses)
+    if reply is not None and reply.tool_uses:  # the provider read the results of its tools
+        usage = replace(usage, tokens_in=max(usage.tokens_in, reserved.tokens_in))
+        uses |= {name: max(n, uses.get(name, 0)) for name, n in reply.tool_uses.items()}
+    return replace(usage, tokens_out=tokens_out, tokens_reasoning=0, provider_tool_uses=uses)
 
 
-def _tokens(text: str, factor: float) -> int:
+def _tokens(text: str, family: Family) -> int:
     """Return about how many tokens a text has; every word has one."""
-    return max(near_tokens(text, factor), len(text.split()))
+    return max(near_tokens(text, family), len(text.split()))

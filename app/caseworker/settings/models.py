@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from caseworker.settings.values import (
+    Count,
     Endpoint,
     Names,
     Positive,
@@ -79,6 +80,31 @@ STUB = "stub"
 """
 
 
+class ProviderToolSettings(Section):
+    """What one use of a tool costs that the provider executes, and how often a call may use it."""
+
+    usd_per_use: Usd
+    tokens_per_use: Count
+    """Input tokens of one result, at most."""
+    max_uses: Positive
+
+
+SEARCH_PRICES: Mapping[str, Mapping[str, ProviderToolSettings]] = {
+    provider: {
+        name: ProviderToolSettings(usd_per_use=Decimal(usd), tokens_per_use=10_000, max_uses=5)
+        for name, usd in prices.items()
+    }
+    for provider, prices in {
+        "openai": {"web_search": "0.01", "web_search_preview": "0.025"},
+        "anthropic": {"web_search": "0.01"},
+    }.items()
+}
+"""Prices of web searches by provider and tool, on 2026-11-29, from
+https://developers.openai.com/api/docs/pricing and
+https://platform.claude.com/docs/en/about-claude/pricing. Their results are billed as input tokens,
+without a published maximum: 10,000 is an estimate."""
+
+
 class ModelSettings(ProviderSettings):
     """A model and its request parameters."""
 
@@ -97,8 +123,13 @@ class ModelSettings(ProviderSettings):
     )
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Sampling temperature; null uses the provider's default."""
-    max_output_tokens: Positive = key(
-        4096, "Maximum output tokens per reply; every call reserves them."
+    max_output_tokens: Positive | None = key(
+        None,
+        "Maximum output tokens per reply. Null: 4096 for agents and steps; at the gateway, the"
+        " largest output of the model.",
+    )
+    max_image_tokens: Positive | None = key(
+        None, "Tokens of the largest image that the model takes; null: the rule of its family."
     )
     requests_per_minute: Positive | None = key(
         None,
@@ -133,6 +164,19 @@ class ModelSettings(ProviderSettings):
     Null: the provider's published speed, or 200."""
 
     capabilities: tuple[Capability, ...] = key((), "Capabilities of the model beyond text.")
+    provider_tools: dict[Text, ProviderToolSettings | None] = key(
+        {},
+        "Maximum cost of tools that the provider executes in calls of external runs: `{web_search:"
+        " {usd_per_use: 0.01, tokens_per_use: 10000, max_uses: 5}}`. Web search has this price with"
+        " openai and anthropic. Runs that limit cost or tokens cannot use tools without a price;"
+        " `{web_search: null}` removes one.",
+    )
+
+    @property
+    def chosen_provider_tools(self) -> Mapping[str, ProviderToolSettings]:
+        """The priced tools, with those of the provider's price list."""
+        priced = {**SEARCH_PRICES.get(self.chosen_provider, {}), **self.provider_tools}
+        return {name: price for name, price in priced.items() if price is not None}
 
     @property
     def chosen_model(self) -> str:

@@ -1,7 +1,7 @@
 """Counts of providers, and what they cost; see ``tests/captures/README.md``."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -45,8 +45,7 @@ PRICE = TokenPrice(
     usd_per_million_audio_in=PRICES["audio_in"],
     usd_per_million_audio_out=PRICES["audio_out"],
 )
-USD_PER_SEARCH = Decimal("0.01")
-READERS = {
+READERS: Mapping[str, Callable[[Any], TokenUsage | None]] = {
     "chat": lambda document: chat_usage(document["usage"]),
     "messages": lambda document: message_usage(document["usage"]),
     "responses": response_usage,
@@ -109,8 +108,8 @@ WHOLE = {each.id: each for each in captures()}
 
 
 def _cost(billed: Mapping[str, int]) -> Decimal:
-    tokens = sum((billed.get(kind, 0) * price for kind, price in PRICES.items()), Decimal(0))
-    return tokens / 1_000_000 + billed.get("web_search", 0) * USD_PER_SEARCH
+    cost = sum((billed.get(kind, 0) * price for kind, price in PRICES.items()), Decimal(0))
+    return cost / 1_000_000
 
 
 @pytest.mark.req("cw/3.counts")

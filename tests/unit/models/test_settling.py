@@ -15,6 +15,7 @@ from caseworker.core.budget.budget import Budget
 from caseworker.engine.call import CallFailedError
 from caseworker.models.client_bodies import read_body
 from caseworker.models.families import family_of
+from caseworker.models.fields.tables import TABLES
 from caseworker.models.relay import Relay
 from caseworker.models.speeds import tokens_per_second_at
 from caseworker.models.table import Tier
@@ -27,6 +28,7 @@ from tests.unit.models.wires.captured import Capture, captures
 
 MODEL = "gpt-5-nano"
 """Its tokenizer is the one that the estimate was measured with."""
+TABLE_OF = {"openai": "chat_completions", "anthropic": "messages", "responses": "responses"}
 PATHS = {"openai": "/chat/completions", "anthropic": "/v1/messages", "responses": "/responses"}
 WORDS = "The report says that sales in the north rose by a tenth in the third quarter. "
 SPEED = 200
@@ -89,7 +91,7 @@ def chunk(text: str, index: int = 0, **more: Any) -> bytes:
 
 def tokens_of(text: str) -> int:
     """Return the estimate of a text's tokens."""
-    return near_tokens(text, family_of(MODEL).tokenizer_factor)
+    return near_tokens(text, family_of(MODEL))
 
 
 def charged(
@@ -109,13 +111,14 @@ def charged(
         chosen = replace(asking.models.table[Tier.SMALL], provider=provider)
         sent = {"model": MODEL, "max_tokens": limit, "stream": stream, **body}
         sent |= {"messages": [{"role": "user", "content": "hi"}]}
+        table = TABLES[TABLE_OF[dialect]]
         call = await asking.models.relayed(
             asking.context,
             chosen,
             alias="small",
             key="k",
             request_hash="h",
-            body=read_body(sent),
+            body=read_body(sent, "messages", table.read(sent, limits_spending=False)),
             sent=sent,
             headers={},
             relay=Relay(),
