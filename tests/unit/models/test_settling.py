@@ -327,6 +327,19 @@ def test_the_broken_reply_of_an_agent_is_charged_by_what_arrived() -> None:
     assert node["metadata"]["estimated"]["tokens_out"] == node["tokens_out"]
 
 
+@pytest.mark.req("cw/3.lost")
+def test_counts_are_read_from_a_stream_that_stays_open() -> None:
+    """Some endpoints send no ``[DONE]`` and do not close the connection."""
+    usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+    parts = [chunk("fo"), chunk("ur"), chunk("", finish_reason="stop"), event(usage)]
+
+    node, asking = asked(TimedReply([(0.1, part) for part in parts], HOLD))
+
+    assert (node["tokens_in"], node["tokens_out"]) == (7, 2)
+    assert "estimated" not in node["metadata"]
+    assert asking.run.scope.to_dict()["api_calls"] == 1
+
+
 @dataclass
 class RefusesStreams(TimedReply):
     """An endpoint that refuses to stream."""

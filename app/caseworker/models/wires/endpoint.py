@@ -42,7 +42,7 @@ _DRAIN_SECONDS = 0.1
 _DONE = "[DONE]"
 _LAST_EVENTS = LAST_EVENTS | {"message_stop"}
 _MARKS = (b"[DONE]", b'_reason":"', b'_reason": "', b"message_stop", b"error")
-"""A part that may end a reply has one of these marks; the other parts are only kept."""
+"""The first part that may end a reply has one of these marks; the parts before it are only kept."""
 _MARK_BYTES = 32
 _FIELDS = b":deir"
 """First characters of an event stream; no JSON document starts with one."""
@@ -293,20 +293,22 @@ class ReplyBody:
     ) -> AsyncGenerator[tuple[str, Any]]:
         """Yield the event name and the JSON value of each document.
 
-        With ``unread``, the parts are added to it with their times, and read only when a part may
+        With ``unread``, the parts are added to it with their times, and read only once a part may
         end the reply: to read many parts at once costs less.
 
         Raises:
             ValueError: a document is not valid JSON.
         """
-        held, seen = list[bytes](), b""
+        held, seen, may_end = list[bytes](), b"", unread is None
         async with aclosing(_kept(reply, failures)) as parts:
             async for part in parts:
                 if unread is not None:
                     unread.append((asyncio.get_running_loop().time(), part))
+                if not may_end:
                     held.append(part)
                     seen = seen[-_MARK_BYTES:] + part
-                    if not any(mark in seen for mark in _MARKS):
+                    may_end = any(mark in seen for mark in _MARKS)
+                    if not may_end:
                         continue
                     part = b"".join(held)
                     held.clear()
