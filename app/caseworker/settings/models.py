@@ -151,6 +151,21 @@ class ModelSettings(ProviderSettings):
         None, "Price of cached input tokens; null: no discount."
     )
 
+    price_per_million_audio_in_usd: Usd | None = key(
+        None, "Price of input tokens of sound; null: that of input tokens."
+    )
+    price_per_million_audio_out_usd: Usd | None = key(
+        None, "Price of output tokens of sound; null: that of output tokens."
+    )
+    stream: bool = key(
+        True,
+        "Whether replies are requested as streams, so that interrupted ones are charged by what"
+        " arrived.",
+    )
+    tokens_per_second: Annotated[float, Field(gt=0, strict=True)] | None = None
+    """Highest output speed of one reply, by which unseen parts of interrupted replies are charged.
+    Null: the provider's published speed, or 200."""
+
     capabilities: tuple[Capability, ...] = key((), "Capabilities of the model beyond text.")
     provider_tools: dict[Text, ProviderToolSettings | None] = key(
         {},
@@ -177,7 +192,12 @@ class ModelSettings(ProviderSettings):
         if not self.chosen_model:
             raise ValueError(f"model: required because the provider is {self.chosen_provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd
-        if None in prices and {*prices, self.price_per_million_cached_usd} != {None}:
+        others = (
+            self.price_per_million_cached_usd,
+            self.price_per_million_audio_in_usd,
+            self.price_per_million_audio_out_usd,
+        )
+        if None in prices and {*prices, *others} != {None}:
             raise ValueError(
                 "price_per_million_in_usd: must be set together with price_per_million_out_usd"
             )
