@@ -1,0 +1,128 @@
+"""An event loop with a virtual clock and real sockets, for the whole service on a real database.
+
+While a statement is in flight, the clock stands still. When every task waits for a timer, the clock
+jumps to the next one. A story of minutes therefore takes milliseconds and ends the same way on a
+slow machine. A connection that only listens for notifications does not hold the clock.
+
+Functions given to an executor (``asyncio.to_thread``) run as one step of the loop.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any, TypeVar, TypeVarTuple
+from unittest.mock import patch
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+NOTICE_SECONDS = 0.0005
+"""Real seconds that a notification may take to reach a listening connection."""
+STUCK_SECONDS = 60.0
+"""Real seconds after which a statement without an answer fails the test."""
+
+
+class StuckError(Exception):
+    """A statement got no answer, or no timer and no socket can wake a task."""
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    """A loop whose time stands still while the database works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waiting: dict[int, psycopg.AsyncConnection[Any]] = {}
+        """Connections that wait for the server, by their socket."""
+        super().__init__(_Selector(self))
+
+    def time(self) -> float:
+        """Return the virtual seconds since the loop was made."""
+        return self.now
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
+    ) -> asyncio.Future[T]:
+        """Run a blocking function as a step of this loop."""
+        future: asyncio.Future[T] = self.create_future()
+        self.call_soon(_finish, future, func, args)
+        return future
+
+
+class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+    """Waits for sockets in real time, and for timers in virtual time."""
+
+    def __init__(self, loop: VirtualClockLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._has_worked = False
+        """Whether the server has answered since the clock moved, so that it may notify others."""
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and timeout <= 0:
+            return super().select(0)
+        if self._is_busy():
+            events = super().select(STUCK_SECONDS)
+            if not events:
+                raise StuckError("A statement got no answer.")
+            self._has_worked = True
+            return events
+        events = super().select(NOTICE_SECONDS if self._has_worked else 0)
+        if not events:
+            if timeout is None:
+                raise StuckError("Nothing is ready and no timer is set.")
+            self._has_worked = False
+            self._loop.now += timeout
+        return events
+
+    def _is_busy(self) -> bool:
+        own = self._loop._csock.fileno()  # type: ignore[attr-defined]
+        return any(
+            self._expects_answer(descriptor) for descriptor in self.get_map() if descriptor != own
+        )
+
+    def _expects_answer(self, descriptor: int) -> bool:
+        if (connection := self._loop.waiting.get(descriptor)) is None:
+            return descriptor != self._loop._ssock.fileno()  # type: ignore[attr-defined]
+        return connection.pgconn.transaction_status != TransactionStatus.IDLE
+
+
+@contextmanager
+def virtual_clock() -> Iterator[asyncio.Runner]:
+    """Yield a runner with such a loop."""
+    wait = psycopg.AsyncConnection.wait
+
+    async def noted(self: psycopg.AsyncConnection[Any], *arguments: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualClockLoop)
+        descriptor = self.pgconn.socket
+        loop.waiting[descriptor] = self
+        try:
+            return await wait(self, *arguments, **options)
+        finally:
+            loop.waiting.pop(descriptor, None)
+
+    with (
+        patch.object(psycopg.AsyncConnection, "wait", noted),
+        asyncio.Runner(loop_factory=VirtualClockLoop) as runner,
+    ):
+        yield runner
+
+
+def run_virtually(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end on a loop with a virtual clock."""
+    with virtual_clock() as runner:
+        return runner.run(main())
+
+
+def _finish(future: asyncio.Future[Any], func: Callable[..., Any], arguments: Any) -> None:
+    if future.cancelled():
+        return
+    try:
+        future.set_result(func(*arguments))
+    except Exception as error:
+        future.set_exception(error)
