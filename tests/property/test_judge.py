@@ -15,7 +15,7 @@ import pytest
 from tests.property.judge.oracle import Verdict, judged
 from tests.property.judge.provider import Behaviour
 from tests.property.judge.stories import Story
-from tests.property.judge.world import World, open_world
+from tests.property.judge.world import open_world
 from tests.support.virtual_clock import run_virtually
 
 SEEDS = 200
@@ -59,6 +59,3 @@ def test_no_accepted_request_costs_more_than_its_limits(database_url: str) -> No
 
     print(dict(sorted(seen.items())))  # noqa: T201
     assert broken == []
-
-
-__all__ = ["World", "verdicts"]

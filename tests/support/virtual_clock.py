@@ -80,10 +80,7 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
         return events
 
     def _is_busy(self) -> bool:
-        own = self._loop._csock.fileno()  # type: ignore[attr-defined]
-        return any(
-            self._expects_answer(descriptor) for descriptor in self.get_map() if descriptor != own
-        )
+        return any(map(self._expects_answer, self.get_map()))
 
     def _expects_answer(self, descriptor: int) -> bool:
         if (connection := self._loop.waiting.get(descriptor)) is None:

@@ -8,13 +8,13 @@ from decimal import Decimal
 from random import Random
 from typing import Any, Final
 
-from tests.property.judge.bodies import Drawn, drawn_body, ordinary_text
+from tests.property.judge.bodies import Drawn, adversarial_text, drawn_body, ordinary_text
 from tests.property.judge.provider import Behaviour, some_behaviour
 from tests.property.judge.truth import CHAT, FAMILIES, MESSAGES, RESPONSES
 from tests.property.judge.world import Answer, World
 
 SETTLED_SECONDS: Final = 400.0
-"""Virtual seconds after the last event in which every call has ended."""
+"""Virtual seconds after the last event in which every run has ended."""
 _BASES: Final = {CHAT: "/gateway/openai/v1", RESPONSES: "/gateway/openai/v1"}
 
 
@@ -94,7 +94,7 @@ class Story:
             if chance.random() < 0.8:
                 budget["max_cost_usd"] = float(_dollars(chance))
             if chance.random() < 0.2:
-                budget["max_tokens"] = chance.choice((500, 3_000, 20_000))
+                budget["max_tokens"] = chance.choice((1_000, 5_000, 20_000, 100_000))
             parent = chance.randrange(number) if number and chance.random() < 0.5 else None
             agents = chance.choice((0, 0, 0, 2)) if parent is None else 0
             yield RunPlan(number, chance.randrange(2), budget, parent, agents)
@@ -115,9 +115,9 @@ class Story:
         chance = self._chance
         for run in self.runs:
             span = chance.choice((0.5, 5.0, 30.0))
-            if chance.random() < 0.35:
+            if chance.random() < 0.25:
                 yield Event(chance.uniform(0, span), "attempt", run.number)
-            if chance.random() < 0.5:
+            if chance.random() < 0.35:
                 kind = chance.choice(("cancel", "cancel", "finish"))
                 yield Event(chance.uniform(0, span), kind, run.number)
 
@@ -140,7 +140,10 @@ class Story:
             if run.run_id and run.parent is None and not run.agents:
                 path = f"/runs/{run.run_id}"
                 await world.ask(self._process(run), admin, "DELETE", path)
-        await asyncio.sleep(SETTLED_SECONDS)
+        async with asyncio.timeout(SETTLED_SECONDS):
+            while world.unfinished(self.tenant):  # noqa: ASYNC110
+                await asyncio.sleep(1)
+        await asyncio.sleep(2)  # an abandoned call has been charged
 
     def _process(self, run: RunPlan) -> int:
         """Return the process that owns a run: a child's is that of its parent."""
@@ -166,14 +169,24 @@ class Story:
 
     def _graph(self, run: RunPlan) -> dict[str, Any]:
         chance = Random(f"{self.seed} graph {run.number}")
-        steps = []
-        for number in range(run.agents):
-            prompt = f"<{self.seed}/a{run.number}x{number}> {ordinary_text(chance, 40)}"
-            model = chance.choice(list(FAMILIES))
-            steps.append(
-                {"id": f"s{number}", "type": "llm", "data": {"prompt": prompt, "model": model}}
-            )
+        steps = [self._step(chance, f"a{run.number}x{number}") for number in range(run.agents)]
         return {"steps": steps, "edges": []}
+
+    def _step(self, chance: Random, name: str) -> dict[str, Any]:
+        """Return a step that calls a model through a wire of the service."""
+        size = chance.choice((5, 40, 300))
+        text = ordinary_text(chance, size)
+        if chance.random() < 0.25:
+            text += adversarial_text(chance, 6 * size)
+        first, *others = chance.sample(list(FAMILIES), chance.choice((1, 1, 2)))
+        model = {"name": first, "fallbacks": others, "stream": chance.random() < 0.5}
+        if chance.random() < 0.5:
+            model["max_output_tokens"] = chance.choice((30, 300, 2000))
+        data: dict[str, Any] = {"prompt": f"<{self.seed}/{name}> {text}", "model": model}
+        if chance.random() < 0.2:
+            fields = {"answer": {"type": "string", "description": ordinary_text(chance, 30)}}
+            data["output_schema"] = {"type": "object", "properties": fields}
+        return {"id": name, "type": "llm", "data": data}
 
     async def _call(self, world: World, call: CallPlan) -> None:
         await asyncio.sleep(call.at)
@@ -232,7 +245,7 @@ class Story:
 
 
 def _dollars(chance: Random) -> Decimal:
-    return Decimal(chance.choice((2, 8, 30, 100, 1000))) / 1000
+    return Decimal(chance.choice((3, 10, 30, 100, 300, 1000))) / 1000
 
 
 def descendants(runs: Sequence[RunPlan], number: int) -> set[int]:

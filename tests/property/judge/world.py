@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -20,13 +19,16 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.models.model_call import ModelCall
 from caseworker.models.relay import RelayedCall
+from caseworker.runs.heartbeat import Loops
+from caseworker.runs.postgres import listener
 from caseworker.settings.schema import AuthSettings, Settings
-from tests.property.judge.provider import CALL, Behaviour, CountingProvider, Generation
+from tests.property.judge.provider import CALL, Behaviour, CountingProvider
 from tests.property.judge.truth import FAMILIES, Family
 
 OPERATOR_KEY: Final = "operator-" + "7" * 32
 TIMEOUT_SECONDS: Final = 90
-_READY_SECONDS: Final = 100.0
+_LOOPS: Final = ("heartbeat", "listener", "queue", "recovery")
+"""Loops of a process that the stories need; the others would only look for work every second."""
 
 
 @dataclass(slots=True)
@@ -161,9 +163,22 @@ class World:
         rows = self.connection.execute(statement, (tenant,)).fetchall()
         return [row["node"] | {"run_id": row["run_id"]} for row in rows if _is_model(row["node"])]
 
+    def unfinished(self, tenant: str) -> bool:
+        """Return whether a run of a tenant has not ended."""
+        statement = "SELECT FROM runs WHERE tenant_id = %s AND finished_at IS NULL LIMIT 1"
+        return self.connection.execute(statement, (tenant,)).fetchone() is not None
+
 
 def _is_model(node: Mapping[str, Any]) -> bool:
     return node.get("kind") == "llm"
+
+
+def _keep(loops: Loops, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+    if name in _LOOPS:
+        _KEEP(loops, name, loop)
+
+
+_KEEP: Final = Loops.keep
 
 
 def _noted(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,6 +196,8 @@ async def open_world(
     """Open the processes on a database, with a provider that behaves as drawn."""
     provider = CountingProvider(behaviour_of)
     with ExitStack() as patches:
+        patches.enter_context(patch.object(Loops, "keep", _keep))
+        patches.enter_context(patch.object(listener, "QUIET_SECONDS", 1_000_000.0))
         for module in (openai_wire, anthropic_wire):
             patches.enter_context(patch.object(module, "ModelTransport", lambda *_: provider))
         for call in (ModelCall, RelayedCall):
@@ -195,6 +212,3 @@ async def open_world(
                     yield World(apps, provider, connection)
             else:
                 yield World(apps, provider, connection)
-
-
-__all__ = ["Answer", "Decimal", "Generation", "World", "open_world", "settings"]
