@@ -73,7 +73,7 @@ async def _serve(port: int) -> None:
     )
     async with listening:
         bound = listening.sockets[0].getsockname()[1]
-        print(json.dumps({"url": f"http://127.0.0.1:{bound}"}), flush=True)  # noqa: T201
+        print(json.dumps({"url": f"http://127.0.0.1:{bound}"}), flush=True)
         await loop.run_in_executor(None, sys.stdin.read)
 
 

@@ -1,9 +1,9 @@
-"""The judge: over all accepted requests without overrun, the provider's own counts stay in the limits.
+"""The judge: what the provider counted stays within the limits, for all requests without overrun.
 
 The provider counts for itself what it generates, also after a close. A seed draws the dialect, the
-body, the counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole service
-runs on a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays one,
-``JUDGE_SEEDS=20000`` plays that many.
+body, the counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole
+service runs on a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays
+one, ``JUDGE_SEEDS=20000`` plays that many.
 """
 
 import os

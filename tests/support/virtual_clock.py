@@ -39,6 +39,9 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self.waiting: dict[int, psycopg.AsyncConnection[Any]] = {}
         """Connections that wait for the server, by their socket."""
         super().__init__(_Selector(self))
+        own: Any = self
+        self.own_descriptor: int = own._ssock.fileno()
+        """The descriptor by which other threads wake the loop."""
 
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""
@@ -53,7 +56,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return future
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class _Selector(selectors.DefaultSelector):
     """Waits for sockets in real time, and for timers in virtual time."""
 
     def __init__(self, loop: VirtualClockLoop) -> None:
@@ -80,11 +83,12 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
         return events
 
     def _is_busy(self) -> bool:
-        return any(map(self._expects_answer, self.get_map()))
+        return any(self._expects_answer(key.fd) for key in self.get_map().values())
 
     def _expects_answer(self, descriptor: int) -> bool:
-        if (connection := self._loop.waiting.get(descriptor)) is None:
-            return descriptor != self._loop._ssock.fileno()  # type: ignore[attr-defined]
+        connection = self._loop.waiting.get(descriptor)
+        if connection is None:
+            return descriptor != self._loop.own_descriptor
         return connection.pgconn.transaction_status != TransactionStatus.IDLE
 
 

@@ -1,6 +1,7 @@
 """Draws request bodies: what clients send, and what an attacker would."""
 
 import base64
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,17 +10,18 @@ from typing import Any, Final
 
 from tests.property.judge.truth import CHAT, FAMILIES, MESSAGES, RESPONSES, Family
 
-VOCABULARY: Final = (
-    """account answer because before between business change children company country different
-    during every example family first follow found general government great group head history
-    house important interest just keep large last later letter little local long make many member
-    might money month morning mother move much name national never next night number office often
-    order other part people place point possible power present problem program public question
-    quite really reason report result right room school second service several should show side
-    since small social some still story student study system table their there thing think those
-    three through today together turn under until water week where which while white whole within
-    without woman word work world would write year young""".split()
-)
+_VOCABULARY_TEXT: Final = """
+account answer because before between business change children company country different during
+every example family first follow found general government great group head history house
+important interest just keep large last later letter little local long make many member might
+money month morning mother move much name national never next night number office often order
+other part people place point possible power present problem program public question quite
+really reason report result right room school second service several should show side since
+small social some still story student study system table their there thing think those three
+through today together turn under until water week where which while white whole within without
+woman word work world would write year young
+"""
+VOCABULARY: Final = re.findall(r"\w+", _VOCABULARY_TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,9 +34,10 @@ CALL: ContextVar[tuple[str, str, str]] = ContextVar("call")
 """Tenant, run and key of the call that a task of the service sends."""
 _MARKER: Final = re.compile(rb"<(\d+)/(\w+)>")
 _MILLION: Final = Decimal(1_000_000)
-_WORDS: Final = (
-    "the of and to in is that for it with as was on be at by this have from or one had not".split()
-)
+_WORDS_TEXT: Final = """
+the of and to in is that for it with as was on be at by this have
+"""
+_WORDS: Final = re.findall(r"\w+", _WORDS_TEXT)
 IMPOSSIBLE: Final = ("negative", "below the text", "contradictory", "huge", "text", "fraction")
 """Counts that no provider can mean."""
 

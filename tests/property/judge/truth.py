@@ -44,13 +44,12 @@ class Family:
     alias: str
     provider: str
     model: str
-    usd_in: Decimal
+    usd_in: Decimal = Decimal(1)
     """Price of a million input tokens in US dollars; ``usd_out`` and ``usd_cached`` likewise."""
-    usd_out: Decimal
-    usd_cached: Decimal
-    max_output_tokens: int
+    usd_out: Decimal = Decimal(8)
+    usd_cached: Decimal = Decimal("0.1")
+    max_output_tokens: int = 4096
     context_tokens: int
-    tokens_per_second: int = 200
     tile_tokens: tuple[int, int] | None = None
     """Tokens of an image, and of each of its tiles of 512 pixels; None counts pixels."""
     pixels_per_token: int = 750
@@ -61,39 +60,52 @@ class Family:
     streams: bool = True
 
 
-def _family(alias: str, provider: str, model: str, **rules: Any) -> Family:
-    usd_in, usd_out = rules.pop("usd", (1, 8))
-    prices = {"usd_in": Decimal(usd_in), "usd_out": Decimal(usd_out)}
-    usual = {"usd_cached": prices["usd_in"] / 10, "max_output_tokens": 4096}
-    return Family(alias=alias, provider=provider, model=model, **prices, **{**usual, **rules})
-
-
 FAMILIES: Final = {
     each.alias: each
     for each in (
-        _family(
-            *("tiles", "openai", "gpt-4o"),
-            **{"context_tokens": 128_000, "tile_tokens": (85, 170), "page_tokens": 1_105},
+        Family(
+            alias="tiles",
+            provider="openai",
+            model="gpt-4o",
+            context_tokens=128_000,
+            tile_tokens=(85, 170),
             largest_image=85 + 8 * 170,
+            page_tokens=1_105,
         ),
-        _family(
-            *("mini", "openai", "gpt-4o-mini"),
-            **{"context_tokens": 128_000, "tile_tokens": (2833, 5667), "page_tokens": 36_835},
+        Family(
+            alias="mini",
+            provider="openai",
+            model="gpt-4o-mini",
+            context_tokens=128_000,
+            tile_tokens=(2833, 5667),
             largest_image=2833 + 8 * 5667,
+            page_tokens=36_835,
         ),
-        _family(
-            *("local", "openai", "own-vision-8b"),
-            **{"context_tokens": 128_000, "pixels_per_token": 400, "page_tokens": 2_000},
+        Family(
+            alias="local",
+            provider="openai",
+            model="own-vision-8b",
+            context_tokens=128_000,
+            pixels_per_token=400,
             largest_image=50_000,
+            page_tokens=2_000,
         ),
-        _family(
-            *("sonnet", "anthropic", "claude-sonnet-4-5"),
-            **{"context_tokens": 200_000, "largest_image": 1_600, "page_tokens": 1_600},
+        Family(
+            alias="sonnet",
+            provider="anthropic",
+            model="claude-sonnet-4-5",
+            context_tokens=200_000,
+            largest_image=1_600,
+            page_tokens=1_600,
         ),
-        _family(
-            *("plain", "openai", "own-text-8b"),
-            **{"context_tokens": 32_000, "pixels_per_token": 400, "page_tokens": 2_000},
-            **{"largest_image": 50_000, "streams": False},
+        Family(
+            alias="plain",
+            provider="openai",
+            model="own-text-8b",
+            context_tokens=32_000,
+            largest_image=50_000,
+            page_tokens=2_000,
+            streams=False,
         ),
     )
 }
@@ -116,15 +128,16 @@ UNKNOWN_USD: Final = Decimal(1)
 """What a field costs that no vendor documents."""
 UNKNOWN_ID_TOKENS: Final = 100_000
 
-_FREE: Final = frozenset(
-    """model messages input stream stream_options max_tokens max_completion_tokens temperature
-    max_output_tokens n system instructions tools tool_choice thinking reasoning reasoning_effort
-    previous_response_id metadata user stop stop_sequences seed top_p top_k response_format store
-    logprobs parallel_tool_calls presence_penalty frequency_penalty verbosity truncation text
-    include cache_control max_tool_calls service_tier background modalities logit_bias prompt
-    best_of web_search_options search_parameters models prediction speed extra_body
-    prompt_cache_key safety_identifier inference_geo context_management""".split()
-)
+_FREE_TEXT: Final = """
+model messages input stream stream_options max_tokens max_completion_tokens temperature
+max_output_tokens n system instructions tools tool_choice thinking reasoning reasoning_effort
+previous_response_id metadata user stop stop_sequences seed top_p top_k response_format store
+logprobs parallel_tool_calls presence_penalty frequency_penalty verbosity truncation text
+include cache_control max_tool_calls service_tier background modalities logit_bias prompt
+best_of web_search_options search_parameters models prediction speed extra_body prompt_cache_key
+safety_identifier inference_geo context_management
+"""
+_FREE: Final = frozenset(re.findall(r"\w+", _FREE_TEXT))
 _TIERS: Final = {"priority": Decimal(2), "fast": Decimal(6)}
 
 
@@ -215,15 +228,15 @@ class _Reader:
                 image = part["image_url"]
                 self._image(image["url"], image.get("detail"))
             case "input_image":
-                self._image(part.get("image_url") or part.get("file_id"), part.get("detail"))
+                self._image(str(part.get("image_url") or part["file_id"]), part.get("detail"))
             case "image":
                 self._image(_source(part["source"]), None)
             case "file":
                 file = part["file"]
-                self._document(file.get("file_data") or file.get("file_id"))
+                self._document(str(file.get("file_data") or file["file_id"]))
             case "input_file":
-                named = part.get("file_data") or part.get("file_url") or part.get("file_id")
-                self._document(named)
+                named = part.get("file_data") or part.get("file_url") or part["file_id"]
+                self._document(str(named))
             case "document" if part["source"]["type"] == "text":
                 self.bill.add("document", tokens(part["source"]["data"]))
             case "document":
