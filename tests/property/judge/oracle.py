@@ -29,10 +29,27 @@ def judged(story: Story, world: World) -> Verdict:
     generations = [g for g in world.provider.generations if g.marker.startswith(f"<{story.seed}/")]
     nodes = world.nodes(tenant)
     verdict.reached = _reached(story, generations, nodes)
-    verdict.violations += _wrong_charges(generations, nodes)
+    unlimited = set() if story.quota else _unlimited(story)
+    verdict.violations += _wrong_charges(
+        [made for made in generations if not (_run_of(made) in unlimited and made.bill.is_hidden)],
+        nodes,
+    )
     verdict.violations += _exceeded_limits(story, generations, nodes)
     verdict.violations += _superseded(story, generations)
     return verdict
+
+
+def _run_of(made: Generation) -> str:
+    assert made.call is not None
+    return made.call[1]
+
+
+def _unlimited(story: Story) -> set[str]:
+    """Return the runs without a limit on cost or tokens, in which unknown fields pass."""
+    limited = {
+        number for run in story.runs if run.budget for number in descendants(story.runs, run.number)
+    }
+    return {f"r{run.number}" for run in story.runs if run.number not in limited}
 
 
 def overrun_of(node: Mapping[str, Any]) -> bool:

@@ -156,6 +156,11 @@ class Bill:
     reasons: list[str] = field(default_factory=list)
     """Names of what costs more than the text."""
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it costs something that no count of tokens contains."""
+        return bool(self.extra_usd or self.factor != 1)
+
     def add(self, reason: str, tokens_in: int) -> None:
         """Count tokens for a reason."""
         self.tokens_in += tokens_in
