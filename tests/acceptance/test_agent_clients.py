@@ -57,7 +57,7 @@ class Client:
         return f"{self.name} {self.api}"
 
 
-async def _python(client: Client, question: str, stream: bool, _: Path) -> Sequence[str]:
+async def python_command(client: Client, question: str, stream: bool, _: Path) -> Sequence[str]:
     environment = await peer_environment(*client.packages)
     return [str(environment.python), str(ASK), client.name, question, *["stream"] * stream]
 
@@ -73,7 +73,7 @@ async def _claude_code(_: Client, question: str, stream: bool, __: Path) -> Sequ
     return [*node(program, "-p", question, "--output-format", "json")]
 
 
-async def _codex(_: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
+async def codex_command(_: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
     program = installed_packages(NPM) / "@openai" / "codex" / "bin" / "codex.js"
     provider = {
         "name": '"gateway"',
@@ -94,7 +94,7 @@ VERCEL, CLAUDE_CODE, CODEX = ("ai==7.0.173",), ("claude-code==2.1.332",), ("code
 LANGCHAIN = ("langchain-openai==1.7.4",)
 CLIENTS: Final = [
     *(
-        Client(name=name, api=api, packages=packages, command=_python)
+        Client(name=name, api=api, packages=packages, command=python_command)
         for name, api, packages in (
             ("openai_chat", CHAT, OPENAI),
             ("openai_responses", RESPONSES, OPENAI),
@@ -113,7 +113,7 @@ CLIENTS: Final = [
     Client(
         name="Claude Code", api=MESSAGES, packages=CLAUDE_CODE, command=_claude_code, asks_again=1
     ),
-    Client(name="Codex", api=RESPONSES, packages=CODEX, command=_codex, asks_again=1),
+    Client(name="Codex", api=RESPONSES, packages=CODEX, command=codex_command, asks_again=1),
 ]
 
 
@@ -188,17 +188,29 @@ async def ask(
     client: Client, run: Mapping[str, Any], question: str, folder: Path, *, stream: bool = False
 ) -> str:
     """Return the answer that a client gets, or ``error:`` and its error."""
+    out, err = await execute(client, run, question, folder, stream=stream)
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert lines, out + err
+    return _outcome(lines)
+
+
+async def execute(
+    client: Client, run: Mapping[str, Any], question: str, folder: Path, *, stream: bool
+) -> tuple[str, str]:
+    """Return what a client writes to its stdout and stderr."""
     access = run["access"]
     _prepare(folder, access["openai_base_url"])
     env = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "OPENAI_BASE_URL": access["openai_base_url"],
+        "OPENAI_API_BASE": access["openai_base_url"],
         "ANTHROPIC_BASE_URL": access["anthropic_base_url"],
         "OPENAI_API_KEY": access["key"],
         "ANTHROPIC_API_KEY": access["key"],
         "ASKED_MODEL": "claude-sonnet-4-5" if client.api == MESSAGES else "gpt-5",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CREWAI_DISABLE_TELEMETRY": "true",
         "NO_PROXY": "*",
     }
     command = await client.command(client, question, stream, folder)
@@ -213,9 +225,7 @@ async def ask(
         process.kill()
         await process.wait()
         raise
-    lines = [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
-    assert lines, out.decode() + err.decode()
-    return _outcome(lines)
+    return out.decode(), err.decode()
 
 
 def _prepare(folder: Path, base_url: str) -> None:

@@ -130,7 +130,7 @@ class Call(ABC):
 
     key: StepPath
     """Path of the call in its run; it is the same in every execution of the run."""
-    kind: Literal["llm", "tool"]
+    kind: Literal["llm", "tool", "system"]
     name: str
     model: str | None = None
     request_hash: str

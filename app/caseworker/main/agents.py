@@ -17,6 +17,7 @@ from caseworker.features.external.code import run_code
 from caseworker.features.external.session import external_type
 from caseworker.main.configuration import StartupError
 from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
+from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.ports import ModelEndpoint, RateLimit, RateLimits
@@ -118,6 +119,10 @@ def build_models(
             price=_stated_price(chosen),
             limit=_rate_limit(chosen),
             capabilities=chosen.capabilities,
+            provider_tools={
+                name: ToolPrice(**dict(price))
+                for name, price in chosen.chosen_provider_tools.items()
+            },
         )
 
     made = {place: model(place, chosen) for place, chosen in _configured(settings).items()}

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from caseworker.models.fields.provider_tools import ProviderTool
+from caseworker.models.fields.table import Part
 from caseworker.models.pricing import BYTES_PER_TOKEN
 
 _NESTED: Final = ("content", "output", "source", "file", "image_url", "input_audio")
@@ -42,6 +44,10 @@ class ClientBody:
     """Messages for the trace, each with its content as text."""
     results: Sequence[tuple[str, Any]]
     """ID and content of each tool result."""
+    parts: Sequence[Part] = ()
+    """Occurrences of fields that cost more than their text."""
+    provider_tools: Sequence[ProviderTool] = ()
+    """Tools that the provider executes, in a run that limits its spending."""
 
     def prefixes(self) -> Iterator[str]:
         """Yield a hash of the system prompt and the first n items of the conversation, from n = 0.
@@ -56,8 +62,10 @@ class ClientBody:
             yield hasher.hexdigest()
 
 
-def read_body(document: Mapping[str, Any], field: str = "messages") -> ClientBody:
-    """Read a checked body, whose conversation is in ``field``.
+def read_body(
+    document: Mapping[str, Any], field: str = "messages", parts: Sequence[Part] = ()
+) -> ClientBody:
+    """Read a checked body, whose conversation is in ``field``; the table of its API gave ``parts``.
 
     This takes a tenth of a second for one MiB of short messages.
     """
@@ -74,6 +82,7 @@ def read_body(document: Mapping[str, Any], field: str = "messages") -> ClientBod
         size_bytes=written + _more_bytes(items),
         messages=shown_messages(document, field),
         results=tuple(_results_in(items)),
+        parts=parts,
     )
 
 

@@ -35,7 +35,7 @@ from caseworker.models.message_log import MessageLog, StoredPrompt
 from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
-from caseworker.models.relay import RelayedCall
+from caseworker.models.relay import RelayedCall, TokenCount
 from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
 from caseworker.models.turns import Turns
 
@@ -319,6 +319,34 @@ class ModelGateway:
         if call.cost is None:
             call.refuse_without_price(context.scope)
         return call
+
+    def token_count(
+        self,
+        context: FlowContext,
+        chosen: ChatModel,
+        *,
+        key: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        path: str,
+    ) -> TokenCount:
+        """Return the call that counts the tokens of a client's body; see :class:`TokenCount`."""
+        return TokenCount(
+            key=context.path.call("count", key),
+            kind="system",
+            name="count_tokens",
+            model=chosen.model,
+            request_hash=key,
+            per_attempt=ONE_API_CALL,
+            retry=replace(self._retry, max_retries=0),
+            timeout_seconds=chosen.timeout_seconds,
+            chosen=chosen,
+            body=body,
+            headers=headers,
+            path=path,
+            tenant=context.run.tenant,
+            turns=self._turns,
+        )
 
     def _candidates(
         self,

@@ -5,9 +5,8 @@ remains. After an attempt, the cost is computed from the provider's token counts
 the request was sent but the answer or its counts were lost. It is zero if nothing was sent.
 """
 
-import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -18,11 +17,11 @@ import structlog
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Room, Scope
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
-from caseworker.core.trace.execution_graph import checked_usage
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
 from caseworker.engine.context import RunContext
 from caseworker.models.completion import Completion
+from caseworker.models.counts import is_possible
 from caseworker.models.forms import read_json, storable, storable_json
 from caseworker.models.ports import (
     Delta,
@@ -37,13 +36,12 @@ from caseworker.models.ports import (
     ToolCall,
 )
 from caseworker.models.pricing import (
-    MOST_TOKENS_PER_SECOND,
     Cost,
     ListPrice,
     PriceUnknownError,
     estimate_tokens,
-    written_tokens,
 )
+from caseworker.models.settling import uncounted_usage
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
 
@@ -52,6 +50,9 @@ log = structlog.get_logger(__name__)
 OnDelta = Callable[[int, Delta], None]
 """Callback invoked for each part of a streamed reply, with the attempt number (starting at 1) and
 the part."""
+
+OVERRUN = "overrun_usd"
+"""Metadata of a node: US dollars by which an attempt cost more than was reserved for it."""
 
 _NOT_SENT = TokenUsage(tokens_in=0, tokens_out=0)
 _COUNTS = tuple(TokenUsage.__dataclass_fields__)
@@ -89,7 +90,8 @@ class ModelCall(Call):
     _tokens_out: int = field(init=False, default=0)
     """Output limit of the current or the next attempt."""
     _delivery: SendState = field(init=False, default_factory=lambda: SendState(sent=False))
-    _began: float = field(init=False, default=0.0)
+    _choices: int = field(init=False, default=1)
+    """Number of answers that the provider writes at the same time."""
 
     def __post_init__(self) -> None:
         self.external = self.chosen.provider.external
@@ -152,7 +154,6 @@ class ModelCall(Call):
                 self.on_delta(self.attempts_before + attempt, delta)
 
         self._delivery = SendState()
-        self._began = asyncio.get_running_loop().time()
         fitted = self._tokens_out < self._full.tokens_out
         request = replace(
             self.request,
@@ -160,6 +161,7 @@ class ModelCall(Call):
             max_output_tokens=self._tokens_out if fitted else self.request.max_output_tokens,
             origin=RequestOrigin(run_id=self.run.run_id, call=self.key.text, attempt=attempt),
             on_delta=None if self.on_delta is None else show,
+            stream=chosen.stream,
         )
         try:
             reply = await chosen.provider.complete(chosen.model, request)
@@ -182,20 +184,21 @@ class ModelCall(Call):
                 kinds=list(reply.repairs),
             )
         value = journaled(reply, usage, spent)
-        return Reply(value, spent, noted(value, chosen.model))
+        return Reply(value, spent, {**noted(value, chosen.model), **self._overrun(spent)})
 
     def lost(self) -> Spent:
         """Return the charge for an attempt whose answer will never arrive.
 
-        Nothing is charged if the request was not sent. Otherwise the whole prompt is charged,
-        because the provider has read it. The output is charged at its limit, or at the maximum
-        output speed for the elapsed time if that is less.
+        Nothing is charged if the request was not sent. The provider's final counts hold if they
+        arrived before the end; otherwise see :mod:`caseworker.models.settling`.
         """
         if not self._delivery.sent or not self.external:
             return FREE
-        seconds = asyncio.get_running_loop().time() - self._began
-        written = math.ceil(max(0.0, seconds) * MOST_TOKENS_PER_SECOND)
-        return self._spent(min(self._tokens_out, written), estimated=True)
+        reply = self._delivery.reply
+        usage = reply.counted() if reply is not None and reply.has_final_counts else None
+        if usage is not None and is_possible(usage, "".join(reply.received if reply else ())):
+            return self._charged(usage)
+        return self._charged(self._uncounted(), estimated=True)
 
     def completion(self, answered: Answered) -> Completion:
         """Build the completion from a journaled answer; keep only the JSON if it was requested."""
@@ -242,21 +245,53 @@ class ModelCall(Call):
         )
 
     def _answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:
-        """Return a reply's token usage and cost; both are estimates if it has no token counts.
+        """Return a reply's token usage and cost; both are estimates if it has no possible counts.
 
-        Raises:
-            ValueError: the provider reported counts that are not integers from 0.
+        Impossible counts are replaced by the maximum that was reserved.
         """
-        usage = reply.usage
+        usage, arrived = reply.usage, self._delivery.reply
+        texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
         if usage is None:
-            tokens_out = min(self._tokens_out, written_tokens(reply))
-            usage = TokenUsage(tokens_in=self._full.tokens_in, tokens_out=tokens_out)
-            return usage, self._spent(tokens_out, estimated=self.external)
+            usage = self._uncounted(texts)
+            return usage, self._charged(usage, estimated=self.external)
+        if is_possible(usage, "".join(texts if arrived is None else arrived.received)):
+            return usage, self._charged(usage)
+        log.warning(
+            "model.counts_impossible",
+            model=self.chosen.model,
+            provider=self.chosen.provider.name,
+            call_key=self.key.text,
+        )
+        spent = self._spent(self._tokens_out, estimated=self.external)
+        return TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out), spent
+
+    def _uncounted(self, texts: Iterable[str] = ()) -> TokenUsage:
+        """Return the usage of an attempt without final counts."""
+        return uncounted_usage(
+            replace(self._full, tokens_out=self._tokens_out),
+            self._delivery,
+            texts=texts,
+            choices=self._choices,
+            tokens_per_second=self.chosen.tokens_per_second,
+            model=self.chosen.model,
+        )
+
+    def _charged(self, usage: TokenUsage, *, estimated: bool = False) -> Spent:
+        """Return the charge for a usage."""
         cost = self._cost_of(usage) if self.external else _NO_COST
-        dollars = None if cost is None else cost.total
-        checked_usage(dollars, usage.tokens_in, usage.tokens_out)
-        spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out, cost_usd=dollars)
-        return usage, spent
+        return Spent(
+            tokens_in=usage.tokens_in,
+            tokens_out=usage.tokens_out,
+            cost_usd=None if cost is None else cost.total,
+            estimated=estimated,
+        )
+
+    def _overrun(self, spent: Spent) -> dict[str, Any]:
+        """Return by how much an attempt cost more than was reserved for it, for its node."""
+        reserved = self._spent(self._tokens_out).cost_usd
+        if spent.cost_usd is None or reserved is None or spent.cost_usd <= reserved:
+            return {}
+        return {OVERRUN: float(spent.cost_usd - reserved)}
 
     def _spent(self, tokens_out: int, *, estimated: bool = False) -> Spent:
         """Return the usage of the whole prompt with ``tokens_out`` output tokens."""

@@ -1,13 +1,13 @@
 """Model prices, and token estimates made before a call."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from caseworker.models.forms import StatedSchema
-from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage, ToolDefinition
+from caseworker.models.ports import Message, ModelRequest, TokenUsage, ToolDefinition
 
 
 class Cost(NamedTuple):
@@ -29,13 +29,13 @@ ListPrice = Callable[[str, str, TokenUsage], Cost]
 DEFAULT_OUTPUT_TOKENS = 1024
 """Number of output tokens assumed for a request that sets no limit."""
 
-MOST_TOKENS_PER_SECOND = 200
-"""Assumed maximum output speed, in tokens per second, of a model whose answer was lost."""
-
 CACHE_WRITE_FACTOR = Decimal("1.25")
 """Price of an input token that is written to the cache, as a multiple of the usual price."""
 CACHE_WRITE_1H_FACTOR = Decimal(2)
 """The same for a token that is kept for an hour."""
+
+USD_PER_USE = {"web_search": Decimal("0.01")}
+"""Prices of the tools that providers execute: OpenAI's and Anthropic's list, November 2026."""
 
 _MILLION = Decimal(1_000_000)
 BYTES_PER_TOKEN = 3
@@ -70,10 +70,21 @@ class TokenPrice:
     usd_per_million_out: Decimal
     usd_per_million_cached: Decimal | None = None
     """Price of a million input tokens read from the provider's cache; None means no discount."""
+    usd_per_million_audio_in: Decimal | None = None
+    """Price of a million input tokens of sound; None means that of text."""
+    usd_per_million_audio_out: Decimal | None = None
+    """Price of a million output tokens of sound; None means that of text."""
+    usd_per_use: Mapping[str, Decimal] = field(default_factory=lambda: USD_PER_USE)
+    """Prices of the tools that the provider executes, by name; others are free."""
 
     def __post_init__(self) -> None:
-        cached = self.usd_per_million_cached
-        for price in (self.usd_per_million_in, self.usd_per_million_out, cached or Decimal(0)):
+        optional = (
+            self.usd_per_million_cached,
+            self.usd_per_million_audio_in,
+            self.usd_per_million_audio_out,
+        )
+        prices = (self.usd_per_million_in, self.usd_per_million_out, *self.usd_per_use.values())
+        for price in (*prices, *(each for each in optional if each is not None)):
             if not (price.is_finite() and price >= 0):
                 raise ValueError("A price must be a finite number of dollars, zero or more.")
 
@@ -87,7 +98,18 @@ class TokenPrice:
         cost = (usage.tokens_in - cached + written) * self.usd_per_million_in
         cost += cached * price_cached
         output = usage.tokens_out * self.usd_per_million_out
-        return Cost((cost + output) / _MILLION, output / _MILLION)
+        if (price := self.usd_per_million_audio_in) is not None:
+            cost += usage.tokens_audio_in * (price - self.usd_per_million_in)
+        if (price := self.usd_per_million_audio_out) is not None:
+            output += usage.tokens_audio_out * (price - self.usd_per_million_out)
+        tools = sum(
+            (
+                uses * self.usd_per_use.get(tool, Decimal(0))
+                for tool, uses in usage.provider_tool_uses.items()
+            ),
+            Decimal(0),
+        )
+        return Cost((cost + output) / _MILLION + tools, output / _MILLION)
 
 
 def message_bytes(message: Message) -> int:
@@ -120,12 +142,6 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
         tokens_in=_tokens(size_bytes) + frames,
         tokens_out=DEFAULT_OUTPUT_TOKENS if limit is None else limit,
     )
-
-
-def written_tokens(reply: ModelReply) -> int:
-    """Estimate the output tokens of a reply that has no token counts."""
-    texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
-    return _tokens(sum(map(_bytes, texts)))
 
 
 def _tool_bytes(tool: ToolDefinition) -> int:

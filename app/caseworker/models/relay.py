@@ -18,11 +18,12 @@ from typing import Any, Final, cast
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Room
-from caseworker.engine.call import Reply, Spent
+from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply, Spent
 from caseworker.models.forms import storable
 from caseworker.models.model_call import ModelCall, journaled, noted
-from caseworker.models.ports import ModelReply, SendState
+from caseworker.models.ports import ModelFault, ModelReply, SendState
 from caseworker.models.table import ChatModel
+from caseworker.models.turns import Turns
 from caseworker.models.wires.endpoint import EndpointProvider
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator
@@ -38,6 +39,8 @@ WIRE: Final = "wire"
 OBJECTS: Final = "objects"
 """Field in it with the IDs of the objects at the provider that the reply names."""
 HOUR_SECONDS: Final = 3600
+NO_REPLY: Final = ModelFault.UNAVAILABLE.value
+"""Error class of a call to which the provider did not reply."""
 MAX_ID_CHARS: Final = 200
 """Length of the longest ID of an object at a provider that is stored."""
 
@@ -54,10 +57,6 @@ class Head:
     headers: Mapping[str, str]
     content: bytes | None = None
     """The whole body, for a reply that is not passed on in parts; otherwise None."""
-
-
-class NoReplyError(Exception):
-    """The provider did not reply."""
 
 
 class Relay:
@@ -201,13 +200,14 @@ class RelayedCall(ModelCall):
         if self._refusal is not None:
             raise self._refusal
         self._delivery = SendState(sent=False)
-        self._began = asyncio.get_running_loop().time()
         provider = cast("EndpointProvider", self.chosen.provider)
         failures = Failures(provider.name, False)
         written = partial(_written, self._fitted())
         content = await asyncio.to_thread(written) if self.is_long else written()
         try:
-            reply = await provider.relay(content, self.headers, self._note_sent, path=self.path)
+            reply = await provider.relay(
+                content, self.headers, self._delivery.note_sent, path=self.path
+            )
             try:
                 error = await self._refused(reply, failures)
                 if error is None:
@@ -219,9 +219,6 @@ class RelayedCall(ModelCall):
         failed = self._failed(error, attempt)
         failed.retryable = failed.retryable and not self.relay.begun
         raise failed from None
-
-    def _note_sent(self) -> None:
-        self._delivery.sent = True
 
     @property
     def _thinking_tokens(self) -> int:
@@ -285,10 +282,12 @@ class RelayedCall(ModelCall):
                 failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
                 for raw in events.feed(part) if is_stream else (part,):
                     take(raw)
+                self._delivery.note_part(answer)
         if rest := events.rest:
             take(rest)
         for _, document in reading.end():
             add(document)
+        self._delivery.note_part(answer)
         answer.prose.end()
         head = Head(reply.status, _returned(reply.headers), bytes(passed))
         if failure is not None or (is_stream and not answer.ended):
@@ -306,30 +305,51 @@ class RelayedCall(ModelCall):
         usage, spent = self._answered(found)
         value = journaled(found, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
-        return Reply(value, spent, noted(value, self.chosen.model))
+        return Reply(value, spent, {**noted(value, self.chosen.model), **self._overrun(spent)})
 
 
-async def passed_through(
-    model: ChatModel, body: Mapping[str, Any], headers: Mapping[str, str], *, path: str
-) -> Head:
-    """Send a client's body to a free function of a model's API, and return the whole reply.
+@dataclass(kw_only=True, eq=False)
+class TokenCount(Call):
+    """A request for the number of tokens of a client's body; the provider charges nothing for it.
 
-    ``path`` is the path of the function below the provider's base URL.
-
-    Raises:
-        NoReplyError: no reply arrived.
+    It counts as an API call and takes a rate slot.
     """
-    provider = cast("EndpointProvider", model.provider)
-    content = await asyncio.to_thread(_written, {**body, "model": model.model})
-    try:
-        async with asyncio.timeout(model.timeout_seconds):
-            reply = await provider.relay(content, headers, path=path)
+
+    chosen: ChatModel
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    """Headers of the client that the provider receives."""
+    path: str
+    """Path of the function below the provider's base URL."""
+    tenant: str
+    turns: Turns | None = None
+    reply: Head | None = field(init=False, default=None)
+    """The whole reply of the provider; None if none arrived."""
+
+    def rate_slot(self) -> RateSlot | None:
+        """Return a new position in the queue of a rate-limited model, else None."""
+        if self.turns is None or self.chosen.limit is None:
+            return None
+        return self.turns.turn(self.chosen.limit, self.tenant)
+
+    async def send(self, attempt: int) -> Reply:
+        """Send the request once.
+
+        Raises:
+            AttemptError: no reply arrived.
+        """
+        provider = cast("EndpointProvider", self.chosen.provider)
+        content = await asyncio.to_thread(_written, {**self.body, "model": self.chosen.model})
+        try:
+            reply = await provider.relay(content, self.headers, path=self.path)
             try:
-                return await _whole(reply)
+                self.reply = await _whole(reply)
             finally:
                 reply.close()
-    except (TimeoutError, WireError):
-        raise NoReplyError("The provider did not reply.") from None
+        except WireError:
+            said = "The provider did not reply."
+            raise AttemptError(said, error_class=NO_REPLY, retryable=False) from None
+        return Reply({"status": self.reply.status}, FREE)
 
 
 class RawEvents:
@@ -372,7 +392,7 @@ def _is_id(value: Any) -> bool:
 
 def _counted(answer: Accumulator, model: str) -> ModelReply:
     """Return a reply with the token counts of an answer that cannot be read, or that failed."""
-    return ModelReply(text="", model=model, usage=answer.usage)
+    return ModelReply(text="", model=model, usage=answer.counted())
 
 
 async def _whole(reply: WireReply) -> Head:

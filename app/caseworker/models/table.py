@@ -1,14 +1,16 @@
 """The configured models by name. A tier is also a name and may be an alias of another model."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.graph.problems import listed
+from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.ports import ModelProvider, RateLimit
 from caseworker.models.pricing import TokenPrice
+from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 
 
 class Tier(StrEnum):
@@ -55,10 +57,17 @@ class ChatModel:
     """Configured price; None means that the price list applies."""
     limit: RateLimit | None = None
     """Rate limit shared by all processes; None means unlimited."""
+    stream: bool = True
+    """Whether the provider may be asked for streams, so that interrupted replies are known in part.
+    """
+    tokens_per_second: float = DEFAULT_TOKENS_PER_SECOND
+    """Highest output speed of one choice, by which unseen parts of interrupted replies count."""
     capabilities: tuple[str, ...]
     """Names of supported features beyond text, as configured."""
     fallbacks: tuple["ChatModel", ...] = ()
     """Models to call, in this order, if this one fails."""
+    provider_tools: Mapping[str, ToolPrice] = field(default_factory=dict)
+    """Prices of the tools that the provider executes, by their type without its date."""
 
     @property
     def chain(self) -> tuple["ChatModel", ...]:

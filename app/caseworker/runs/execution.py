@@ -107,6 +107,7 @@ class Execution:
             usage=usage,
             warn=_warner(self.journal, *on),
             requires_prices=run.request.requires_prices,
+            limits_spending=run.request.limits_spending,
         )
         if earlier:
             self.scope.restore(spent_before(earlier))

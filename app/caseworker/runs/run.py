@@ -108,6 +108,9 @@ class RunRequest:
     requires_prices: bool = True
     """Whether models without a known price are refused if there is a cost limit. False if that
     limit is only the service's default."""
+    limits_spending: bool = True
+    """Whether cost or tokens are limited by more than the service's ceilings: by the caller, by a
+    default of the kind, or by a quota of the tenant."""
     deadline: datetime | None = None
     start_at: datetime | None = None
     """Earliest start time; None means at once."""

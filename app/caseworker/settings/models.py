@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from caseworker.settings.values import (
+    Count,
     Endpoint,
     Names,
     Positive,
@@ -79,6 +80,31 @@ STUB = "stub"
 """
 
 
+class ProviderToolSettings(Section):
+    """What one use of a tool costs that the provider executes, and how often a call may use it."""
+
+    usd_per_use: Usd
+    tokens_per_use: Count
+    """Input tokens of one result, at most."""
+    max_uses: Positive
+
+
+SEARCH_PRICES: Mapping[str, Mapping[str, ProviderToolSettings]] = {
+    provider: {
+        name: ProviderToolSettings(usd_per_use=Decimal(usd), tokens_per_use=10_000, max_uses=5)
+        for name, usd in prices.items()
+    }
+    for provider, prices in {
+        "openai": {"web_search": "0.01", "web_search_preview": "0.025"},
+        "anthropic": {"web_search": "0.01"},
+    }.items()
+}
+"""Prices of web searches by provider and tool, on 2026-11-29, from
+https://developers.openai.com/api/docs/pricing and
+https://platform.claude.com/docs/en/about-claude/pricing. Their results are billed as input tokens,
+without a published maximum: 10,000 is an estimate."""
+
+
 class ModelSettings(ProviderSettings):
     """A model and its request parameters."""
 
@@ -118,6 +144,19 @@ class ModelSettings(ProviderSettings):
     )
 
     capabilities: tuple[Capability, ...] = key((), "Capabilities of the model beyond text.")
+    provider_tools: dict[Text, ProviderToolSettings | None] = key(
+        {},
+        "Maximum cost of tools that the provider executes in calls of external runs: `{web_search:"
+        " {usd_per_use: 0.01, tokens_per_use: 10000, max_uses: 5}}`. Web search has this price with"
+        " openai and anthropic. Runs that limit cost or tokens cannot use tools without a price;"
+        " `{web_search: null}` removes one.",
+    )
+
+    @property
+    def chosen_provider_tools(self) -> Mapping[str, ProviderToolSettings]:
+        """The priced tools, with those of the provider's price list."""
+        priced = {**SEARCH_PRICES.get(self.chosen_provider, {}), **self.provider_tools}
+        return {name: price for name, price in priced.items() if price is not None}
 
     @property
     def chosen_model(self) -> str:

@@ -93,6 +93,61 @@ async def langchain_openai(question: str, stream: bool) -> str:
     return "".join([str(part.content) async for part in model.astream(question)])
 
 
+async def langchain_anthropic(question: str, stream: bool) -> str:
+    model = _of("langchain_anthropic").ChatAnthropic(model=MODEL)
+    if not stream:
+        return str((await model.ainvoke(question)).content)
+    return "".join([str(part.content) async for part in model.astream(question)])
+
+
+async def crewai(question: str, stream: bool) -> str:
+    crew = _of("crewai")
+    model = crew.LLM(model=f"openai/{MODEL}", stream=stream)
+    agent = crew.Agent(role="reporter", goal="Reports", backstory="Reports.", llm=model)
+    task = crew.Task(description=question, expected_output="A text", agent=agent)
+    return str(await asyncio.to_thread(crew.Crew(agents=[agent], tasks=[task]).kickoff))
+
+
+async def dspy(question: str, stream: bool) -> str:
+    library = _of("dspy")
+    library.configure(lm=library.LM(f"openai/{MODEL}", cache=False))
+    if not stream:
+        return str((await library.settings.lm.acall(question))[0])
+    parts = library.streamify(library.Predict("question -> answer"))(question=question)
+    return "".join([str(part) async for part in parts])
+
+
+async def llama_index(question: str, stream: bool) -> str:
+    model = _of("llama_index.llms.openai").OpenAI(model=MODEL)
+    agents = _of("llama_index.core.agent.workflow")
+    return str(await agents.FunctionAgent(llm=model, streaming=stream).run(user_msg=question))
+
+
+async def google_adk(question: str, stream: bool) -> str:
+    agents, types = _of("google.adk.agents"), _of("google.genai.types")
+    modes = _of("google.adk.agents.run_config")
+    mode = modes.StreamingMode.SSE if stream else modes.StreamingMode.NONE
+    model = _of("google.adk.models.lite_llm").LiteLlm(model=f"openai/{MODEL}")
+    agent = agents.LlmAgent(name="reporter", model=model)
+    runner = _of("google.adk.runners").InMemoryRunner(agent=agent, app_name="app")
+    session = await runner.session_service.create_session(app_name="app", user_id="user")
+    events = runner.run_async(
+        user_id="user",
+        session_id=session.id,
+        new_message=types.Content(role="user", parts=[types.Part(text=question)]),
+        run_config=modes.RunConfig(streaming_mode=mode),
+    )
+    return "".join([part.text or "" async for event in events for part in event.content.parts])
+
+
+async def smolagents(question: str, stream: bool) -> str:
+    model = _of("smolagents").OpenAIModel(MODEL, api_base=os.environ["OPENAI_BASE_URL"])
+    messages = [{"role": "user", "content": [{"type": "text", "text": question}]}]
+    if not stream:
+        return str(model.generate(messages).content)
+    return "".join([part.content or "" for part in model.generate_stream(messages)])
+
+
 CLIENTS: dict[str, Callable[[str, bool], Coroutine[Any, Any, str]]] = {
     each.__name__: each
     for each in (
@@ -104,6 +159,12 @@ CLIENTS: dict[str, Callable[[str, bool], Coroutine[Any, Any, str]]] = {
         pydantic_ai,
         pydantic_ai_anthropic,
         langchain_openai,
+        langchain_anthropic,
+        crewai,
+        dspy,
+        llama_index,
+        google_adk,
+        smolagents,
     )
 }
 

@@ -179,10 +179,15 @@ def _message(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
     if step.omit_usage:
         return document
     tokens_in, tokens_out = _tokens(prompt, step, text)
+    written, written_1h = step.tokens_cache_written, step.tokens_cache_written_1h
     usage = {
-        "input_tokens": tokens_in - step.tokens_cached,
+        "input_tokens": tokens_in - step.tokens_cached - written,
         "cache_read_input_tokens": step.tokens_cached,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": written,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": written - written_1h,
+            "ephemeral_1h_input_tokens": written_1h,
+        },
         "output_tokens": tokens_out,
         "output_tokens_details": {"thinking_tokens": step.tokens_reasoning},
     }

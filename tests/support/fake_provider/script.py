@@ -35,6 +35,9 @@ class Step:
     """Input tokens; None counts them from the prompt, and output tokens from the text."""
     tokens_out: int | None = None
     tokens_cached: int = 0
+    tokens_cache_written: int = 0
+    """Input tokens written to the cache, where the protocol counts them."""
+    tokens_cache_written_1h: int = 0
     tokens_reasoning: int = 0
     finish_reason: str = "stop"
     """For a response, ``incomplete`` and ``failed`` are its status."""

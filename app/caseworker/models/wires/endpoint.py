@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from multidict import istr
 
-from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
+from caseworker.models.ports import ModelError, ModelReply, ModelRequest
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator, is_failed
 from caseworker.models.wires.responses import LAST_EVENTS
@@ -24,6 +24,10 @@ from caseworker.models.wires.transport import (
 
 MAX_IN_FLIGHT = 10_000
 """Maximum number of concurrent attempts; further attempts wait."""
+
+STREAM = "stream"
+"""Name of the parameter that asks for a stream. A model that refuses it is asked without at once.
+"""
 
 _DEFAULT_TIMEOUT_SECONDS = 600.0
 """Time limit of an attempt whose request sets none."""
@@ -85,6 +89,9 @@ class EndpointProvider:
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         """Send exactly one request and return the reply.
+
+        The request asks for a stream, so that a reply that breaks off is known in part. A model
+        that refuses to stream is asked again at once without one, and from then on.
 
         Waiting for a free connection slot does not count towards the attempt's time limit.
 
@@ -151,21 +158,27 @@ class EndpointProvider:
     async def _attempt(
         self, model: str, request: ModelRequest, failures: Failures
     ) -> ModelReply | ModelError:
+        outcome = await self._sent(model, request, failures)
+        if outcome is None:
+            failures.raw.clear()
+            outcome = await self._sent(model, request, failures)
+        return outcome or failures.error("the endpoint refuses to stream", retryable=False)
+
+    async def _sent(
+        self, model: str, request: ModelRequest, failures: Failures
+    ) -> ModelReply | ModelError | None:
+        """Send a request; return None if the model refuses to stream, as it must no longer do."""
         content, adaptable = self._content(model, request)
         delivery = request.delivery
-
-        def note_sent() -> None:
-            if delivery is not None:
-                delivery.sent = True
-
         url = self._dialect.base_url + self._dialect.path
+        note_sent = _ignore if delivery is None else delivery.note_sent
         sending = self._wire.post(url, self._headers, content, note_sent)
         del content  # a conversation takes much memory while its reply is awaited
         reply = await sending
         try:
             if reply.status == 200:
                 taking = self._dialect.accumulator(model, request)
-                return await _answer(reply, taking, request.on_delta, failures)
+                return await _answer(reply, taking, request, failures)
             parts = [part async for part in _kept(reply, failures)]
         finally:
             reply.close()
@@ -174,19 +187,26 @@ class EndpointProvider:
         adapts = reply.status in (400, 422) and bool(refused)
         if adapts:
             self._left_out[model] |= refused
+            if STREAM in refused:
+                return None
         return failures.of_status(reply.status, said, reply.headers, adapts=adapts)
 
     def _content(self, model: str, request: ModelRequest) -> tuple[bytes, Sequence[str]]:
         """Return the body of a request, and those of its parameters that may be left out."""
         body = self._dialect.body(model, request, self._left_out[model])
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        return content, [name for name in self._dialect.adaptable if name in body]
+        sent = [name for name in self._dialect.adaptable if name in body]
+        return content, sent if body.get(STREAM) else [name for name in sent if name != STREAM]
+
+
+def _ignore() -> None:
+    return None
 
 
 async def _answer(
     reply: WireReply,
     taking: Accumulator,
-    on_delta: Callable[[Delta], None] | None,
+    request: ModelRequest,
     failures: Failures,
 ) -> ModelReply | ModelError:
     """Read a reply, streamed or not.
@@ -194,6 +214,7 @@ async def _answer(
     A failure after the provider sent the finish reason does not discard the answer.
     """
     body, patience, failed = ReplyBody(), asyncio.timeout(None), None
+    on_delta, delivery = request.on_delta, request.delivery
 
     def show() -> None:
         if on_delta is not None:
@@ -211,6 +232,8 @@ async def _answer(
                 if not isinstance(document, dict):
                     raise TypeError
                 taking.add(document)
+                if delivery is not None:
+                    delivery.note_part(taking)
                 show()
                 if taking.ended and patience.when() is None:
                     patience.reschedule(asyncio.get_running_loop().time() + _LAST_SECONDS)

@@ -135,7 +135,12 @@ class RunAdmission:
         """The run, with the quota's restrictions on models and prices added to its request."""
         quota, request = self.quota, self.new.request
         prices = request.requires_prices or quota.limits_cost
-        request = replace(request, requires_prices=prices, models=quota.models)
+        request = replace(
+            request,
+            requires_prices=prices,
+            limits_spending=request.limits_spending or quota.limits_cost,
+            models=quota.models,
+        )
         return replace(self.new, request=request)
 
     async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:

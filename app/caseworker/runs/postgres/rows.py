@@ -35,7 +35,7 @@ Shown = TypeVar("Shown")
 
 _REQUEST = (
     *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
-    "requires_prices",
+    *("requires_prices", "limits_spending"),
 )
 """Fields that every request has and that are stored unchanged."""
 _LIMITS = tuple(Budget.__dataclass_fields__)

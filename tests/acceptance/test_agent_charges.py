@@ -1,0 +1,201 @@
+"""What a run with a limit in dollars is charged, against the provider's own counts.
+
+Each client runs as a user starts it. ``make proofs ARGS="-k agent_charges -rP"`` prints the rows
+of a table: the charge divided by what the provider counted, until it noticed a close.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from bench.environments import peer_environment
+from tests.acceptance.test_agent_clients import (
+    CHAT,
+    CLIENTS,
+    MESSAGES,
+    RESPONSES,
+    Client,
+    CountingProxy,
+    codex_command,
+    execute,
+    python_command,
+    start,
+)
+from tests.support.counted import CountingProvider, cost_of
+from tests.support.service import ServiceProcess, model_settings
+
+pytestmark = pytest.mark.proof
+
+MODELS: Final = {"small": ("openai", "gpt-5"), "claude": ("anthropic", "claude-sonnet-5")}
+QUESTION: Final = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()[:6_000]
+TOKENS_PER_SECOND: Final = 100
+ASSUMED_TOKENS_PER_SECOND: Final = 200
+FIRST_SECONDS: Final = 0.3
+RATIO: Final = (1.0, 1.3)
+
+
+async def _aider(client: Client, question: str, stream: bool, _: Path) -> Sequence[str]:
+    environment = await peer_environment(*client.packages)
+    options = ("--yes-always", "--no-git", "--no-check-update", "--no-show-model-warnings")
+    pace = "--stream" if stream else "--no-stream"
+    program = environment.python.with_name("aider")
+    return [str(program), "--model", "openai/gpt-5", *options, pace, "--message", question]
+
+
+async def _codex_with_search(_: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
+    command = await codex_command(_, question, stream, folder)
+    return [*command[:-1], "--model", "gpt-5", command[-1]]
+
+
+LITELLM: Final = "litellm==1.110.2"
+MORE_CLIENTS: Final = [
+    *(
+        Client(name=name, api=api, packages=packages, command=python_command)
+        for name, api, packages in (
+            ("langchain_anthropic", MESSAGES, ("langchain-anthropic==1.7.10",)),
+            ("crewai", CHAT, ("crewai==1.15.30", LITELLM)),
+            ("dspy", CHAT, ("dspy==3.4.1", LITELLM)),
+            ("llama_index", CHAT, ("llama-index-llms-openai==0.8.3", "llama-index-core==0.14.25")),
+            ("google_adk", CHAT, ("google-adk==2.13.0", LITELLM)),
+            ("smolagents", CHAT, ("smolagents[openai]==1.26.0",)),
+        )
+    ),
+    Client(name="aider", api=CHAT, packages=("aider-chat==0.86.2",), command=_aider),
+    Client(
+        name="Codex with web search",
+        api=RESPONSES,
+        packages=("codex==0.171.0",),
+        command=_codex_with_search,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One way in which a call ends."""
+
+    name: str
+    reply: Mapping[str, Any]
+    """Fields of :class:`tests.support.counting_provider.Reply`."""
+    stream: bool = True
+    cancelled_after: int | None = None
+    """Tokens that the provider has generated when the run is cancelled."""
+    shows_text: bool = True
+    """Whether the client gets the text while it is generated."""
+
+
+LONG: Final = {"text_tokens": 4_000}
+THINKING: Final = {"text_tokens": 500, "thinking_tokens": 4_000}
+CASES: Final = [
+    Case(name="whole", reply={"text_tokens": 300}, stream=False),
+    Case(name="streamed", reply={"text_tokens": 300}),
+    Case(name="cancelled", reply=LONG, cancelled_after=400),
+    Case(name="thinking", reply=THINKING, cancelled_after=400, shows_text=False),
+    Case(name="cut whole", reply=LONG, stream=False, cancelled_after=400, shows_text=False),
+]
+CACHED: Final = [
+    Case(name="cached", reply={"text_tokens": 300, "is_cached": True}),
+    Case(name="cached, cancelled", reply={**LONG, "is_cached": True}, cancelled_after=400),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def counting() -> AsyncIterator[CountingProvider]:
+    async with CountingProvider() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, counting: CountingProvider
+) -> AsyncIterator[ServiceProcess]:
+    named = {
+        name: {"provider": provider, "model": model, "base_url": counting.base_urls[provider]}
+        for name, (provider, model) in MODELS.items()
+    }
+    settings = {
+        **model_settings(counting.base_urls["openai"]),
+        "MODELS_SMALL_MODEL": MODELS["small"][1],
+        "MODELS_NAMED": json.dumps({"claude": {**named["claude"], "api_key": "sk-x"}}),
+    }
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def proxy(service: ServiceProcess) -> AsyncIterator[CountingProxy]:
+    at = urlsplit(service.url)
+    async with CountingProxy((str(at.hostname), at.port or 0)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http(proxy: CountingProxy) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=proxy.url, trust_env=False, timeout=150) as opened:
+        yield opened
+
+
+async def charged(http: httpx.AsyncClient, run: Mapping[str, Any]) -> float:
+    """Return the cost of a run that has ended, in dollars."""
+    path = f"/runs/{run['run_id']}"
+    async with asyncio.timeout(60):
+        while (ended := (await http.get(path)).json())["finished_at"] is None:
+            await asyncio.sleep(0.05)
+    return float(ended["usage"]["cost_usd"])
+
+
+@pytest.mark.parametrize("client", [*CLIENTS, *MORE_CLIENTS], ids=repr)
+async def test_a_run_is_charged_what_the_provider_counted(
+    client: Client,
+    http: httpx.AsyncClient,
+    proxy: CountingProxy,
+    counting: CountingProvider,
+    tmp_path: Path,
+) -> None:
+    """Calls that end early are charged at least what was generated, and at most 1.3 times it."""
+    wrong = []
+    provider, model = MODELS["claude" if client.api == MESSAGES else "small"]
+    for case in (*CASES, *(CACHED if client.api == MESSAGES else ())):
+        await counting.plan(
+            [case.reply], tokens_per_second=TOKENS_PER_SECOND, first_seconds=FIRST_SECONDS
+        )
+        run = await start(http, client, budget={"max_cost_usd": 5})
+        proxy.received = b""
+        folder = tmp_path / case.name.replace(" ", "-")
+        async with asyncio.TaskGroup() as group:
+            working = execute(client, run, QUESTION, folder, stream=case.stream)
+            task = group.create_task(working)
+            if case.cancelled_after is not None:
+                waiting = group.create_task(counting.calls(generated=case.cancelled_after))
+                await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                (await http.delete(f"/runs/{run['run_id']}")).raise_for_status()
+        await http.post(f"/runs/{run['run_id']}/finish", json={"output": None})
+        calls = await counting.calls(ended=len(await counting.calls()))
+        if not calls:
+            row, fits = f"refused: {proxy.received[-300:]!r} {task.result()}", False
+        else:
+            counted = sum(cost_of(provider, model, call) for call in calls)
+            paid = await charged(http, run)
+            seconds = sum(call["ended_at"] - call["started_at"] for call in calls)
+            row = f"{len(calls)} calls ${counted:.6f} counted, ${paid:.6f} charged, ratio {paid / counted:.3f}"
+            most = RATIO[1] * counted
+            if not case.shows_text:
+                ends = [{**call, "tokens_out": 0} for call in calls]
+                most = RATIO[1] * sum(cost_of(provider, model, call) for call in ends)
+                spoken = {**ends[0], "tokens_in": 0, "tokens_cached": 0, "tokens_written": 0}
+                spoken["tokens_out"] = seconds * ASSUMED_TOKENS_PER_SECOND
+                most += cost_of(provider, model, spoken)
+            fits = RATIO[0] * counted <= paid * 1.000001 <= most * 1.000001
+        sys.stdout.write(f"| {client} | {case.name} | {row} |{'' if fits else ' WRONG'}\n")
+        wrong += [] if fits else [case.name]
+    assert not wrong
