@@ -1,28 +1,36 @@
 """An event loop with a virtual clock and real sockets, for the whole service on a real database.
 
-While a statement is in flight, the clock stands still. When every task waits for a timer, the clock
-jumps to the next one. A story of minutes therefore takes milliseconds and ends the same way on a
+While a statement is in flight, the clock stands still, and statements are answered in the order in
+which they were sent. When every task waits for a timer, the clock jumps to the next one. A story of minutes therefore takes milliseconds and ends the same way on a
 slow machine. A connection that only listens for notifications does not hold the clock.
 
 Functions given to an executor (``asyncio.to_thread``) run as one step of the loop.
 """
 
 import asyncio
+import select
 import selectors
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, TypeVar, TypeVarTuple
 from unittest.mock import patch
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from tests.support.seeded_loop import SeededTask
+
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 NOTICE_SECONDS = 0.0005
 """Real seconds that a notification may take to reach a listening connection."""
+MAX_STEPS = 1_000
+"""Steps of the loop between two looks at the sockets while tasks are ready."""
+LOCKED_SECONDS = 0.05
+"""Real seconds after which a statement counts as one that waits for the lock of another."""
 STUCK_SECONDS = 60.0
 """Real seconds after which a statement without an answer fails the test."""
 
@@ -42,10 +50,15 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         own: Any = self
         self.own_descriptor: int = own._ssock.fileno()
         """The descriptor by which other threads wake the loop."""
+        self._numbers = count(1)
+        self.set_task_factory(self._number_task)
 
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""
         return self.now
+
+    def _number_task(self, loop: Any, coroutine: Any, **options: Any) -> SeededTask:
+        return SeededTask(coroutine, loop=loop, number=next(self._numbers), **options)
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
@@ -64,16 +77,17 @@ class _Selector(selectors.DefaultSelector):
         self._loop = loop
         self._has_worked = False
         """Whether the server has answered since the clock moved, so that it may notify others."""
+        self._steps = 0
+        """Number of steps since sockets were looked at."""
 
     def select(self, timeout: float | None = None) -> Any:
-        if timeout is not None and timeout <= 0:
-            return super().select(0)
-        if self._is_busy():
-            events = super().select(STUCK_SECONDS)
-            if not events:
-                raise StuckError("A statement got no answer.")
+        if timeout is not None and timeout <= 0 and self._steps < MAX_STEPS:
+            self._steps += 1
+            return []
+        self._steps = 0
+        if (key := self._oldest_statement()) is not None:
             self._has_worked = True
-            return events
+            return self._answer_of(key)
         events = super().select(NOTICE_SECONDS if self._has_worked else 0)
         if not events:
             if timeout is None:
@@ -82,14 +96,29 @@ class _Selector(selectors.DefaultSelector):
             self._loop.now += timeout
         return events
 
-    def _is_busy(self) -> bool:
-        return any(self._expects_answer(key.fd) for key in self.get_map().values())
+    def _oldest_statement(self) -> selectors.SelectorKey | None:
+        """Return the registration of the connection that has waited longest for the server."""
+        keys = {key.fd: key for key in self.get_map().values()}
+        waiting = self._loop.waiting
+        for descriptor in keys.keys() - waiting.keys() - {self._loop.own_descriptor}:
+            return keys[descriptor]  # it connects
+        for descriptor, connection in waiting.items():
+            is_idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
+            if descriptor in keys and not is_idle:
+                return keys[descriptor]
+        return None
 
-    def _expects_answer(self, descriptor: int) -> bool:
-        connection = self._loop.waiting.get(descriptor)
-        if connection is None:
-            return descriptor != self._loop.own_descriptor
-        return connection.pgconn.transaction_status != TransactionStatus.IDLE
+    def _answer_of(self, key: selectors.SelectorKey) -> Any:
+        """Wait for the answer of one statement; take another one if it waits for a lock."""
+        reads = [key.fd] if key.events & selectors.EVENT_READ else []
+        writes = [key.fd] if key.events & selectors.EVENT_WRITE else []
+        ready = select.select(reads, writes, [], LOCKED_SECONDS)
+        if mask := bool(ready[0]) * selectors.EVENT_READ | bool(ready[1]) * selectors.EVENT_WRITE:
+            return [(key, mask)]
+        events = super().select(STUCK_SECONDS)
+        if not events:
+            raise StuckError("A statement got no answer.")
+        return events
 
 
 @contextmanager
