@@ -1,7 +1,7 @@
 """An event loop with a virtual clock and real sockets, for the whole service on a real database.
 
-While a statement is in flight, the clock stands still, and statements are answered in the order in
-which they were sent. When every task waits for a timer, the clock jumps to the next one. A story of minutes therefore takes milliseconds and ends the same way on a
+While a statement is in flight, the clock stands still, and statements are answered in the order of
+the tasks that sent them. When every task waits for a timer, the clock jumps to the next one. A story of minutes therefore takes milliseconds and ends the same way on a
 slow machine. A connection that only listens for notifications does not hold the clock.
 
 Functions given to an executor (``asyncio.to_thread``) run as one step of the loop.
@@ -46,6 +46,8 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self.now = 0.0
         self.waiting: dict[int, psycopg.AsyncConnection[Any]] = {}
         """Connections that wait for the server, by their socket."""
+        self.owners: dict[int, int] = {}
+        """Number of the task that waits for each socket."""
         super().__init__(_Selector(self))
         own: Any = self
         self.own_descriptor: int = own._ssock.fileno()
@@ -59,6 +61,20 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
 
     def _number_task(self, loop: Any, coroutine: Any, **options: Any) -> SeededTask:
         return SeededTask(coroutine, loop=loop, number=next(self._numbers), **options)
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        """Wait for a socket in the name of the current task."""
+        self._note_owner(fd)
+        super().add_reader(fd, callback, *args)
+
+    def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        """Wait for a socket in the name of the current task."""
+        self._note_owner(fd)
+        super().add_writer(fd, callback, *args)
+
+    def _note_owner(self, descriptor: int) -> None:
+        task = asyncio.current_task(self)
+        self.owners[descriptor] = hash(task) if isinstance(task, SeededTask) else 0
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
@@ -97,16 +113,15 @@ class _Selector(selectors.DefaultSelector):
         return events
 
     def _oldest_statement(self) -> selectors.SelectorKey | None:
-        """Return the registration of the connection that has waited longest for the server."""
-        keys = {key.fd: key for key in self.get_map().values()}
-        waiting = self._loop.waiting
-        for descriptor in keys.keys() - waiting.keys() - {self._loop.own_descriptor}:
-            return keys[descriptor]  # it connects
-        for descriptor, connection in waiting.items():
-            is_idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
-            if descriptor in keys and not is_idle:
-                return keys[descriptor]
-        return None
+        """Return the registration of the connection whose statement is answered next."""
+        busy = [key for key in self.get_map().values() if self._expects_answer(key.fd)]
+        return min(busy, key=lambda key: self._loop.owners.get(key.fd, 0), default=None)
+
+    def _expects_answer(self, descriptor: int) -> bool:
+        connection = self._loop.waiting.get(descriptor)
+        if connection is None:  # it connects
+            return descriptor != self._loop.own_descriptor
+        return connection.pgconn.transaction_status != TransactionStatus.IDLE
 
     def _answer_of(self, key: selectors.SelectorKey) -> Any:
         """Wait for the answer of one statement; take another one if it waits for a lock."""
