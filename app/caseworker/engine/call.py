@@ -150,6 +150,14 @@ class Call(ABC):
     shown: Mapping[str, Any] | None = None
     """Displayable form of the request, for traces; None stores no request."""
 
+    def maximum(self, room: Room) -> Spent | None:
+        """Return the maximum usage of the next attempt by a bound that always holds.
+
+        Returns None if there is none, or if it does not fit the free budget in ``room``; then
+        :meth:`estimate` counts.
+        """
+        return None
+
     def estimate(self, room: Room) -> Spent:
         """Fit the next attempt into the free budget, and return its maximum usage.
 

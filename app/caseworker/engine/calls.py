@@ -313,6 +313,13 @@ class _CallInProgress:
             self._estimate = self._call.estimate(room)
             return self._estimate.charge(counted)
 
+        def maximum(room: Room) -> Charge | None:
+            most = self._call.maximum(room)
+            self._estimate = most or FREE
+            return None if most is None else most.charge(counted)
+
+        if (reservation := self._scope.reserve_now(maximum)) is not None:
+            return reservation
         least = charge(_NO_ROOM)
         wanted = None if self._estimate == FREE else charge
         try:

@@ -17,13 +17,14 @@ from caseworker.features.external.code import run_code
 from caseworker.features.external.session import external_type
 from caseworker.main.configuration import StartupError
 from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
+from caseworker.models.families import family_of
 from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.ports import ModelEndpoint, RateLimit, RateLimits
 from caseworker.models.pricing import ListPrice, TokenPrice, no_list_price
 from caseworker.models.recorded import Recorder, RecordingProvider
-from caseworker.models.table import BUILT_IN, ModelTable
+from caseworker.models.table import BUILT_IN, DEFAULT_OUTPUT_TOKENS, ModelTable
 from caseworker.models.turns import Turns
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
@@ -112,7 +113,10 @@ def build_models(
             model=chosen.chosen_model,
             name=_name_at(place),
             temperature=chosen.temperature,
-            max_output_tokens=chosen.max_output_tokens,
+            max_output_tokens=chosen.max_output_tokens or DEFAULT_OUTPUT_TOKENS,
+            largest_output_tokens=chosen.max_output_tokens
+            or family_of(chosen.chosen_model).output_tokens,
+            max_image_tokens=chosen.max_image_tokens,
             min_output_tokens=settings.budget.min_output_tokens,
             timeout_seconds=chosen.timeout_seconds,
             structured_output=StructuredOutput(chosen.structured_output),

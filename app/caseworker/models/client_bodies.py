@@ -1,5 +1,6 @@
 """Reads the body of a request that a client wrote: the parts of its messages, and its size."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +9,6 @@ from typing import Any, Final
 
 from caseworker.models.fields.provider_tools import ProviderTool
 from caseworker.models.fields.table import Part
-from caseworker.models.pricing import BYTES_PER_TOKEN
 
 _NESTED: Final = ("content", "output", "source", "file", "image_url", "input_audio")
 """Fields of a message or a part that hold further parts."""
@@ -19,8 +19,6 @@ _REFERENCES: Final = frozenset({"reply_of", "result_of"})
 _DATA_FIELDS: Final = ("data", "url", "image_url", "file_data")
 _DATA_CHARS: Final = 1_000
 """Length in characters above which encoded data is not counted as text."""
-_DATA_TOKENS: Final = 1_600
-"""Tokens that one image counts: about the most that providers charge for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +36,24 @@ class ClientBody:
     """Size as JSON."""
     caches_seconds: int
     """Seconds for which the provider is asked to cache a part of the prompt; 0 if it is not."""
-    size_bytes: int
-    """Size for the estimate of its tokens."""
     messages: Sequence[dict[str, Any]]
     """Messages for the trace, each with its content as text."""
     results: Sequence[tuple[str, Any]]
     """ID and content of each tool result."""
     parts: Sequence[Part] = ()
     """Occurrences of fields that cost more than their text."""
+    references: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    """Objects at the provider to which the body refers, with the tokens, input and output, of the
+    recorded reply that named them; None if they are not stored."""
     provider_tools: Sequence[ProviderTool] = ()
     """Tools that the provider executes, in a run that limits its spending."""
+
+    def text(self) -> str:
+        """Return about the text that the provider reads: messages without media, other fields."""
+        hidden = {self.field, *_SYSTEM_FIELDS}
+        others = {name: each for name, each in self.document.items() if name not in hidden}
+        text = json.dumps([self.messages, others], ensure_ascii=False, separators=(",", ":"))
+        return text.replace("\\n", "\n").replace('\\"', '"')
 
     def prefixes(self) -> Iterator[str]:
         """Yield a hash of the system prompt and the first n items of the conversation, from n = 0.
@@ -79,7 +85,6 @@ def read_body(
         field=field,
         written_bytes=written,
         caches_seconds=(3600 if '"ttl": "1h"' in text else 300) if caches else 0,
-        size_bytes=written + _more_bytes(items),
         messages=shown_messages(document, field),
         results=tuple(_results_in(items)),
         parts=parts,
@@ -106,19 +111,6 @@ def parts_of(value: Any) -> Iterator[Mapping[str, Any]]:
         yield value
         for name in _NESTED:
             yield from parts_of(value.get(name))
-
-
-def _more_bytes(items: Sequence[Any]) -> int:
-    """Return by how many bytes encoded data counts more than its text; usually below zero.
-
-    An image or a sound counts as a fixed number of tokens. A document counts its decoded size as
-    text, because the provider reads its text and an image of each page.
-    """
-    return sum(
-        max(_DATA_TOKENS * BYTES_PER_TOKEN, len(data) * 3 // 4 * is_document) - len(data)
-        for part in parts_of(items)
-        for data, is_document in _data_in(part)
-    )
 
 
 def shown_messages(body: Mapping[str, Any], field: str) -> list[dict[str, Any]]:

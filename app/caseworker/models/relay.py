@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, Final, cast
 
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import Room
-from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply, Spent
+from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
+from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.forms import storable
 from caseworker.models.model_call import ModelCall, journaled, noted
-from caseworker.models.ports import ModelFault, ModelReply, SendState
+from caseworker.models.ports import Incomplete, ModelFault, ModelReply, SendState
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
 from caseworker.models.wires.endpoint import EndpointProvider
@@ -158,37 +158,19 @@ class RelayedCall(ModelCall):
     """Path of the API below the provider's base URL."""
     is_long: bool
     """Whether the body is written in a thread."""
-    caches_seconds: int
-    """Seconds for which the provider is asked to cache a part of the prompt; 0 if it is not."""
     limit_fields: tuple[str, ...]
     """Names of the fields that limit the output, the one to add first."""
     made_in: Mapping[str, Any]
     """Values of the client's session that are stored with the reply."""
     hides_usage: bool = False
     """Whether to keep the stream's token counts from the client, which did not request them."""
-    _is_limited: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Estimate the maximum usage; several choices multiply the output."""
+        """Keep the output limit above the limit for thinking."""
         if self._thinking_tokens:
             least = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
             self.chosen = replace(self.chosen, min_output_tokens=least)
         super().__post_init__()
-        self._choices = n if isinstance(n := self.body.get("n"), int) and n > 1 else 1
-        written = self._full.tokens_in if self.caches_seconds else 0
-        self._full = replace(
-            self._full,
-            tokens_out=self._full.tokens_out * self._choices,
-            tokens_cache_written=written,
-            tokens_cache_written_1h=written if self.caches_seconds == HOUR_SECONDS else 0,
-        )
-        self._tokens_out = self._full.tokens_out
-        self.cost = self._cost_of(self._full)
-
-    def estimate(self, room: Room) -> Spent:
-        """Lower the output limit so that the request fits the budget; return its maximum usage."""
-        self._is_limited = bool({Dimension.TOKENS, Dimension.COST_USD} & room.keys())
-        return super().estimate(room)
 
     async def send(self, attempt: int) -> Reply:
         """Send the request once and pass the reply on.
@@ -231,7 +213,8 @@ class RelayedCall(ModelCall):
         """Return the body with the output limit that the budget can pay."""
         most = self._tokens_out // self._choices
         given = {name: n for name in self.limit_fields if isinstance(n := self.body.get(name), int)}
-        if not self._is_limited or (given and max(given.values()) <= most):
+        is_lowered = self._tokens_out < self._bound.usage.tokens_out
+        if not is_lowered and not self._sets_limit:
             return self.body
         lowered: dict[str, Any] = {name: min(n, most) for name, n in given.items()}
         lowered = lowered or {self.limit_fields[0]: most}
@@ -240,6 +223,15 @@ class RelayedCall(ModelCall):
             tokens = max(_LEAST_THINKING_TOKENS, tokens)
             lowered["thinking"] = {**self.body["thinking"], "budget_tokens": tokens}
         return {**self.body, **lowered}
+
+    def _emit_output_limit(self, dimension: Dimension) -> None:
+        if self.run.events is not None:
+            about = {
+                "call_key": self.key.text,
+                "max_output_tokens": self._tokens_out // self._choices,
+                "setting": f"budget.max_{dimension.value}",
+            }
+            self.run.events.emit(Event(type=OUTPUT_LIMITED, data=about))
 
     async def _refused(self, reply: WireReply, failures: Failures) -> Any:
         """Return the error of a reply without success, and keep the reply for the client."""
@@ -303,6 +295,8 @@ class RelayedCall(ModelCall):
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
         found = answer.reply() or _counted(answer, self.chosen.model)
         usage, spent = self._answered(found)
+        if found.incomplete is Incomplete.LENGTH and self._limited_by is not None:
+            self._emit_output_limit(self._limited_by)
         value = journaled(found, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
         return Reply(value, spent, {**noted(value, self.chosen.model), **self._overrun(spent)})

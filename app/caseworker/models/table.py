@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.graph.problems import listed
+from caseworker.models.families import UNKNOWN_OUTPUT_TOKENS
 from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.ports import ModelProvider, RateLimit
@@ -19,6 +20,9 @@ class Tier(StrEnum):
     SMALL = "small"
     BIG = "big"
 
+
+DEFAULT_OUTPUT_TOKENS = 4_096
+"""Output limit of the requests that the service writes, for models without a configured one."""
 
 BUILT_IN = "offline"
 """Provider name of the built-in planner, which is used only if no model is configured."""
@@ -47,6 +51,11 @@ class ChatModel:
     """Configured name of the model. A tier's fallback has the tier's name. None if the model is not
     listed in the configuration."""
     max_output_tokens: int
+    """Output limit of the requests that the service writes."""
+    largest_output_tokens: int = UNKNOWN_OUTPUT_TOKENS
+    """Largest output of the model, which a client's request without a limit may get."""
+    max_image_tokens: int | None = None
+    """Tokens of the largest image that the model takes; None means those of its family."""
     min_output_tokens: int
     """Minimum output limit to request, in tokens, even if less budget remains."""
     timeout_seconds: float

@@ -123,8 +123,13 @@ class ModelSettings(ProviderSettings):
     )
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Sampling temperature; null uses the provider's default."""
-    max_output_tokens: Positive = key(
-        4096, "Maximum output tokens per reply; every call reserves them."
+    max_output_tokens: Positive | None = key(
+        None,
+        "Maximum output tokens per reply. Null: 4096 for agents and steps; at the gateway, the"
+        " largest output of the model.",
+    )
+    max_image_tokens: Positive | None = key(
+        None, "Tokens of the largest image that the model takes; null: the rule of its family."
     )
     requests_per_minute: Positive | None = key(
         None,

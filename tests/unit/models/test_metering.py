@@ -90,9 +90,7 @@ def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
     asking = told(scripted(step), priced("m", max_output_tokens=4096))
 
     call: Any = asking.calls()[0]
-    assert (
-        call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == WRITTEN
-    )
+    assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == WRITTEN
 
 
 IMPOSSIBLE = {
@@ -212,12 +210,12 @@ def test_a_call_within_a_cost_limit_looks_its_price_up_twice() -> None:
         completion = await asking.ask()
         assert completion.cost_usd == 5
 
-    budget = Budget(max_cost_dollars=Decimal(2000))
+    budget = Budget(max_cost_dollars=Decimal(20_000))
     model = unpriced("m", max_output_tokens=4096)
     asking = told(story, model, budget=budget, list_price=price)
 
     assert [usage.tokens_out for usage in asked_for] == [4096, 2]
-    assert asking.provider.arrivals[0].body["max_tokens"] < 4096
+    assert asking.provider.arrivals[0].body["max_tokens"] == 4096
 
 
 @pytest.mark.parametrize("dollars", [600, 601, 777, 2000, 2001])
@@ -225,7 +223,7 @@ def test_the_output_that_fits_a_cost_limit_is_exact_for_prices_that_depend_on_th
     dollars: int,
 ) -> None:
     """The reserved cost is the list price of the lower output limit; one token more is too much."""
-    long = (Message(role="user", content="x" * 300),)
+    long = (Message(role="user", content="a long text " * 25),)
     seen: list[tuple[int, Decimal]] = []
 
     async def story(asking: Asking) -> None:

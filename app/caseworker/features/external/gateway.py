@@ -39,6 +39,7 @@ from caseworker.features.external.session import (
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import RefusedBodyError
+from caseworker.models.gateway import BYTES_PER_CHAR
 from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
@@ -62,8 +63,6 @@ PASSED_ON: Final = frozenset(
 FRESH_SECONDS: Final = 0.005
 """Age of an attempt's state above which it is read again before a call."""
 MAX_LANE_CHARS: Final = 100
-BYTES_PER_CHAR: Final = 32
-"""Bytes of a body that take as long to read as one character takes to redact."""
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key."
@@ -370,7 +369,7 @@ async def _read(
     Raises:
         RefusedBodyError: it is malformed, or has a field that is not offered.
     """
-    limits_spending = session.scope.requires_prices()
+    limits_spending = session.scope.limits_spending()
     free = await sessions.free_fields.of(dialect.fields.dialect) if limits_spending else ()
 
     def read() -> ClientBody:
@@ -381,7 +380,9 @@ async def _read(
     body = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
     if references := references_in(body.parts):
         tenant, named = session.key.tenant, [each for _, each in references]
-        require_known(references, await sessions.known_objects(tenant, named))
+        known = await sessions.known_objects(tenant, named)
+        require_known(references, known)
+        body = replace(body, references=known)
     return body
 
 

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import (
     Awaitable,
     Callable,
-    Collection,
     Coroutine,
     Iterable,
     Iterator,
@@ -404,8 +403,10 @@ class Session:
         if entry.answered is None:
             entry.answered = await self._limited(self._perform(asked, entry, flight))
             entry.is_complete = True
-            if objects := entry.answered.value[WIRE].get(OBJECTS):
-                await self._context.service(Sessions).note_objects(self.key, objects)
+            value = entry.answered.value
+            if objects := value[WIRE].get(OBJECTS):
+                tokens = value["tokens_in"] + value["tokens_out"]
+                await self._context.service(Sessions).note_objects(self.key, objects, tokens)
         for at, tool in enumerate(entry.answered.value.get("tool_calls", ())):
             if tool["name"] not in self.journaled_tools:
                 node_id, position = entry.answered.node_id, f"{entry.key}/{at}"
@@ -669,10 +670,10 @@ class Session:
 class Sessions:
     """The external runs that this process owns, by key."""
 
-    note_objects: Callable[[RunKey, Sequence[str]], Awaitable[None]]
-    """Stores that a reply to a run has named these objects at the provider."""
-    known_objects: Callable[[str, Sequence[str]], Awaitable[Collection[str]]]
-    """Returns which of these objects a reply to a tenant has named."""
+    note_objects: Callable[[RunKey, Sequence[str], int], Awaitable[None]]
+    """Stores that a reply to a run has named these objects at the provider, and its tokens."""
+    known_objects: Callable[[str, Sequence[str]], Awaitable[Mapping[str, int | None]]]
+    """Returns which of these objects a reply to a tenant has named, with the reply's tokens."""
     free_fields: FreeFields
     """Fields that the operator allows in runs that limit their spending."""
 
