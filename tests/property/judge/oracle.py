@@ -57,6 +57,14 @@ def overrun_of(node: Mapping[str, Any]) -> bool:
     return bool((node.get("metadata") or {}).get("overrun"))
 
 
+def _is_unseen(made: Generation) -> bool:
+    """Return whether nothing shows that a text has more tokens than its near bound.
+
+    Without counts, an input is charged with that bound.
+    """
+    return made.lost and made.bill.is_unusual
+
+
 def _by_call(
     generations: Sequence[Generation], nodes: Sequence[Mapping[str, Any]]
 ) -> dict[tuple[str, str], tuple[list[Generation], list[Mapping[str, Any]]]]:
@@ -79,6 +87,8 @@ def _wrong_charges(
             continue
         counted = sum((each.cost_usd for each in made), Decimal(0))
         cost = sum((Decimal(str(node["cost_usd"] or 0)) for node in charged), Decimal(0))
+        if any(map(_is_unseen, made)):
+            continue
         if cost < counted - CENT:
             yield f"{run} {described(made)}: charged ${cost:.6f} of ${counted:.6f}"
         exact = [each for each in made if not each.lost]
@@ -86,27 +96,55 @@ def _wrong_charges(
             yield f"{run} {described(made)}: charged ${cost:.6f}, counted ${counted:.6f} exactly"
 
 
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What one call cost the provider."""
+
+    run: str
+    cost_usd: Decimal
+    tokens: int
+    made: Sequence[Generation]
+
+
+def _costs(
+    generations: Sequence[Generation], nodes: Sequence[Mapping[str, Any]]
+) -> Iterator[_Cost]:
+    """Yield the calls without overrun."""
+    for (run, _), (made, charged) in _by_call(generations, nodes).items():
+        if not made or any(map(overrun_of, charged)):
+            continue
+        cost = sum((each.cost_usd for each in made), Decimal(0))
+        tokens = sum(each.counted for each in made)
+        if any(map(_is_unseen, made)):
+            cost = min(cost, sum((Decimal(str(n["cost_usd"] or 0)) for n in charged), Decimal(0)))
+            tokens = min(tokens, sum(n["tokens_in"] + n["tokens_out"] for n in charged))
+        yield _Cost(run, cost, tokens, made)
+
+
 def _exceeded_limits(
     story: Story, generations: Sequence[Generation], nodes: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    overrun = {
-        (node["run_id"], node["metadata"].get("call_key")) for node in nodes if overrun_of(node)
-    }
-    counted = [made for made in generations if made.call and made.call[1:] not in overrun]
+    costs = list(_costs(generations, nodes))
     for run in story.runs:
         names = {f"r{number}" for number in descendants(story.runs, run.number)}
-        own = [made for made in counted if made.call and made.call[1] in names]
-        cost = sum((made.cost_usd for made in own), Decimal(0))
-        limit = run.budget.get("max_cost_usd")
+        own = [each for each in costs if each.run in names]
+        cost, limit = _sum(own), run.budget.get("max_cost_usd")
         if limit is not None and cost > Decimal(str(limit)) + CENT:
-            yield f"run r{run.number}: ${cost:.6f} of ${limit}: {described(own)}"
-        tokens, most = sum(made.counted for made in own), run.budget.get("max_tokens")
+            yield f"run r{run.number}: ${cost:.6f} of ${limit}: {_all(own)}"
+        tokens, most = sum(each.tokens for each in own), run.budget.get("max_tokens")
         if most is not None and tokens > most:
-            yield f"run r{run.number}: {tokens} tokens of {most}: {described(own)}"
-    cost = sum((made.cost_usd for made in counted), Decimal(0))
+            yield f"run r{run.number}: {tokens} tokens of {most}: {_all(own)}"
     for name, quota in story.quota.items():
-        if cost > quota + CENT:
-            yield f"{name}: ${cost:.6f} of ${quota}: {described(counted)}"
+        if (cost := _sum(costs)) > quota + CENT:
+            yield f"{name}: ${cost:.6f} of ${quota}: {_all(costs)}"
+
+
+def _sum(costs: Sequence[_Cost]) -> Decimal:
+    return sum((each.cost_usd for each in costs), Decimal(0))
+
+
+def _all(costs: Sequence[_Cost]) -> str:
+    return described([made for each in costs for made in each.made])
 
 
 def _superseded(story: Story, generations: Sequence[Generation]) -> Iterator[str]:
@@ -123,7 +161,7 @@ def described(generations: Sequence[Generation]) -> str:
     """Return what is special about some requests."""
     return "; ".join(
         f"{made.marker} {made.family.alias} in {made.bill.tokens_in} out {made.counted_out}"
-        f" ({ending_of(made)}, counts {made.behaviour.counts}"
+        f" ({ending_of(made)}, counts {made.behaviour.counts}{', unusual' * made.bill.is_unusual}"
         f"{''.join(f', {reason}' for reason in dict.fromkeys(made.bill.reasons))})"
         for made in generations[:6]
     )

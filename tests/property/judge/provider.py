@@ -2,7 +2,7 @@
 
 It generates at a steady speed, at most the request's limit for each choice. Text may be preceded by
 thinking that nobody sees. What it has generated when it notices that the connection was closed (the
-time of one way and of one part later) is counted. The network may cut a reply at any byte.
+time of one way and of one step later) is counted. The network may cut a reply at any byte.
 """
 
 import asyncio
@@ -24,6 +24,9 @@ from tests.property.judge.truth import (
     MESSAGES,
     OF_MODEL,
     RESPONSES,
+    SEARCH_SECONDS,
+    SEARCH_TOKENS,
+    SEARCH_USD,
     Bill,
     Books,
     Family,
@@ -40,6 +43,8 @@ the of and to in is that for it with as was on be at by this have
 _WORDS: Final = re.findall(r"\w+", _WORDS_TEXT)
 IMPOSSIBLE: Final = ("negative", "below the text", "contradictory", "huge", "text", "fraction")
 """Counts that no provider can mean."""
+SHORT_TOKENS: Final = 20
+"""Length of a text for which a count of one token is not plainly impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +110,28 @@ class Generation:
         return per_choice * self.bill.choices + self.bill.billed_out
 
     @property
+    def searches(self) -> int:
+        """Searches whose results had been read."""
+        if self.stopped_at is None:
+            return self.bill.searches
+        seconds = self.stopped_at - self.began_at + self.bill.searches * SEARCH_SECONDS
+        return min(self.bill.searches, max(0, int(seconds / SEARCH_SECONDS)))
+
+    @property
+    def counted_in(self) -> int:
+        """Input tokens with the results of searches."""
+        return self.bill.tokens_in + self.searches * SEARCH_TOKENS
+
+    @property
     def counted(self) -> int:
         """Input and output tokens."""
-        return self.bill.tokens_in + self.counted_out
+        return self.counted_in + self.counted_out
 
     @property
     def cost_usd(self) -> Decimal:
         """What the provider bills."""
         family, bill = self.family, self.bill
-        fresh = bill.tokens_in - self.cached - self.written
+        fresh = self.counted_in - self.cached - self.written
         cost = (
             fresh * family.usd_in
             + self.cached * family.usd_cached
@@ -121,12 +139,14 @@ class Generation:
             + self.written_1h * family.usd_in * CACHE_WRITE_1H
             + self.counted_out * family.usd_out
         )
-        return cost * bill.factor / _MILLION + bill.extra_usd
+        return cost * bill.factor / _MILLION + bill.extra_usd + self.searches * SEARCH_USD
 
     @property
     def lost(self) -> bool:
         """Whether the provider reported no counts that stand."""
-        return not self.is_complete or self.behaviour.counts not in ("right", "late", "running")
+        kind, is_short = self.behaviour.counts, self.tokens_out - self.thinking <= SHORT_TOKENS
+        are_right = kind in ("right", "late", "running") or (kind == "below the text" and is_short)
+        return not (self.is_complete and are_right)
 
 
 @dataclass(slots=True)
@@ -171,7 +191,8 @@ class CountingProvider:
         made.is_streamed = bool(body.get("stream"))
         made.tokens_out = min(_output_limit(body, family), behaviour.output_tokens)
         made.thinking = int(made.tokens_out * behaviour.thinking_share)
-        made.began_at = clock() + behaviour.latency_seconds + behaviour.prefill_seconds
+        searching = bill.searches * SEARCH_SECONDS
+        made.began_at = clock() + behaviour.latency_seconds + behaviour.prefill_seconds + searching
         self._cache(made, body)
         self.generations.append(made)
         try:
@@ -204,7 +225,8 @@ def _closed(made: Generation) -> None:
     part_seconds = behaviour.part_tokens / behaviour.tokens_per_second
     now = asyncio.get_running_loop().time()
     if made.stopped_at is None and not made.is_complete:
-        made.stopped_at = now + behaviour.latency_seconds + min(part_seconds, 0.5)
+        step_seconds = min(part_seconds, behaviour.prefill_seconds)
+        made.stopped_at = now + behaviour.latency_seconds + step_seconds
 
 
 @dataclass(slots=True)
@@ -241,7 +263,8 @@ class _Reply:
         behaviour = made.behaviour
         seconds = 2 * behaviour.latency_seconds
         if not made.is_streamed:
-            seconds += behaviour.prefill_seconds + made.tokens_out / behaviour.tokens_per_second
+            seconds = made.began_at - made.arrived_at + behaviour.latency_seconds
+            seconds += made.tokens_out / behaviour.tokens_per_second
         self.head_seconds = seconds
 
     async def parts(self) -> AsyncGenerator[bytes]:
@@ -284,6 +307,9 @@ class _Reply:
             yield max(first, generated), writer.whole()
             return
         yield first, b"".join(writer.start())
+        for number in range(made.bill.searches):
+            before = (made.bill.searches - number - 1) * SEARCH_SECONDS
+            yield made.began_at - before + latency, b"".join(writer.search(number))
         thought = 0 if behaviour.shows_thinking else made.thinking
         seconds = 5.0
         while thought and seconds < made.thinking / speed:
@@ -319,21 +345,39 @@ class _Writer:
         if kind == "missing":
             return None
         if tokens_out is None:
-            tokens_out = made.tokens_out * self._choices + made.bill.billed_out
+            tokens_out = self._all_tokens
         reasoning = made.thinking * self._choices
-        counts = self._true_counts(made.bill.tokens_in, tokens_out, reasoning)
+        is_final = tokens_out == self._all_tokens
+        tokens_in = made.counted_in if is_final else made.bill.tokens_in
+        counts = self._true_counts(tokens_in, tokens_out, reasoning)
         spoilt: Mapping[str, Callable[[int], Any]] = {
             "negative": lambda n: -n - 1,
-            "below the text": lambda n: 1,
             "huge": lambda n: n * 10**15 + 10**15,
             "text": str,
             "fraction": lambda n: n + 0.5,
         }
         if kind == "contradictory":
             return self._contradicted(counts)
+        if kind == "below the text":
+            if not self._is_long:
+                return counts
+            return self._true_counts(tokens_in, 1, 0)
         if (change := spoilt.get(kind)) is not None:
             return {k: change(v) if isinstance(v, int) else v for k, v in counts.items()}
         return counts
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether one token is too little for the text of one choice."""
+        return self._made.tokens_out - self._made.thinking > SHORT_TOKENS
+
+    @property
+    def _all_tokens(self) -> int:
+        return self._made.tokens_out * self._choices + self._made.bill.billed_out
+
+    def search(self, number: int) -> Iterator[bytes]:
+        """Write a search that the provider has made."""
+        yield from ()
 
     def _contradicted(self, counts: dict[str, Any]) -> dict[str, Any]:
         """Return counts whose parts exceed the whole."""
@@ -448,7 +492,17 @@ class _ResponseWriter(_Writer):
         kind = "reasoning_summary_text" if thinking else "output_text"
         if self._behaviour.calls_tool and not thinking:
             kind = "function_call_arguments"
-        yield _event(f"response.{kind}.delta", item_id="i", output_index=0, delta=text)
+        yield _event(f"response.{kind}.delta", item_id="i", output_index=99, delta=text)
+
+    def search(self, number: int) -> Iterator[bytes]:
+        item = self._searches[number]
+        yield _event("response.output_item.added", output_index=number, item=item)
+        yield _event("response.output_item.done", output_index=number, item=item)
+
+    @property
+    def _searches(self) -> list[dict[str, Any]]:
+        searched = {"type": "web_search_call", "status": "completed"}
+        return [{**searched, "id": f"ws_{n}"} for n in range(self._made.bill.searches)]
 
     @property
     def _item(self) -> dict[str, Any]:
@@ -459,15 +513,18 @@ class _ResponseWriter(_Writer):
         return {"id": "msg_1", "type": "message", "role": "assistant", "content": content}
 
     def finish(self) -> Iterator[bytes]:
-        yield _event("response.output_item.done", output_index=0, item=self._item)
+        index = self._made.bill.searches
+        yield _event("response.output_item.done", output_index=index, item=self._item)
 
     def end(self) -> Iterator[bytes]:
         status = "completed" if self._reason == "stop" else "incomplete"
-        whole = self._response(status, [self._item], usage=self.counts())
+        output = [*self._searches, self._item]
+        whole = self._response(status, output, usage=self.counts())
         yield _event(f"response.{status}", response=whole)
 
     def whole(self) -> bytes:
-        return _whole(self._response("completed", [self._item]), self.counts())
+        output = [*self._searches, self._item]
+        return _whole(self._response("completed", output), self.counts())
 
 
 class _MessageWriter(_Writer):
@@ -483,6 +540,7 @@ class _MessageWriter(_Writer):
                 "ephemeral_1h_input_tokens": made.written_1h,
             },
             "output_tokens": tokens_out,
+            "server_tool_use": {"web_search_requests": made.searches},
         }
 
     def _contradicted(self, counts: dict[str, Any]) -> dict[str, Any]:
@@ -503,8 +561,14 @@ class _MessageWriter(_Writer):
     def ping(self) -> bytes:
         return _event("ping")
 
+    def search(self, number: int) -> Iterator[bytes]:
+        for at, block in enumerate(_searched(number)):
+            index = 2 * number + at
+            yield _event("content_block_start", index=index, content_block=block)
+            yield _event("content_block_stop", index=index)
+
     def part(self, so_far: int, text: str, *, thinking: bool) -> Iterator[bytes]:
-        index, delta = int(self._made.thinking > 0 and not thinking), "text_delta"
+        index, delta = self._first + int(self._made.thinking > 0 and not thinking), "text_delta"
         block: dict[str, Any] = {"type": "text", "text": ""}
         written = {"type": delta, "text": text}
         if thinking:
@@ -520,7 +584,7 @@ class _MessageWriter(_Writer):
         yield _event("content_block_delta", index=index, delta=written)
 
     def finish(self) -> Iterator[bytes]:
-        yield _event("content_block_stop", index=int(self._made.thinking > 0))
+        yield _event("content_block_stop", index=self._first + int(self._made.thinking > 0))
 
     def end(self) -> Iterator[bytes]:
         counts = self.counts()
@@ -530,8 +594,24 @@ class _MessageWriter(_Writer):
         yield _event("message_stop")
 
     def whole(self) -> bytes:
-        content = [{"type": "text", "text": self._text}]
+        searched = [each for n in range(self._made.bill.searches) for each in _searched(n)]
+        content = [*searched, {"type": "text", "text": self._text}]
         return _whole(self._message(content, "end_turn"), self.counts())
+
+    @property
+    def _first(self) -> int:
+        """Index of the first block that is no search."""
+        return 2 * self._made.bill.searches
+
+
+def _searched(number: int) -> Sequence[dict[str, Any]]:
+    """Return the blocks of one search."""
+    about = {"id": f"srvtoolu_{number}", "name": "web_search", "input": {}}
+    result = {"tool_use_id": about["id"], "content": []}
+    return (
+        {"type": "server_tool_use", **about},
+        {"type": "web_search_tool_result", **result},
+    )
 
 
 _WRITERS: Final[Mapping[str, Callable[[Generation, str], _Writer]]] = {

@@ -122,6 +122,7 @@ OWN_TOOLS: Final = {"bash_20250124": 245, "text_editor_20250728": 700}
 """Tokens of the tools that Anthropic defines and the client executes."""
 SEARCH_USD: Final = Decimal("0.01")
 SEARCH_TOKENS: Final = 8_000
+SEARCH_SECONDS: Final = 0.5
 SEARCHES: Final = 12
 """Searches of a call whose uses nothing limits."""
 UNKNOWN_USD: Final = Decimal(1)
@@ -151,10 +152,27 @@ class Bill:
     extra_usd: Decimal = Decimal(0)
     """Fees of the tools that the provider executes, and of unknown fields."""
     choices: int = 1
+    searches: int = 0
+    """Searches that the provider makes before it writes; each has a fee and input tokens."""
     billed_out: int = 0
     """Output tokens that are billed and never appear in a reply."""
+    text_bytes: int = 0
+    text_tokens: int = 0
     reasons: list[str] = field(default_factory=list)
     """Names of what costs more than the text."""
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether its text has more tokens than a near bound may assume."""
+        return self.text_tokens > self.text_bytes / 3
+
+    def add_text(self, text: str) -> int:
+        """Count a text."""
+        counted = tokens(text)
+        self.tokens_in += counted
+        self.text_tokens += counted
+        self.text_bytes += len(text.encode("utf-8", "surrogatepass"))
+        return counted
 
     @property
     def is_hidden(self) -> bool:
@@ -206,21 +224,23 @@ class _Reader:
         bill = self.bill
         bill.tokens_in += MESSAGE_TOKENS
         if isinstance(message, str):
-            bill.tokens_in += tokens(message)
+            bill.add_text(message)
             return
         kind = message.get("type")
         if kind == "function_call":
-            bill.tokens_in += tokens(message["name"] + message["arguments"]) + TOOL_TOKENS
+            bill.add_text(message["name"] + message["arguments"])
+            bill.tokens_in += TOOL_TOKENS
         if kind == "function_call_output":
             self._content(message["output"])
         for call in message.get("tool_calls") or ():
             function = call["function"]
-            bill.tokens_in += tokens(function["name"] + function["arguments"]) + TOOL_TOKENS
+            bill.add_text(function["name"] + function["arguments"])
+            bill.tokens_in += TOOL_TOKENS
         self._content(message.get("content"))
 
     def _content(self, content: Any) -> None:
         if isinstance(content, str):
-            self.bill.tokens_in += tokens(content)
+            self.bill.add_text(content)
         elif isinstance(content, list):
             for part in content:
                 self._part(part)
@@ -228,7 +248,7 @@ class _Reader:
     def _part(self, part: Mapping[str, Any]) -> None:
         match part.get("type"):
             case "text" | "input_text" | "output_text":
-                self.bill.tokens_in += tokens(part["text"])
+                self.bill.add_text(part["text"])
             case "image_url":
                 image = part["image_url"]
                 self._image(image["url"], image.get("detail"))
@@ -243,17 +263,19 @@ class _Reader:
                 named = part.get("file_data") or part.get("file_url") or part["file_id"]
                 self._document(str(named))
             case "document" if part["source"]["type"] == "text":
-                self.bill.add("document", tokens(part["source"]["data"]))
+                self.bill.add_text(part["source"]["data"])
+                self.bill.reasons.append("document text")
             case "document":
                 self._document(_source(part["source"]))
             case "tool_use":
                 written = part["name"] + json.dumps(part["input"])
-                self.bill.tokens_in += tokens(written) + TOOL_TOKENS
+                self.bill.add_text(written)
+                self.bill.tokens_in += TOOL_TOKENS
             case "tool_result":
                 self.bill.tokens_in += TOOL_TOKENS
                 self._content(part["content"])
             case "thinking":
-                self.bill.tokens_in += tokens(part["thinking"])
+                self.bill.add_text(part["thinking"])
 
     def _image(self, named: str, detail: str | None) -> None:
         if not named.startswith("data:"):
@@ -304,11 +326,12 @@ class _Reader:
             elif kind in OWN_TOOLS:
                 bill.add("vendor tool", OWN_TOOLS[kind])
             else:
-                bill.tokens_in += tokens(json.dumps(tool)) + TOOL_TOKENS
+                bill.add_text(json.dumps(tool))
+                bill.tokens_in += TOOL_TOKENS
 
     def _search(self, uses: int) -> None:
-        self.bill.extra_usd += uses * SEARCH_USD
-        self.bill.add("search", uses * SEARCH_TOKENS)
+        self.bill.searches = uses
+        self.bill.reasons.append("search")
 
     def _field(self, name: str, value: Any) -> None:
         bill = self.bill
@@ -329,7 +352,8 @@ class _Reader:
                 bill.billed_out += tokens(value["content"])
                 bill.reasons.append("prediction")
             case "web_search_options" | "search_parameters":
-                self._search(SEARCHES)
+                self.bill.extra_usd += SEARCH_USD
+                self.bill.reasons.append("chat search")
             case "extra_body":
                 for inner, each in value.items():
                     self._field(inner, each)

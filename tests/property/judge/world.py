@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from pydantic import SecretStr
 
 import caseworker.models.wires.anthropic as anthropic_wire
 import caseworker.models.wires.openai as openai_wire
+from caseworker.features.external import gateway
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.models.model_call import ModelCall
@@ -196,6 +198,8 @@ async def open_world(
     """Open the processes on a database, with a provider that behaves as drawn."""
     provider = CountingProvider(behaviour_of)
     with ExitStack() as patches:
+        clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
+        patches.enter_context(patch.object(gateway, "time", clock))
         patches.enter_context(patch.object(Loops, "keep", _keep))
         patches.enter_context(patch.object(listener, "QUIET_SECONDS", 1_000_000.0))
         for module in (openai_wire, anthropic_wire):
