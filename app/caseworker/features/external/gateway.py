@@ -190,7 +190,7 @@ def _asked(
         RefusedBodyError: the provider executes a tool that has no price.
     """
     alias, model = _model_of(session, body.document, dialect)
-    if session.scope.requires_prices():
+    if session.scope.limits_spending():
         document, uses_field = body.document, dialect.uses_field
         prices = model.provider_tools
         tools = priced_tools(document, body.parts, prices, alias=alias, uses_field=uses_field)
