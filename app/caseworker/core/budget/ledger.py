@@ -54,11 +54,12 @@ class Scope(Account):
         usage: ResourceUsage | None = None,
         warn: Warn | None = None,
         requires_prices: bool = True,
+        in_account: bool = False,
     ) -> None:
         """Open a scope.
 
         ``requires_prices`` is whether a cost limit on this scope refuses calls whose price is
-        unknown.
+        unknown. ``in_account`` is whether an account above the scope limits its cost.
         """
         super().__init__(
             name,
@@ -69,6 +70,7 @@ class Scope(Account):
         self.parent = parent
         self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
         self._requires_prices = requires_prices
+        self._in_account = in_account
         self.line: WaitingLine = WaitingLine(self.usage.lock) if parent is None else parent.line
         """The queue of pending reservations, shared by all scopes of the tree."""
         self.usage.lock = self.line.lock
@@ -190,8 +192,12 @@ class Scope(Account):
                 raise scope.stop(tripped[0])
 
     def requires_prices(self) -> bool:
-        """Return whether a cost limit here or in an ancestor forbids calls at an unknown price."""
-        limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope.limits)
+        """Return whether a cost limit here or above forbids calls at an unknown price."""
+        limited = (
+            scope
+            for scope in self.lineage()
+            if scope._in_account or Dimension.COST_USD in scope.limits
+        )
         return any(scope._requires_prices for scope in limited)
 
     def remaining(self, dimension: Dimension) -> Amount | None:
