@@ -373,6 +373,8 @@ class _CallInProgress:
                 for dimension, free in accounts.room().items():
                     room[dimension] = min(free, room.get(dimension, free))
             self._estimate = self._call.estimate(room)
+            if accounts is not None and _exceeds(self._estimate, room):
+                self._estimate = self._call.estimate(_NO_ROOM)
             return self._estimate.charge(counted)
 
         least = charge(_NO_ROOM)
@@ -507,6 +509,14 @@ class _AccountFullError(Exception):
     def __init__(self, answer: HoldAnswer) -> None:
         super().__init__()
         self.answer = answer
+
+
+def _exceeds(estimate: Spent, room: Room) -> bool:
+    """Return whether an estimate is larger than a room, be it by a rounding error."""
+    charge = estimate.charge()
+    return any(
+        charge.get(dimension, 0) > room[dimension] for dimension in _NO_ROOM if dimension in room
+    )
 
 
 def _timed_out(call: Call) -> AttemptError:
