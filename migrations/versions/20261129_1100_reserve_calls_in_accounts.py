@@ -32,7 +32,7 @@ TABLES = (
         reserved_tokens bigint NOT NULL DEFAULT 0,
         awaited_until timestamptz,
         PRIMARY KEY (tenant_id, account, period)
-    ) WITH (fillfactor = 50)""",
+    ) WITH (fillfactor = 50)""",  # a period is the UTC day in which calls were reserved
     """CREATE TABLE account_holds (
         tenant_id text NOT NULL,
         run_id text NOT NULL,
@@ -44,13 +44,6 @@ TABLES = (
         tokens bigint NOT NULL,
         PRIMARY KEY (tenant_id, run_id, seq, attempt, account)
     ) WITH (fillfactor = 70)""",
-)
-
-COMMENTS = (
-    "COMMENT ON COLUMN accounts.period IS 'The UTC day in which calls were reserved.'",
-    "COMMENT ON COLUMN accounts.awaited_until IS 'Until then calls wait for the account, and "
-    "settlements are notified.'",
-    "COMMENT ON COLUMN account_holds.seq IS 'Number of the CallNode of the call.'",
 )
 
 LIMITS = """
@@ -208,15 +201,15 @@ serialised by the row of the day; around midnight, one of them locks the row of 
 
 OF_RUN = """
 CREATE FUNCTION caseworker_settle_run() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    cost numeric := coalesce(NEW.usage->>'cost_usd', NEW.usage->>'cost_usd_known', '0')::numeric;
 BEGIN
     PERFORM caseworker_settle(json_build_array(
         json_build_object('tenant_id', NEW.tenant_id, 'run_id', NEW.run_id)));
-    IF OLD.worker_id IS NULL AND NEW.finished_at IS NOT NULL THEN
-        INSERT INTO accounts AS a (tenant_id, account, period, used_cost_usd)
-        VALUES (NEW.tenant_id, 'tenant', (NEW.created_at AT TIME ZONE 'UTC')::date,
-            -coalesce(NEW.usage->>'cost_usd', NEW.usage->>'cost_usd_known', '0')::numeric)
-        ON CONFLICT (tenant_id, account, period)
-        DO UPDATE SET used_cost_usd = a.used_cost_usd + excluded.used_cost_usd;
+    IF OLD.worker_id IS NULL AND NEW.finished_at IS NOT NULL AND cost <> 0 THEN
+        UPDATE accounts SET used_cost_usd = used_cost_usd - cost
+        WHERE tenant_id = NEW.tenant_id AND account = 'tenant'
+            AND period = (NEW.created_at AT TIME ZONE 'UTC')::date;
     END IF;
     RETURN NULL;
 END $$
@@ -301,7 +294,7 @@ def _replaced(*changes: tuple[str, str]) -> str:
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    for statement in (*TABLES, *COMMENTS, LIMITS, SETTLE, RESERVE, OF_RUN, MIRROR, REDIRECT):
+    for statement in (*TABLES, LIMITS, SETTLE, RESERVE, OF_RUN, MIRROR, REDIRECT):
         op.execute(statement)
     op.execute(REDIRECT_QUOTA_DAYS)
     op.execute(COPY)
