@@ -130,7 +130,7 @@ class Call(ABC):
 
     key: StepPath
     """Path of the call in its run; it is the same in every execution of the run."""
-    kind: Literal["llm", "tool"]
+    kind: Literal["llm", "tool", "system"]
     name: str
     model: str | None = None
     request_hash: str
@@ -149,6 +149,14 @@ class Call(ABC):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     shown: Mapping[str, Any] | None = None
     """Displayable form of the request, for traces; None stores no request."""
+
+    def maximum(self, room: Room) -> Spent | None:
+        """Return the maximum usage of the next attempt by a bound that always holds.
+
+        Returns None if there is none, or if it does not fit the free budget in ``room``; then
+        :meth:`estimate` counts.
+        """
+        return None
 
     def estimate(self, room: Room) -> Spent:
         """Fit the next attempt into the free budget, and return its maximum usage.

@@ -43,6 +43,9 @@ REPLAY_DIVERGED: Final = "replay.diverged"
 APPROVAL_REQUESTED: Final = "approval.requested"
 """An approval is pending. ``approval.approved``, ``.refused`` or ``.timed_out`` follows."""
 BUDGET_WARNING: Final = "budget.warning"
+OUTPUT_LIMITED: Final = "budget.output_limited"
+"""A reply was cut off at an output limit that the request did not have: the budget could not pay
+more. ``setting`` names the limit of the run."""
 LATE_RESULT: Final = "late_result"
 """Abandoned work has ended; its result was dropped."""
 

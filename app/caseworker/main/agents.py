@@ -17,12 +17,15 @@ from caseworker.features.external.code import run_code
 from caseworker.features.external.session import external_type
 from caseworker.main.configuration import StartupError
 from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
+from caseworker.models.families import family_of
+from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.ports import ModelEndpoint, RateLimit, RateLimits
 from caseworker.models.pricing import ListPrice, TokenPrice, no_list_price
 from caseworker.models.recorded import Recorder, RecordingProvider
-from caseworker.models.table import BUILT_IN, ModelTable
+from caseworker.models.speeds import tokens_per_second_at
+from caseworker.models.table import BUILT_IN, DEFAULT_OUTPUT_TOKENS, ModelTable
 from caseworker.models.turns import Turns
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
@@ -111,13 +114,22 @@ def build_models(
             model=chosen.chosen_model,
             name=_name_at(place),
             temperature=chosen.temperature,
-            max_output_tokens=chosen.max_output_tokens,
+            max_output_tokens=chosen.max_output_tokens or DEFAULT_OUTPUT_TOKENS,
+            largest_output_tokens=chosen.max_output_tokens
+            or family_of(chosen.chosen_model).output_tokens,
+            max_image_tokens=chosen.max_image_tokens,
             min_output_tokens=settings.budget.min_output_tokens,
             timeout_seconds=chosen.timeout_seconds,
             structured_output=StructuredOutput(chosen.structured_output),
             price=_stated_price(chosen),
             limit=_rate_limit(chosen),
+            stream=chosen.stream,
+            tokens_per_second=chosen.tokens_per_second or tokens_per_second_at(chosen.base_url),
             capabilities=chosen.capabilities,
+            provider_tools={
+                name: ToolPrice(**dict(price))
+                for name, price in chosen.chosen_provider_tools.items()
+            },
         )
 
     made = {place: model(place, chosen) for place, chosen in _configured(settings).items()}
@@ -236,6 +248,8 @@ def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
         usd_per_million_in=chosen.price_per_million_in_usd,
         usd_per_million_out=chosen.price_per_million_out_usd,
         usd_per_million_cached=chosen.price_per_million_cached_usd,
+        usd_per_million_audio_in=chosen.price_per_million_audio_in_usd,
+        usd_per_million_audio_out=chosen.price_per_million_audio_out_usd,
     )
 
 

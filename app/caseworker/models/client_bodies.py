@@ -1,12 +1,15 @@
 """Reads the body of a request that a client wrote: the parts of its messages, and its size."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caseworker.models.pricing import BYTES_PER_TOKEN
+from caseworker.models.fields.provider_tools import ProviderTool
+from caseworker.models.fields.table import Part
+from caseworker.models.tokens import utf8
 
 _NESTED: Final = ("content", "output", "source", "file", "image_url", "input_audio")
 """Fields of a message or a part that hold further parts."""
@@ -17,8 +20,6 @@ _REFERENCES: Final = frozenset({"reply_of", "result_of"})
 _DATA_FIELDS: Final = ("data", "url", "image_url", "file_data")
 _DATA_CHARS: Final = 1_000
 """Length in characters above which encoded data is not counted as text."""
-_DATA_TOKENS: Final = 1_600
-"""Tokens that one image counts: about the most that providers charge for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +37,24 @@ class ClientBody:
     """Size as JSON."""
     caches_seconds: int
     """Seconds for which the provider is asked to cache a part of the prompt; 0 if it is not."""
-    size_bytes: int
-    """Size for the estimate of its tokens."""
     messages: Sequence[dict[str, Any]]
     """Messages for the trace, each with its content as text."""
     results: Sequence[tuple[str, Any]]
     """ID and content of each tool result."""
+    parts: Sequence[Part] = ()
+    """Occurrences of fields that cost more than their text."""
+    references: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    """Objects at the provider to which the body refers, with the tokens, input and output, of the
+    recorded reply that named them; None if they are not stored."""
+    provider_tools: Sequence[ProviderTool] = ()
+    """Tools that the provider executes, in a run that limits its spending."""
+
+    def text(self) -> str:
+        """Return about the text that the provider reads: messages without media, other fields."""
+        hidden = {self.field, *_SYSTEM_FIELDS}
+        others = {name: each for name, each in self.document.items() if name not in hidden}
+        text = json.dumps([self.messages, others], ensure_ascii=False, separators=(",", ":"))
+        return text.replace("\\n", "\n").replace('\\"', '"')
 
     def prefixes(self) -> Iterator[str]:
         """Yield a hash of the system prompt and the first n items of the conversation, from n = 0.
@@ -56,14 +69,16 @@ class ClientBody:
             yield hasher.hexdigest()
 
 
-def read_body(document: Mapping[str, Any], field: str = "messages") -> ClientBody:
-    """Read a checked body, whose conversation is in ``field``.
+def read_body(
+    document: Mapping[str, Any], field: str = "messages", parts: Sequence[Part] = ()
+) -> ClientBody:
+    """Read a checked body, whose conversation is in ``field``; the table of its API gave ``parts``.
 
     This takes a tenth of a second for one MiB of short messages.
     """
     items = items_in(document, field)
     text = json.dumps(document, ensure_ascii=False)
-    written, caches = len(text.encode()), '"cache_control": {' in text
+    written, caches = len(utf8(text)), '"cache_control": {' in text
     return ClientBody(
         document=document,
         hashes={name: _hash_of(document[name]) for name in document if name != field},
@@ -71,9 +86,9 @@ def read_body(document: Mapping[str, Any], field: str = "messages") -> ClientBod
         field=field,
         written_bytes=written,
         caches_seconds=(3600 if '"ttl": "1h"' in text else 300) if caches else 0,
-        size_bytes=written + _more_bytes(items),
         messages=shown_messages(document, field),
         results=tuple(_results_in(items)),
+        parts=parts,
     )
 
 
@@ -84,7 +99,7 @@ def items_in(document: Mapping[str, Any], field: str) -> Sequence[Any]:
 
 
 def _hash_of(value: Any) -> str:
-    content = json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    content = utf8(json.dumps(value, sort_keys=True, ensure_ascii=False))
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
@@ -97,19 +112,6 @@ def parts_of(value: Any) -> Iterator[Mapping[str, Any]]:
         yield value
         for name in _NESTED:
             yield from parts_of(value.get(name))
-
-
-def _more_bytes(items: Sequence[Any]) -> int:
-    """Return by how many bytes encoded data counts more than its text; usually below zero.
-
-    An image or a sound counts as a fixed number of tokens. A document counts its decoded size as
-    text, because the provider reads its text and an image of each page.
-    """
-    return sum(
-        max(_DATA_TOKENS * BYTES_PER_TOKEN, len(data) * 3 // 4 * is_document) - len(data)
-        for part in parts_of(items)
-        for data, is_document in _data_in(part)
-    )
 
 
 def shown_messages(body: Mapping[str, Any], field: str) -> list[dict[str, Any]]:

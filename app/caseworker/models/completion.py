@@ -1,7 +1,7 @@
 """The model answer that agents and steps receive."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -37,6 +37,12 @@ class Completion:
     """Number of input tokens, included in ``tokens_in``, that the provider wrote to its cache."""
     tokens_cache_written_1h: int = 0
     """Part of ``tokens_cache_written`` that is kept for an hour, at a higher price."""
+    tokens_audio_in: int = 0
+    """Number of input tokens, included in ``tokens_in``, that stand for sound."""
+    tokens_audio_out: int = 0
+    """Number of output tokens, included in ``tokens_out``, that stand for sound."""
+    provider_tool_uses: Mapping[str, int] = field(default_factory=dict)
+    """How often the provider executed each of its own tools, by name."""
     cost_usd: Decimal | None
     """Cost in US dollars; None if the model's price is unknown."""
     finish_reason: str | None = None

@@ -10,6 +10,7 @@ A process remembers which structured-output mode works for an endpoint. This nev
 journal: a run that is executed again starts with the mode that its own journal contains.
 """
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,12 +31,14 @@ from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
+from caseworker.models.families import family_of
 from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
+from caseworker.models.maximum import content_of_body
 from caseworker.models.message_log import MessageLog, StoredPrompt
 from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
-from caseworker.models.relay import RelayedCall
+from caseworker.models.relay import RelayedCall, TokenCount
 from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
 from caseworker.models.turns import Turns
 
@@ -58,6 +61,8 @@ ONE_API_CALL: Charge = {Dimension.API_CALLS: 1}
 
 _NOT_PARAMETERS = frozenset({"messages", "input", "system", "instructions", "model", "after"})
 """Fields of a client's body that the trace does not show as parameters."""
+BYTES_PER_CHAR = 32
+"""Bytes of a body that take as long to measure as one character takes to redact."""
 LONG_BODY_BYTES = 256 * 1024
 """Size of bodies that are written in a thread."""
 
@@ -286,8 +291,18 @@ class ModelGateway:
         an earlier call has stored them.
         """
         limits = [sent[name] for name in about["limit_fields"] if sent.get(name) is not None]
-        most = min(limits, default=chosen.max_output_tokens)
-        table, asked = self.table, ModelRequest(messages=(), max_output_tokens=most)
+        limit = max(limits, default=None)
+        table, asked = self.table, ModelRequest(messages=(), max_output_tokens=limit)
+        family = family_of(chosen.model)
+        measure = partial(
+            content_of_body,
+            body,
+            family,
+            largest_image_tokens=chosen.max_image_tokens or family.largest_image_tokens,
+        )
+        content = await self._redaction.call(measure, body.written_bytes // BYTES_PER_CHAR)
+        if body.written_bytes > LONG_BODY_BYTES:
+            await asyncio.to_thread(getattr, content, "near_tokens")
         others = {name: it for name, it in sent.items() if name not in _NOT_PARAMETERS}
         added = body.messages[stored.messages if stored else 0 :]
         same = stored is not None and stored.parameters == body.hashes
@@ -306,19 +321,47 @@ class ModelGateway:
             shown=_after(stored, shown),
             chosen=chosen,
             request=asked,
-            messages_bytes=body.size_bytes,
+            content=content,
+            is_bounded=context.scope.limits_spending(),
             run=context.run,
             list_price=self._list_price,
             payloads=self._payloads,
             turns=self._turns,
             body=sent,
             is_long=body.written_bytes > LONG_BODY_BYTES,
-            caches_seconds=body.caches_seconds,
             **about,
         )
         if call.cost is None:
             call.refuse_without_price(context.scope)
         return call
+
+    def token_count(
+        self,
+        context: FlowContext,
+        chosen: ChatModel,
+        *,
+        key: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        path: str,
+    ) -> TokenCount:
+        """Return the call that counts the tokens of a client's body; see :class:`TokenCount`."""
+        return TokenCount(
+            key=context.path.call("count", key),
+            kind="system",
+            name="count_tokens",
+            model=chosen.model,
+            request_hash=key,
+            per_attempt=ONE_API_CALL,
+            retry=replace(self._retry, max_retries=0),
+            timeout_seconds=chosen.timeout_seconds,
+            chosen=chosen,
+            body=body,
+            headers=headers,
+            path=path,
+            tenant=context.run.tenant,
+            turns=self._turns,
+        )
 
     def _candidates(
         self,

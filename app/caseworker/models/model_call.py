@@ -5,25 +5,27 @@ remains. After an attempt, the cost is computed from the provider's token counts
 the request was sent but the answer or its counts were lost. It is zero if nothing was sent.
 """
 
-import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import structlog
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Room, Scope
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
-from caseworker.core.trace.execution_graph import checked_usage
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
 from caseworker.engine.context import RunContext
 from caseworker.models.completion import Completion
+from caseworker.models.counts import is_possible
+from caseworker.models.families import family_of
 from caseworker.models.forms import read_json, storable, storable_json
+from caseworker.models.maximum import Bound, Content, content_of_request
 from caseworker.models.ports import (
     Delta,
     Incomplete,
@@ -37,13 +39,11 @@ from caseworker.models.ports import (
     ToolCall,
 )
 from caseworker.models.pricing import (
-    MOST_TOKENS_PER_SECOND,
     Cost,
     ListPrice,
     PriceUnknownError,
-    estimate_tokens,
-    written_tokens,
 )
+from caseworker.models.settling import uncounted_usage
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
 
@@ -53,9 +53,16 @@ OnDelta = Callable[[int, Delta], None]
 """Callback invoked for each part of a streamed reply, with the attempt number (starting at 1) and
 the part."""
 
+OVERRUN = "overrun_usd"
+"""Metadata of a node: US dollars by which an attempt cost more than was reserved for it."""
+
 _NOT_SENT = TokenUsage(tokens_in=0, tokens_out=0)
 _COUNTS = tuple(TokenUsage.__dataclass_fields__)
 _NO_COST = Cost(Decimal(0), Decimal(0))
+_NO_BOUND = Bound(_NOT_SENT, _NO_COST)
+
+USUAL_OUTPUT_TOKENS = 4_096
+"""Output limit that a request without one gets at least, if the budget can pay it."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -81,22 +88,61 @@ class ModelCall(Call):
     """Receives the parts of the reply as they arrive. A replayed reply has no parts."""
     attempts_before: int = 0
     """Number of attempts that earlier calls made for the same answer."""
+    content: Content | None = None
+    """What the request contains; None computes it from ``request``."""
+    is_bounded: bool = False
+    """Whether cost or tokens are limited by more than the service's ceilings."""
     _refusal: Stop | None = field(init=False, default=None)
-    _full: TokenUsage = field(init=False, default=_NOT_SENT)
-    """Maximum usage of an attempt that is not fitted to a budget."""
-    cost: Cost | None = field(init=False, default=_NO_COST)
-    """Maximum cost of an attempt; None if the price is unknown."""
+    _bound: Bound = field(init=False, default=_NO_BOUND)
+    """Maximum of an attempt that is not fitted to a budget."""
     _tokens_out: int = field(init=False, default=0)
-    """Output limit of the current or the next attempt."""
+    """Output limit of the current or the next attempt, for all choices together."""
+    _limited_by: Dimension | None = field(init=False, default=None)
+    """The limit of the budget that the output limit results from; None if there is none."""
     _delivery: SendState = field(init=False, default_factory=lambda: SendState(sent=False))
-    _began: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.external = self.chosen.provider.external
         if self.external:
-            self._full = estimate_tokens(self.request, messages_bytes=self.messages_bytes)
-            self._tokens_out = self._full.tokens_out
-            self.cost = self._cost_of(self._full)
+            if self.content is None:
+                family = family_of(self.chosen.model)
+                self.content = content_of_request(self.request, family, self.messages_bytes)
+            self._bound = self._hard_bound
+            self._tokens_out = self._bound.usage.tokens_out
+
+    @property
+    def cost(self) -> Cost | None:
+        """Maximum cost of an attempt; None if the price is unknown."""
+        return self._bound.cost
+
+    @property
+    def _choices(self) -> int:
+        """Number of answers that the provider writes for one request."""
+        return 1 if self.content is None else self.content.choices * self.content.passes
+
+    @property
+    def _sets_limit(self) -> bool:
+        """Whether the request has no output limit, so that it gets one that the budget can pay."""
+        return self.is_bounded and self.request.max_output_tokens is None
+
+    def _bound_of(self, tokens_in: int) -> Bound:
+        """Return the maximum for a bound of the input."""
+        content = cast("Content", self.content)
+        limit = self.request.max_output_tokens
+        limit = self.chosen.largest_output_tokens if limit is None else limit
+        usage = content.usage(tokens_in, limit * self._choices)
+        return Bound(usage, self._cost_of(usage))
+
+    @cached_property
+    def _hard_bound(self) -> Bound:
+        return self._bound_of(cast("Content", self.content).hard_tokens)
+
+    @cached_property
+    def _near_bound(self) -> Bound:
+        content = cast("Content", self.content)
+        ratio = self.run.token_ratios.get(self.chosen.model)
+        near = content.near_tokens if ratio is None else content.near_tokens_like(ratio)
+        return self._bound_of(near)
 
     def refuse_without_price(self, scope: Scope) -> None:
         """Refuse the call, because its price is unknown, if the scope has a cost limit."""
@@ -112,21 +158,53 @@ class ModelCall(Call):
         self._refusal = Stop(cause)
         self.external, self.once, self.per_attempt, self.timeout_seconds = False, {}, {}, None
 
+    def maximum(self, room: Room) -> Spent | None:
+        """Return the maximum usage with the hard bound of the input.
+
+        Returns None if the output does not fit beside it; then the near bound counts.
+        """
+        if not self.external:
+            return None
+        self._bound = self._hard_bound
+        self._tokens_out = self._output_in(room)
+        usual = USUAL_OUTPUT_TOKENS * self._choices if self._sets_limit else math.inf
+        if self._tokens_out < min(self._bound.usage.tokens_out, usual):
+            return None
+        return self._spent(self._tokens_out)
+
     def estimate(self, room: Room) -> Spent:
-        """Lower the output limit so that the request fits the budget; return its maximum usage."""
+        """Lower the output limit so that the request fits the budget; return its maximum usage.
+
+        The near bound of the input counts.
+        """
         if not self.external:
             return FREE
-        most, cost = self._full.tokens_out, self.cost
-        tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
-        if tokens is not None:
-            most = min(most, math.floor(tokens) - self._full.tokens_in)
-        if dollars is not None and cost is not None and cost.total > dollars:
-            left = Decimal(dollars) - (cost.total - cost.output)
-            fits = math.floor(left * self._full.tokens_out / cost.output) if cost.output else 0
-            most = min(most, fits)
-        least = min(self.chosen.min_output_tokens, self._full.tokens_out)
-        self._tokens_out = max(least, most)
+        self._bound = self._near_bound
+        self._tokens_out = self._output_in(room)
         return self._spent(self._tokens_out)
+
+    def _output_in(self, room: Room) -> int:
+        """Return the output limit for a free budget, for all choices together.
+
+        A request without a limit gets what half of the budget pays, and at least
+        ``USUAL_OUTPUT_TOKENS`` if they fit, so that calls in parallel find room.
+        """
+        usage, cost = self._bound
+        full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
+        if (tokens := room.get(Dimension.TOKENS)) is not None:
+            affordable = math.floor(tokens) - usage.tokens_in
+        if (dollars := room.get(Dimension.COST_USD)) is not None and cost is not None:
+            rest = Decimal(dollars) - (cost.total - cost.output)
+            if cost.output and (payable := math.floor(rest * full / cost.output)) < affordable:
+                affordable, dimension = payable, Dimension.COST_USD
+        lowest = min(full, self.chosen.min_output_tokens * self._choices)
+        limit: float = full
+        if self._sets_limit and affordable < math.inf:
+            usual = USUAL_OUTPUT_TOKENS * self._choices
+            limit = max(affordable // 2, usual if usual <= affordable else lowest)
+        output = int(max(lowest, min(full, limit, affordable)))
+        self._limited_by = dimension if output < full else None
+        return output
 
     def rate_slot(self) -> RateSlot | None:
         """Return a new position in the queue of a rate-limited model, else None."""
@@ -152,14 +230,14 @@ class ModelCall(Call):
                 self.on_delta(self.attempts_before + attempt, delta)
 
         self._delivery = SendState()
-        self._began = asyncio.get_running_loop().time()
-        fitted = self._tokens_out < self._full.tokens_out
+        fitted = self._tokens_out < self._bound.usage.tokens_out
         request = replace(
             self.request,
             delivery=self._delivery,
             max_output_tokens=self._tokens_out if fitted else self.request.max_output_tokens,
             origin=RequestOrigin(run_id=self.run.run_id, call=self.key.text, attempt=attempt),
             on_delta=None if self.on_delta is None else show,
+            stream=chosen.stream,
         )
         try:
             reply = await chosen.provider.complete(chosen.model, request)
@@ -182,20 +260,21 @@ class ModelCall(Call):
                 kinds=list(reply.repairs),
             )
         value = journaled(reply, usage, spent)
-        return Reply(value, spent, noted(value, chosen.model))
+        return Reply(value, spent, {**noted(value, chosen.model), **self._overrun(spent)})
 
     def lost(self) -> Spent:
         """Return the charge for an attempt whose answer will never arrive.
 
-        Nothing is charged if the request was not sent. Otherwise the whole prompt is charged,
-        because the provider has read it. The output is charged at its limit, or at the maximum
-        output speed for the elapsed time if that is less.
+        Nothing is charged if the request was not sent. The provider's final counts hold if they
+        arrived before the end; otherwise see :mod:`caseworker.models.settling`.
         """
         if not self._delivery.sent or not self.external:
             return FREE
-        seconds = asyncio.get_running_loop().time() - self._began
-        written = math.ceil(max(0.0, seconds) * MOST_TOKENS_PER_SECOND)
-        return self._spent(min(self._tokens_out, written), estimated=True)
+        reply = self._delivery.reply
+        usage = reply.counted() if reply is not None and reply.has_final_counts else None
+        if usage is not None and is_possible(usage, "".join(reply.received if reply else ())):
+            return self._charged(usage)
+        return self._charged(self._uncounted(), estimated=True)
 
     def completion(self, answered: Answered) -> Completion:
         """Build the completion from a journaled answer; keep only the JSON if it was requested."""
@@ -242,40 +321,100 @@ class ModelCall(Call):
         )
 
     def _answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:
-        """Return a reply's token usage and cost; both are estimates if it has no token counts.
+        """Return a reply's token usage and cost; both are estimates if it has no possible counts.
 
-        Raises:
-            ValueError: the provider reported counts that are not integers from 0.
+        Impossible counts are replaced by the maximum that was reserved.
         """
-        usage = reply.usage
+        usage, arrived = reply.usage, self._delivery.read_reply
+        texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
         if usage is None:
-            tokens_out = min(self._tokens_out, written_tokens(reply))
-            usage = TokenUsage(tokens_in=self._full.tokens_in, tokens_out=tokens_out)
-            return usage, self._spent(tokens_out, estimated=self.external)
+            usage = self._uncounted(texts) if self.external else _NOT_SENT
+            return usage, self._charged(usage, estimated=self.external)
+        if is_possible(usage, "".join(texts if arrived is None else arrived.received)):
+            self._note_ratio(usage)
+            return usage, self._charged(usage)
+        log.warning(
+            "model.counts_impossible",
+            model=self.chosen.model,
+            provider=self.chosen.provider.name,
+            call_key=self.key.text,
+        )
+        spent = self._spent(self._tokens_out, estimated=self.external)
+        return TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out), spent
+
+    def _note_ratio(self, usage: TokenUsage) -> None:
+        """Keep how the provider's count compares to the near bound, if that was computed."""
+        content = self.content
+        if content is not None and "near_tokens" in vars(content):
+            ratio = usage.tokens_in / max(1, content.near_tokens)
+            self.run.token_ratios[self.chosen.model] = ratio
+
+    def _uncounted(self, texts: Iterable[str] = ()) -> TokenUsage:
+        """Return the usage of an attempt without final counts."""
+        reserved, tools = self._near_bound.usage, cast("Content", self.content).tools
+        if tools and self._delivery.reply is not None:  # their uses are seen in the reply
+            unused = sum(
+                each.tokens_per_use
+                * (each.max_uses - self._delivery.reply.tool_uses.get(each.name, 0))
+                for each in tools
+            )
+            tokens_in = max(0, reserved.tokens_in - unused)
+            reserved = replace(reserved, tokens_in=tokens_in, provider_tool_uses={})
+        return uncounted_usage(
+            replace(reserved, tokens_out=self._tokens_out),
+            self._delivery,
+            texts=texts,
+            choices=self._choices,
+            tokens_per_second=self.chosen.tokens_per_second,
+            model=self.chosen.model,
+        )
+
+    def _charged(self, usage: TokenUsage, *, estimated: bool = False) -> Spent:
+        """Return the charge for a usage."""
         cost = self._cost_of(usage) if self.external else _NO_COST
-        dollars = None if cost is None else cost.total
-        checked_usage(dollars, usage.tokens_in, usage.tokens_out)
-        spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out, cost_usd=dollars)
-        return usage, spent
+        return Spent(
+            tokens_in=usage.tokens_in,
+            tokens_out=usage.tokens_out,
+            cost_usd=None if cost is None else cost.total,
+            estimated=estimated,
+        )
+
+    def _overrun(self, spent: Spent) -> dict[str, Any]:
+        """Return by how much an attempt cost more than was reserved for it, for its node."""
+        reserved = self._spent(self._tokens_out).cost_usd
+        if spent.cost_usd is None or reserved is None or spent.cost_usd <= reserved:
+            return {}
+        return {OVERRUN: float(spent.cost_usd - reserved)}
 
     def _spent(self, tokens_out: int, *, estimated: bool = False) -> Spent:
         """Return the usage of the whole prompt with ``tokens_out`` output tokens."""
-        full, cost, dollars = self._full, self.cost, None
+        (usage, cost), dollars = self._bound, None
         if cost is not None:
             dollars = cost.total
-            if tokens_out < full.tokens_out:
-                dollars -= cost.output - cost.output * tokens_out / full.tokens_out
+            if tokens_out < usage.tokens_out:
+                dollars -= cost.output - cost.output * tokens_out / usage.tokens_out
         return Spent(
-            tokens_in=full.tokens_in, tokens_out=tokens_out, cost_usd=dollars, estimated=estimated
+            tokens_in=usage.tokens_in, tokens_out=tokens_out, cost_usd=dollars, estimated=estimated
         )
 
     def _cost_of(self, usage: TokenUsage) -> Cost | None:
         """Look up the cost of an attempt; return None if the price is unknown."""
+        tools_usd = Decimal(0)
+        if usage.provider_tool_uses:
+            prices, others = self.chosen.provider_tools, dict[str, int]()
+            for name, uses in usage.provider_tool_uses.items():
+                if name in prices:
+                    tools_usd += prices[name].usd_per_use * uses
+                else:
+                    others[name] = uses
+            usage = replace(usage, provider_tool_uses=others)
+        cost = None
         if (price := self.chosen.price) is not None:
-            return price.cost_of(usage)
-        with suppress(PriceUnknownError):
-            return self.list_price(self.chosen.provider.name, self.chosen.model, usage)
-        return None
+            cost = price.cost_of(usage)
+        else:
+            with suppress(PriceUnknownError):
+                cost = self.list_price(self.chosen.provider.name, self.chosen.model, usage)
+        return cost and cost._replace(total=cost.total + tools_usd)
 
 
 def noted(value: Mapping[str, Any], asked: str) -> dict[str, Any]:

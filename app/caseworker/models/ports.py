@@ -1,7 +1,8 @@
 """The interface to model providers: the request, reply and errors of one attempt."""
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeVar
@@ -137,16 +138,80 @@ class RequestOrigin:
     """Attempt number, starting at 1. Every retry is a new attempt."""
 
 
+class PartialReply(Protocol):
+    """A reply while it arrives."""
+
+    tool_uses: Mapping[str, int]
+    """How often the provider has executed each of its own tools, by name."""
+
+    @property
+    def received(self) -> Sequence[str]:
+        """All text that has arrived of all choices, with thinking and arguments of calls."""
+        ...
+
+    is_hiding: bool
+    """Whether the model thinks now without showing all of it."""
+    has_final_counts: bool
+    """Whether the provider has sent the counts of the whole reply."""
+
+    def counted(self, *, so_far: bool = False) -> "TokenUsage | None":
+        """Return the provider's counts; with ``so_far`` also those that are not yet complete."""
+        ...
+
+
 @dataclass(slots=True)
 class SendState:
-    """Records whether, to this process's knowledge, a request may have reached the provider.
+    """Records whether a request may have reached the provider, and what came back so far.
 
-    A provider that can observe delivery sets ``sent`` to False before it connects. It sets ``sent``
-    to True just before it sends the first byte of the body. A request that was not sent costs
+    An interrupted call is charged for what arrived, and for the time in which the provider may have
+    written what did not arrive: before the first part, after the last one, and while the model
+    thinks without showing it. Shorter pauses between parts count nothing, because the next part
+    shows what was written.
+
+    A provider that can observe delivery sets ``sent`` to False before it connects. It calls
+    ``note_sent`` just before it sends the first byte of the body. A request that was not sent costs
     nothing.
     """
 
     sent: bool = True
+    read_reply: PartialReply | None = None
+    """The part of the reply that was read while it arrived; None if there is none."""
+    read_later: "Callable[[SendState, Sequence[tuple[float, bytes]]], None] | None" = None
+    """Function that reads the parts of a reply that nobody reads while it arrives."""
+    unread: list[tuple[float, bytes]] = field(default_factory=list)
+    """These parts, each with its time."""
+    _silent_seconds: float = 0.0
+    _since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """Time of the last part that was shown, or when the request was sent."""
+    _parts: int = 0
+    _is_hiding: bool = False
+
+    def note_sent(self) -> None:
+        """Record that the request is sent now."""
+        self.sent, self._since = True, asyncio.get_running_loop().time()
+
+    def note_part(self, reply: PartialReply, at: float | None = None) -> None:
+        """Record that a part of the reply has arrived, by default now."""
+        self.read_reply = reply
+        if len(reply.received) > self._parts:
+            now = asyncio.get_running_loop().time() if at is None else at
+            if self._is_hiding or not self._parts:
+                self._silent_seconds += now - self._since
+            self._since, self._parts, self._is_hiding = now, len(reply.received), False
+        self._is_hiding = self._is_hiding or reply.is_hiding
+
+    @property
+    def reply(self) -> PartialReply | None:
+        """The reply as far as it has arrived; None if the provider does not show it."""
+        if self.unread and self.read_later is not None:
+            parts, self.unread = self.unread, []
+            self.read_later(self, parts)
+        return self.read_reply
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds until now in which the provider may have written what did not arrive."""
+        return self._silent_seconds + max(0.0, asyncio.get_running_loop().time() - self._since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +234,11 @@ class ModelRequest:
     delivery: SendState | None = field(default=None, compare=False, repr=False)
     """Object in which the provider records whether the request was sent; None if not needed."""
     on_delta: Callable[[Delta], None] | None = field(default=None, compare=False, repr=False)
-    """Callback that requests a streamed reply. It is invoked with each part in order; the returned
-    reply still holds the whole text. None requests no stream."""
+    """Callback that receives a streamed reply. It is invoked with each part in order; the returned
+    reply still holds the whole text. None means that the parts are not needed."""
+    stream: bool = field(default=True, compare=False)
+    """Whether the endpoint may be asked for a stream, so that a reply that breaks off is known in
+    part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +255,12 @@ class TokenUsage:
     """Number of input tokens, included in ``tokens_in``, that the provider wrote to its cache."""
     tokens_cache_written_1h: int = 0
     """Part of ``tokens_cache_written`` that is kept for an hour, at a higher price."""
+    tokens_audio_in: int = 0
+    """Number of input tokens, included in ``tokens_in``, that stand for sound."""
+    tokens_audio_out: int = 0
+    """Number of output tokens, included in ``tokens_out``, that stand for sound."""
+    provider_tool_uses: Mapping[str, int] = field(default_factory=dict)
+    """How often the provider executed each of its own tools, by name, such as ``web_search``."""
 
 
 class Incomplete(StrEnum):

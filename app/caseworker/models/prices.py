@@ -7,6 +7,7 @@ provider does not import it.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -23,34 +24,50 @@ get_snapshot()
 _PRICED_AS: Final[dict[str, str | None]] = {"recorded": None}
 """A recording costs what its model costs; the price is looked up by the model's name alone."""
 
+_USES: Final = {"web_search": "web_searches", "file_search": "storage_searches"}
+"""Names of tools of providers whose uses have list prices, and the names of these prices."""
+
 _PROBE: Final = 1_000_000
-_PROBES: Final = tuple(
-    TokenUsage(**{"tokens_in": 0, "tokens_out": 0, **dict.fromkeys(kinds, _PROBE)})
-    for kinds in (
-        (),
-        ("tokens_in",),
-        ("tokens_in", "tokens_cached"),
-        ("tokens_in", "tokens_cache_written"),
-        ("tokens_in", "tokens_cache_written", "tokens_cache_written_1h"),
-        ("tokens_out",),
-    )
+_NOTHING: Final = TokenUsage(tokens_in=0, tokens_out=0)
+_PROBES: Final = (
+    _NOTHING,
+    replace(_NOTHING, tokens_in=_PROBE),
+    replace(_NOTHING, tokens_in=_PROBE, tokens_cached=_PROBE),
+    replace(_NOTHING, tokens_in=_PROBE, tokens_cache_written=_PROBE),
+    replace(
+        _NOTHING, tokens_in=_PROBE, tokens_cache_written=_PROBE, tokens_cache_written_1h=_PROBE
+    ),
+    replace(_NOTHING, tokens_in=_PROBE, tokens_audio_in=_PROBE),
+    replace(_NOTHING, tokens_out=_PROBE),
+    replace(_NOTHING, tokens_out=_PROBE, tokens_audio_out=_PROBE),
+    *(replace(_NOTHING, provider_tool_uses={tool: _PROBE}) for tool in _USES),
 )
 
 
 class _Rates(NamedTuple):
-    """Prices in US dollars: of a request, and of one token of each kind."""
+    """Prices in US dollars: of a request, of one token of each kind, and of a use of a tool."""
 
     request: Decimal
     input: Decimal
     cached: Decimal
     written: Decimal
     written_1h: Decimal
+    audio_in: Decimal
     output: Decimal
+    audio_out: Decimal
+    web_search: Decimal
+    file_search: Decimal
 
     def cost_of(self, usage: TokenUsage) -> Cost:
         """Return the cost of an attempt."""
         output = usage.tokens_out * self.output
+        if usage.tokens_audio_out:
+            output += usage.tokens_audio_out * (self.audio_out - self.output)
         cost = self.request + output
+        if usage.tokens_audio_in:
+            cost += usage.tokens_audio_in * (self.audio_in - self.input)
+        for tool, uses in usage.provider_tool_uses.items():
+            cost += uses * getattr(self, tool) if tool in _USES else 0
         cached, written = min(usage.tokens_cached, usage.tokens_in), usage.tokens_cache_written
         if cached or written:
             cost += cached * self.cached + usage.tokens_cache_written_1h * self.written_1h
@@ -103,5 +120,22 @@ def _calculation(provider: str, model: str, usage: TokenUsage) -> PriceCalculati
         cache_write_tokens=usage.tokens_cache_written,
         cache_write_1h_tokens=usage.tokens_cache_written_1h,
         output_tokens=usage.tokens_out,
+        **_more(usage),
     )
     return calc_price(tokens, model, provider_id=_PRICED_AS.get(provider, provider))
+
+
+def _more(usage: TokenUsage) -> dict[str, int]:
+    """Return the counts of sound and tools, if there are any: they make a look-up slower.
+
+    Providers read no sound from their caches, as far as they count it.
+    """
+    uses = {_USES[tool]: uses for tool, uses in usage.provider_tool_uses.items() if tool in _USES}
+    sound = {
+        "input_audio_tokens": usage.tokens_audio_in,
+        "output_audio_tokens": usage.tokens_audio_out,
+        "cache_audio_read_tokens": 0,
+        "cache_audio_write_tokens": 0,
+    }
+    has_sound = usage.tokens_audio_in or usage.tokens_audio_out
+    return {**uses, **sound} if has_sound else uses

@@ -1,4 +1,4 @@
-"""Model prices, and token estimates made before a call."""
+"""Prices of models, and the sizes of messages."""
 
 import json
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from caseworker.models.forms import StatedSchema
-from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage, ToolDefinition
+from caseworker.models.ports import Message, TokenUsage
+from caseworker.models.tokens import utf8
 
 
 class Cost(NamedTuple):
@@ -26,21 +26,12 @@ ListPrice = Callable[[str, str, TokenUsage], Cost]
 """Function that returns the list price of one attempt to call a provider's model. It raises
 ``PriceUnknownError`` for an unlisted model; an unknown price is never treated as zero."""
 
-DEFAULT_OUTPUT_TOKENS = 1024
-"""Number of output tokens assumed for a request that sets no limit."""
-
-MOST_TOKENS_PER_SECOND = 200
-"""Assumed maximum output speed, in tokens per second, of a model whose answer was lost."""
-
 CACHE_WRITE_FACTOR = Decimal("1.25")
 """Price of an input token that is written to the cache, as a multiple of the usual price."""
 CACHE_WRITE_1H_FACTOR = Decimal(2)
 """The same for a token that is kept for an hour."""
 
 _MILLION = Decimal(1_000_000)
-BYTES_PER_TOKEN = 3
-"""Assumed size of a token in UTF-8 bytes; English text has more."""
-_TOKENS_PER_MESSAGE = 8
 
 
 class PriceUnknownError(LookupError):
@@ -70,10 +61,19 @@ class TokenPrice:
     usd_per_million_out: Decimal
     usd_per_million_cached: Decimal | None = None
     """Price of a million input tokens read from the provider's cache; None means no discount."""
+    usd_per_million_audio_in: Decimal | None = None
+    """Price of a million input tokens of sound; None means that of text."""
+    usd_per_million_audio_out: Decimal | None = None
+    """Price of a million output tokens of sound; None means that of text."""
 
     def __post_init__(self) -> None:
-        cached = self.usd_per_million_cached
-        for price in (self.usd_per_million_in, self.usd_per_million_out, cached or Decimal(0)):
+        optional = (
+            self.usd_per_million_cached,
+            self.usd_per_million_audio_in,
+            self.usd_per_million_audio_out,
+        )
+        prices = (self.usd_per_million_in, self.usd_per_million_out)
+        for price in (*prices, *(each for each in optional if each is not None)):
             if not (price.is_finite() and price >= 0):
                 raise ValueError("A price must be a finite number of dollars, zero or more.")
 
@@ -87,58 +87,19 @@ class TokenPrice:
         cost = (usage.tokens_in - cached + written) * self.usd_per_million_in
         cost += cached * price_cached
         output = usage.tokens_out * self.usd_per_million_out
+        if (price := self.usd_per_million_audio_in) is not None:
+            cost += usage.tokens_audio_in * (price - self.usd_per_million_in)
+        if (price := self.usd_per_million_audio_out) is not None:
+            output += usage.tokens_audio_out * (price - self.usd_per_million_out)
         return Cost((cost + output) / _MILLION, output / _MILLION)
 
 
 def message_bytes(message: Message) -> int:
     """Return the size of a message in UTF-8 bytes."""
     extras = message.extras()
-    return _bytes(message.content) + (_bytes(_json(extras)) if extras else 0)
+    return len(utf8(message.content)) + (len(utf8(json_text(extras))) if extras else 0)
 
 
-def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None) -> TokenUsage:
-    """Estimate the maximum token usage of an attempt before it is made.
-
-    Input is estimated at one token for every three UTF-8 bytes of messages, schema and tools. Eight
-    tokens of overhead are added for each message and tool. English text has four or more characters
-    per token, so it is overestimated by about a third. Digits, JSON and code have about three. A
-    Chinese character has three bytes and is about one token. Output is estimated at the request's
-    limit, or at ``DEFAULT_OUTPUT_TOKENS`` without a limit.
-
-    ``messages_bytes`` is the size of the messages in bytes, if known.
-    """
-    if messages_bytes is None:
-        messages_bytes = sum(map(message_bytes, request.messages))
-    size_bytes = messages_bytes + sum(tool.form(_tool_bytes) for tool in request.tools)
-    schema = request.json_schema
-    if schema is not None:
-        text = schema.text if isinstance(schema, StatedSchema) else _json(dict(schema))
-        size_bytes += _bytes(text)
-    frames = _TOKENS_PER_MESSAGE * (len(request.messages) + len(request.tools) + 1)
-    limit = request.max_output_tokens
-    return TokenUsage(
-        tokens_in=_tokens(size_bytes) + frames,
-        tokens_out=DEFAULT_OUTPUT_TOKENS if limit is None else limit,
-    )
-
-
-def written_tokens(reply: ModelReply) -> int:
-    """Estimate the output tokens of a reply that has no token counts."""
-    texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
-    return _tokens(sum(map(_bytes, texts)))
-
-
-def _tool_bytes(tool: ToolDefinition) -> int:
-    return _bytes(_json(tool.to_json()))
-
-
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Return a value as JSON text."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
-def _tokens(size_bytes: int) -> int:
-    return -(-size_bytes // BYTES_PER_TOKEN)

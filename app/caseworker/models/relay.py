@@ -17,12 +17,13 @@ from functools import partial
 from typing import Any, Final, cast
 
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import Room
-from caseworker.engine.call import Reply, Spent
+from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
+from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.forms import storable
 from caseworker.models.model_call import ModelCall, journaled, noted
-from caseworker.models.ports import ModelReply, SendState
+from caseworker.models.ports import Incomplete, ModelFault, ModelReply, SendState
 from caseworker.models.table import ChatModel
+from caseworker.models.turns import Turns
 from caseworker.models.wires.endpoint import EndpointProvider
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator
@@ -38,6 +39,8 @@ WIRE: Final = "wire"
 OBJECTS: Final = "objects"
 """Field in it with the IDs of the objects at the provider that the reply names."""
 HOUR_SECONDS: Final = 3600
+NO_REPLY: Final = ModelFault.UNAVAILABLE.value
+"""Error class of a call to which the provider did not reply."""
 MAX_ID_CHARS: Final = 200
 """Length of the longest ID of an object at a provider that is stored."""
 
@@ -54,10 +57,6 @@ class Head:
     headers: Mapping[str, str]
     content: bytes | None = None
     """The whole body, for a reply that is not passed on in parts; otherwise None."""
-
-
-class NoReplyError(Exception):
-    """The provider did not reply."""
 
 
 class Relay:
@@ -159,37 +158,19 @@ class RelayedCall(ModelCall):
     """Path of the API below the provider's base URL."""
     is_long: bool
     """Whether the body is written in a thread."""
-    caches_seconds: int
-    """Seconds for which the provider is asked to cache a part of the prompt; 0 if it is not."""
     limit_fields: tuple[str, ...]
     """Names of the fields that limit the output, the one to add first."""
     made_in: Mapping[str, Any]
     """Values of the client's session that are stored with the reply."""
     hides_usage: bool = False
     """Whether to keep the stream's token counts from the client, which did not request them."""
-    _is_limited: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Estimate the maximum usage; several choices multiply the output."""
+        """Keep the output limit above the limit for thinking."""
         if self._thinking_tokens:
             least = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
             self.chosen = replace(self.chosen, min_output_tokens=least)
         super().__post_init__()
-        self._choices = n if isinstance(n := self.body.get("n"), int) and n > 1 else 1
-        written = self._full.tokens_in if self.caches_seconds else 0
-        self._full = replace(
-            self._full,
-            tokens_out=self._full.tokens_out * self._choices,
-            tokens_cache_written=written,
-            tokens_cache_written_1h=written if self.caches_seconds == HOUR_SECONDS else 0,
-        )
-        self._tokens_out = self._full.tokens_out
-        self.cost = self._cost_of(self._full)
-
-    def estimate(self, room: Room) -> Spent:
-        """Lower the output limit so that the request fits the budget; return its maximum usage."""
-        self._is_limited = bool({Dimension.TOKENS, Dimension.COST_USD} & room.keys())
-        return super().estimate(room)
 
     async def send(self, attempt: int) -> Reply:
         """Send the request once and pass the reply on.
@@ -201,13 +182,14 @@ class RelayedCall(ModelCall):
         if self._refusal is not None:
             raise self._refusal
         self._delivery = SendState(sent=False)
-        self._began = asyncio.get_running_loop().time()
         provider = cast("EndpointProvider", self.chosen.provider)
         failures = Failures(provider.name, False)
         written = partial(_written, self._fitted())
         content = await asyncio.to_thread(written) if self.is_long else written()
         try:
-            reply = await provider.relay(content, self.headers, self._note_sent, path=self.path)
+            reply = await provider.relay(
+                content, self.headers, self._delivery.note_sent, path=self.path
+            )
             try:
                 error = await self._refused(reply, failures)
                 if error is None:
@@ -220,9 +202,6 @@ class RelayedCall(ModelCall):
         failed.retryable = failed.retryable and not self.relay.begun
         raise failed from None
 
-    def _note_sent(self) -> None:
-        self._delivery.sent = True
-
     @property
     def _thinking_tokens(self) -> int:
         """The part of the output limit that the body reserves for thinking."""
@@ -234,7 +213,8 @@ class RelayedCall(ModelCall):
         """Return the body with the output limit that the budget can pay."""
         most = self._tokens_out // self._choices
         given = {name: n for name in self.limit_fields if isinstance(n := self.body.get(name), int)}
-        if not self._is_limited or (given and max(given.values()) <= most):
+        is_lowered = self._tokens_out < self._bound.usage.tokens_out
+        if not is_lowered and not self._sets_limit:
             return self.body
         lowered: dict[str, Any] = {name: min(n, most) for name, n in given.items()}
         lowered = lowered or {self.limit_fields[0]: most}
@@ -243,6 +223,15 @@ class RelayedCall(ModelCall):
             tokens = max(_LEAST_THINKING_TOKENS, tokens)
             lowered["thinking"] = {**self.body["thinking"], "budget_tokens": tokens}
         return {**self.body, **lowered}
+
+    def _emit_output_limit(self, dimension: Dimension) -> None:
+        if self.run.events is not None:
+            about = {
+                "call_key": self.key.text,
+                "max_output_tokens": self._tokens_out // self._choices,
+                "setting": f"budget.max_{dimension.value}",
+            }
+            self.run.events.emit(Event(type=OUTPUT_LIMITED, data=about))
 
     async def _refused(self, reply: WireReply, failures: Failures) -> Any:
         """Return the error of a reply without success, and keep the reply for the client."""
@@ -285,10 +274,12 @@ class RelayedCall(ModelCall):
                 failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
                 for raw in events.feed(part) if is_stream else (part,):
                     take(raw)
+                self._delivery.note_part(answer)
         if rest := events.rest:
             take(rest)
         for _, document in reading.end():
             add(document)
+        self._delivery.note_part(answer)
         answer.prose.end()
         head = Head(reply.status, _returned(reply.headers), bytes(passed))
         if failure is not None or (is_stream and not answer.ended):
@@ -304,32 +295,55 @@ class RelayedCall(ModelCall):
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
         found = answer.reply() or _counted(answer, self.chosen.model)
         usage, spent = self._answered(found)
+        if found.incomplete is Incomplete.LENGTH and self._limited_by is not None:
+            self._emit_output_limit(self._limited_by)
         value = journaled(found, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
-        return Reply(value, spent, noted(value, self.chosen.model))
+        return Reply(value, spent, {**noted(value, self.chosen.model), **self._overrun(spent)})
 
 
-async def passed_through(
-    model: ChatModel, body: Mapping[str, Any], headers: Mapping[str, str], *, path: str
-) -> Head:
-    """Send a client's body to a free function of a model's API, and return the whole reply.
+@dataclass(kw_only=True, eq=False)
+class TokenCount(Call):
+    """A request for the number of tokens of a client's body; the provider charges nothing for it.
 
-    ``path`` is the path of the function below the provider's base URL.
-
-    Raises:
-        NoReplyError: no reply arrived.
+    It counts as an API call and takes a rate slot.
     """
-    provider = cast("EndpointProvider", model.provider)
-    content = await asyncio.to_thread(_written, {**body, "model": model.model})
-    try:
-        async with asyncio.timeout(model.timeout_seconds):
-            reply = await provider.relay(content, headers, path=path)
+
+    chosen: ChatModel
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    """Headers of the client that the provider receives."""
+    path: str
+    """Path of the function below the provider's base URL."""
+    tenant: str
+    turns: Turns | None = None
+    reply: Head | None = field(init=False, default=None)
+    """The whole reply of the provider; None if none arrived."""
+
+    def rate_slot(self) -> RateSlot | None:
+        """Return a new position in the queue of a rate-limited model, else None."""
+        if self.turns is None or self.chosen.limit is None:
+            return None
+        return self.turns.turn(self.chosen.limit, self.tenant)
+
+    async def send(self, attempt: int) -> Reply:
+        """Send the request once.
+
+        Raises:
+            AttemptError: no reply arrived.
+        """
+        provider = cast("EndpointProvider", self.chosen.provider)
+        content = await asyncio.to_thread(_written, {**self.body, "model": self.chosen.model})
+        try:
+            reply = await provider.relay(content, self.headers, path=self.path)
             try:
-                return await _whole(reply)
+                self.reply = await _whole(reply)
             finally:
                 reply.close()
-    except (TimeoutError, WireError):
-        raise NoReplyError("The provider did not reply.") from None
+        except WireError:
+            said = "The provider did not reply."
+            raise AttemptError(said, error_class=NO_REPLY, retryable=False) from None
+        return Reply({"status": self.reply.status}, FREE)
 
 
 class RawEvents:
@@ -372,7 +386,7 @@ def _is_id(value: Any) -> bool:
 
 def _counted(answer: Accumulator, model: str) -> ModelReply:
     """Return a reply with the token counts of an answer that cannot be read, or that failed."""
-    return ModelReply(text="", model=model, usage=answer.usage)
+    return ModelReply(text="", model=model, usage=answer.counted())
 
 
 async def _whole(reply: WireReply) -> Head:

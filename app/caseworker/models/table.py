@@ -1,14 +1,17 @@
 """The configured models by name. A tier is also a name and may be an alias of another model."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.graph.problems import listed
+from caseworker.models.families import UNKNOWN_OUTPUT_TOKENS
+from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.ports import ModelProvider, RateLimit
 from caseworker.models.pricing import TokenPrice
+from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 
 
 class Tier(StrEnum):
@@ -17,6 +20,9 @@ class Tier(StrEnum):
     SMALL = "small"
     BIG = "big"
 
+
+DEFAULT_OUTPUT_TOKENS = 4_096
+"""Output limit of the requests that the service writes, for models without a configured one."""
 
 BUILT_IN = "offline"
 """Provider name of the built-in planner, which is used only if no model is configured."""
@@ -45,6 +51,11 @@ class ChatModel:
     """Configured name of the model. A tier's fallback has the tier's name. None if the model is not
     listed in the configuration."""
     max_output_tokens: int
+    """Output limit of the requests that the service writes."""
+    largest_output_tokens: int = UNKNOWN_OUTPUT_TOKENS
+    """Largest output of the model, which a client's request without a limit may get."""
+    max_image_tokens: int | None = None
+    """Tokens of the largest image that the model takes; None means those of its family."""
     min_output_tokens: int
     """Minimum output limit to request, in tokens, even if less budget remains."""
     timeout_seconds: float
@@ -55,8 +66,15 @@ class ChatModel:
     """Configured price; None means that the price list applies."""
     limit: RateLimit | None = None
     """Rate limit shared by all processes; None means unlimited."""
+    stream: bool = True
+    """Whether the provider may be asked for streams, so that interrupted replies are known in part.
+    """
+    tokens_per_second: float = DEFAULT_TOKENS_PER_SECOND
+    """Highest output speed of one choice, by which unseen parts of interrupted replies count."""
     capabilities: tuple[str, ...]
     """Names of supported features beyond text, as configured."""
+    provider_tools: Mapping[str, ToolPrice]
+    """Prices of the tools that the provider executes, by their type without its date."""
     fallbacks: tuple["ChatModel", ...] = ()
     """Models to call, in this order, if this one fails."""
 

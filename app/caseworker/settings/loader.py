@@ -59,15 +59,7 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     Raises:
         SettingsError: a setting is invalid; the message is one line and shows no secret.
     """
-    named = environ.get(f"{PREFIX}CONFIG", "").strip()
-    found = [each for each in (FILE, PROJECT_FILE) if (cwd / each).exists()]
-    if not named and len(found) > 1:
-        problem = f"one of them would be ignored; remove one, or name one in {PREFIX}CONFIG"
-        raise SettingsError(f"{' and '.join(found)}: {problem}")
-    path = cwd / Path(named or next(iter(found), FILE)).expanduser()
-    if not path.is_file() and (named or path.exists()):
-        where = f"{PREFIX}CONFIG" if named else path.name
-        raise SettingsError(f"{where}: file not found: {str(path)!r}")
+    path = settings_file(environ, cwd)
     source = EnvironmentSource(environ, YamlSource(Settings, path))
     try:
         settings = Settings(_build_sources=((source,), {}))
@@ -80,6 +72,24 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     return LoadedSettings(
         settings, source.warnings, source.near_misses, path if exists else None, origins
     )
+
+
+def settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
+    """Return the path of the configuration file; without ``CASEWORKER_CONFIG`` it may not exist.
+
+    Raises:
+        SettingsError: the named file does not exist, or there are two files.
+    """
+    named = environ.get(f"{PREFIX}CONFIG", "").strip()
+    found = [each for each in (FILE, PROJECT_FILE) if (cwd / each).exists()]
+    if not named and len(found) > 1:
+        problem = f"one of them would be ignored; remove one, or name one in {PREFIX}CONFIG"
+        raise SettingsError(f"{' and '.join(found)}: {problem}")
+    path = cwd / Path(named or next(iter(found), FILE)).expanduser()
+    if not path.is_file() and (named or path.exists()):
+        where = f"{PREFIX}CONFIG" if named else path.name
+        raise SettingsError(f"{where}: file not found: {str(path)!r}")
+    return path
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from caseworker.settings.values import (
+    Count,
     Endpoint,
     Names,
     Positive,
@@ -79,6 +80,34 @@ STUB = "stub"
 """
 
 
+class ProviderToolSettings(Section):
+    """What one use of a tool costs that the provider executes, and how often a call may use it."""
+
+    usd_per_use: Usd
+    tokens_per_use: Count
+    """Input tokens of one result, at most."""
+    max_uses: Positive
+
+
+def _tool(usd: str, tokens: int) -> ProviderToolSettings:
+    return ProviderToolSettings(usd_per_use=Decimal(usd), tokens_per_use=tokens, max_uses=5)
+
+
+SEARCH_PRICES: Mapping[str, Mapping[str, ProviderToolSettings]] = {
+    "openai": {
+        "web_search": _tool("0.01", 10_000),
+        "web_search_preview": _tool("0.025", 10_000),
+        "tool_search": _tool("0", 0),
+    },
+    "anthropic": {"web_search": _tool("0.01", 10_000)},
+}
+"""Prices of searches by provider and tool, on 2026-11-29, from
+https://developers.openai.com/api/docs/pricing and
+https://platform.claude.com/docs/en/about-claude/pricing. The results of web searches are billed as
+input tokens, without a published maximum: 10,000 is an estimate. A search of tools loads tools of
+the request itself, which are reserved with the request."""
+
+
 class ModelSettings(ProviderSettings):
     """A model and its request parameters."""
 
@@ -97,8 +126,13 @@ class ModelSettings(ProviderSettings):
     )
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Sampling temperature; null uses the provider's default."""
-    max_output_tokens: Positive = key(
-        4096, "Maximum output tokens per reply; every call reserves them."
+    max_output_tokens: Positive | None = key(
+        None,
+        "Maximum output tokens per reply. Null: 4096 for agents and steps; at the gateway, the"
+        " largest output of the model.",
+    )
+    max_image_tokens: Positive | None = key(
+        None, "Tokens of the largest image that the model takes; null: the rule of its family."
     )
     requests_per_minute: Positive | None = key(
         None,
@@ -117,7 +151,35 @@ class ModelSettings(ProviderSettings):
         None, "Price of cached input tokens; null: no discount."
     )
 
+    price_per_million_audio_in_usd: Usd | None = key(
+        None, "Price of input tokens of sound; null: that of input tokens."
+    )
+    price_per_million_audio_out_usd: Usd | None = key(
+        None, "Price of output tokens of sound; null: that of output tokens."
+    )
+    stream: bool = key(
+        True,
+        "Whether replies are requested as streams, so that interrupted ones are charged by what"
+        " arrived.",
+    )
+    tokens_per_second: Annotated[float, Field(gt=0, strict=True)] | None = None
+    """Highest output speed of one reply, by which unseen parts of interrupted replies are charged.
+    Null: the provider's published speed, or 200."""
+
     capabilities: tuple[Capability, ...] = key((), "Capabilities of the model beyond text.")
+    provider_tools: dict[Text, ProviderToolSettings | None] = key(
+        {},
+        "Maximum cost of tools that the provider executes in calls of external runs: `{web_search:"
+        " {usd_per_use: 0.01, tokens_per_use: 10000, max_uses: 5}}`. Web search has this price with"
+        " openai and anthropic. Runs that limit cost or tokens cannot use tools without a price;"
+        " `{web_search: null}` removes one.",
+    )
+
+    @property
+    def chosen_provider_tools(self) -> Mapping[str, ProviderToolSettings]:
+        """The priced tools, with those of the provider's price list."""
+        priced = {**SEARCH_PRICES.get(self.chosen_provider, {}), **self.provider_tools}
+        return {name: price for name, price in priced.items() if price is not None}
 
     @property
     def chosen_model(self) -> str:
@@ -130,7 +192,12 @@ class ModelSettings(ProviderSettings):
         if not self.chosen_model:
             raise ValueError(f"model: required because the provider is {self.chosen_provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd
-        if None in prices and {*prices, self.price_per_million_cached_usd} != {None}:
+        others = (
+            self.price_per_million_cached_usd,
+            self.price_per_million_audio_in_usd,
+            self.price_per_million_audio_out_usd,
+        )
+        if None in prices and {*prices, *others} != {None}:
             raise ValueError(
                 "price_per_million_in_usd: must be set together with price_per_million_out_usd"
             )

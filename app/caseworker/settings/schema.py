@@ -263,6 +263,10 @@ class RetentionSettings(Section):
         return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
 
 
+Api = Literal["chat_completions", "responses", "messages"]
+"""An API of the gateway."""
+
+
 class GatewaySettings(Section):
     """Model calls of external runs: see docs/external-agents.md."""
 
@@ -272,6 +276,29 @@ class GatewaySettings(Section):
     max_body_kb: Annotated[Positive, Field(le=65_536)] = key(
         20_480, "Maximum size of a model call's body, in KiB; larger ones are rejected with 413."
     )
+    free_fields: dict[Api, Names] = key(
+        {},
+        "Fields that pass in runs that limit cost or tokens though no rule says what they cost:"
+        ' `{chat_completions: ["foo", "messages[].bar"]}`. A running service reads changes of this'
+        " key. See docs/gateway.md.",
+    )
+
+    @model_validator(mode="after")
+    def _frees_only_undecided_fields(self) -> Self:
+        if self.free_fields:
+            from caseworker.models.fields.tables import TABLES  # builds the tables
+
+            given = (
+                (TABLES[api], path) for api in self.free_fields for path in self.free_fields[api]
+            )
+            for table, path in given:
+                try:
+                    row = table.row_at(path)
+                except ValueError as error:
+                    raise ValueError(f"free_fields: {error}") from None
+                if row is not None:
+                    raise ValueError(f"free_fields: {path!r} is {row.use}, which stays")
+        return self
 
 
 class EventSettings(Section):

@@ -82,7 +82,8 @@ class VirtualProvider:
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
         """Answer as scripted."""
-        path, asked = urlsplit(url).path, json.loads(content)
+        path = urlsplit(url).path.replace("/v1/v1/", "/v1/")  # of a base URL for either protocol
+        asked = json.loads(content)
         prompt = dialects.read_prompt(path, asked)
         now = asyncio.get_running_loop().time()
         step = dialects.refusal(path, asked)

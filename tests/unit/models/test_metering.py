@@ -9,15 +9,20 @@ import pytest
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
+from caseworker.models.families import UNKNOWN
 from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
-from caseworker.models.pricing import MOST_TOKENS_PER_SECOND, Cost
+from caseworker.models.pricing import Cost
+from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 from caseworker.models.table import Tier
+from caseworker.models.tokens import near_tokens
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, chain, priced, told, unpriced
 
 COUNTED = Step(text="four", tokens_in=3, tokens_out=2)
 REFUSED = Step(cut="before")
 """The connection is refused, so nothing was sent."""
+TEXT = "The answer is four, which two and two make. " * 30
+WRITTEN = near_tokens(TEXT, UNKNOWN)
 CUT = Step(cut="middle", delay_seconds=1)
 """The request was sent; the reply broke off a second later."""
 
@@ -56,8 +61,8 @@ def test_an_answer_that_was_lost_is_estimated_by_the_time_it_took() -> None:
     usage = asking.run.scope.to_dict()
     call: Any = asking.calls()[0]
     estimated = call["metadata"]["estimated"]
-    assert estimated["tokens_out"] == MOST_TOKENS_PER_SECOND
-    assert call["tokens_out"] == MOST_TOKENS_PER_SECOND + 2
+    assert estimated["tokens_out"] == DEFAULT_TOKENS_PER_SECOND
+    assert call["tokens_out"] == DEFAULT_TOKENS_PER_SECOND + 2
     assert usage["tokens"] == usage["tokens_estimated"] + 5  # type: ignore[operator]
     assert usage["cost_usd"] == usage["cost_usd_estimated"] + 5  # type: ignore[operator]
     assert call["cost_usd"] == usage["cost_usd"]
@@ -76,35 +81,52 @@ def test_a_call_that_is_cancelled_costs_something_only_if_it_was_sent(sent: bool
 
     asking = told(story, priced("m", max_output_tokens=4096))
     tokens_out = asking.calls()[0]["tokens_out"]
-    assert tokens_out == (MOST_TOKENS_PER_SECOND // 10 if sent else 0)
+    assert tokens_out == (DEFAULT_TOKENS_PER_SECOND // 10 if sent else 0)
 
 
 def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
     """A reply without token counts is charged by its length, not by its maximum."""
-    step = Step(text="four" * 30, omit_usage=True)
+    step = Step(text=TEXT, omit_usage=True)
     asking = told(scripted(step), priced("m", max_output_tokens=4096))
 
     call: Any = asking.calls()[0]
-    assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == 40
+    assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == WRITTEN
 
 
-@pytest.mark.parametrize("usage", [(-1, 2), (3, -2)], ids=str)
-def test_negative_token_counts_fail_the_call_at_its_estimated_cost(usage: tuple[int, int]) -> None:
-    """A negative count is rejected: it would return budget."""
-    tokens_in, tokens_out = usage
+IMPOSSIBLE = {
+    "negative input": TokenUsage(tokens_in=-1, tokens_out=2),
+    "negative output": TokenUsage(tokens_in=3, tokens_out=-2),
+    "too large": TokenUsage(tokens_in=10**12, tokens_out=2),
+    "more cached than read": TokenUsage(tokens_in=3, tokens_out=2, tokens_cached=4),
+    "more for an hour than written": TokenUsage(
+        tokens_in=3, tokens_out=2, tokens_cache_written=1, tokens_cache_written_1h=2
+    ),
+    "more sound than output": TokenUsage(tokens_in=3, tokens_out=2, tokens_audio_out=3),
+    "fewer tokens than words": TokenUsage(tokens_in=3, tokens_out=2),
+    "negative uses": TokenUsage(tokens_in=3, tokens_out=200, provider_tool_uses={"search": -1}),
+}
+
+
+@pytest.mark.req("cw/3.counts")
+@pytest.mark.parametrize("usage", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_counts_of_a_complete_reply_are_charged_at_the_reservation(
+    usage: TokenUsage,
+) -> None:
+    """The counts would return budget, or hide what the provider charges."""
 
     async def complete(model: str, request: ModelRequest) -> ModelReply:
-        counts = TokenUsage(tokens_in=tokens_in, tokens_out=tokens_out)
-        return ModelReply(text="four", model=model, usage=counts)
+        return ModelReply(text="four " * 100, model=model, usage=usage)
 
     async def story(asking: Asking) -> None:
         provider: Any = asking.models.table[Tier.SMALL].provider
         provider.complete = complete
-        with pytest.raises(ValueError, match="token counts"):
-            await asking.ask()
+        assert (await asking.ask()).estimated
 
-    usage_of_run = told(story, priced("m")).run.scope.to_dict()
-    assert usage_of_run["tokens"] == usage_of_run["tokens_estimated"] != 0
+    asking = told(story, priced("m", max_output_tokens=4096))
+    [call] = asking.calls()
+    assert call["tokens_out"] == 4096
+    used = asking.run.scope.to_dict()
+    assert used["tokens"] == used["tokens_estimated"] == used["cost_usd"]
 
 
 def test_a_price_that_is_not_known_makes_no_cost_of_zero() -> None:
@@ -188,12 +210,12 @@ def test_a_call_within_a_cost_limit_looks_its_price_up_twice() -> None:
         completion = await asking.ask()
         assert completion.cost_usd == 5
 
-    budget = Budget(max_cost_dollars=Decimal(2000))
+    budget = Budget(max_cost_dollars=Decimal(20_000))
     model = unpriced("m", max_output_tokens=4096)
     asking = told(story, model, budget=budget, list_price=price)
 
     assert [usage.tokens_out for usage in asked_for] == [4096, 2]
-    assert asking.provider.arrivals[0].body["max_tokens"] < 4096
+    assert asking.provider.arrivals[0].body["max_tokens"] == 4096
 
 
 @pytest.mark.parametrize("dollars", [600, 601, 777, 2000, 2001])
@@ -201,7 +223,7 @@ def test_the_output_that_fits_a_cost_limit_is_exact_for_prices_that_depend_on_th
     dollars: int,
 ) -> None:
     """The reserved cost is the list price of the lower output limit; one token more is too much."""
-    long = (Message(role="user", content="x" * 300),)
+    long = (Message(role="user", content="a long text " * 25),)
     seen: list[tuple[int, Decimal]] = []
 
     async def story(asking: Asking) -> None:

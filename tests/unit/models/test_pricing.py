@@ -3,17 +3,13 @@
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from caseworker.models.gateway import ChatModel
 from caseworker.models.ports import Message, ModelRequest, TokenUsage
 from caseworker.models.pricing import (
-    DEFAULT_OUTPUT_TOKENS,
     Cost,
     PriceUnknownError,
     TokenPrice,
-    estimate_tokens,
     no_list_price,
 )
 from tests.unit.models.asking import Asking, priced, told, unpriced
@@ -71,35 +67,3 @@ def test_a_stated_price_wins_over_the_list(model: ChatModel, cost_usd: int) -> N
 
     told(story, model, list_price=lambda *_: Cost(Decimal(5), Decimal(1)))
     assert costs == [cost_usd]
-
-
-@given(text=st.text())
-def test_the_estimate_is_above_one_token_for_four_characters(text: str) -> None:
-    """Even the cheapest text never takes more tokens than the estimate."""
-    assert estimate_tokens(_request(text)).tokens_in > len(text) / 4
-
-
-def test_characters_of_several_bytes_count_as_a_token_each() -> None:
-    """Chinese text has about one token per character."""
-    assert estimate_tokens(_request("今天天气怎么样" * 100)).tokens_in >= 700
-
-
-def test_the_schema_is_part_of_the_prompt() -> None:
-    """The schema is sent and therefore charged."""
-    plain = ModelRequest(messages=(Message(role="user", content="x"),))
-    schema = {"type": "object", "properties": {"answer": {"type": "string", "title": "t" * 300}}}
-    asked = ModelRequest(messages=plain.messages, json_schema=schema)
-
-    assert estimate_tokens(asked).tokens_in >= estimate_tokens(plain).tokens_in + 100
-
-
-def test_the_output_is_estimated_at_what_the_request_allows() -> None:
-    """A request without its own limit is estimated at the default."""
-    assert estimate_tokens(_request("x", limit=77)).tokens_out == 77
-    assert estimate_tokens(_request("x")).tokens_out == DEFAULT_OUTPUT_TOKENS
-    assert estimate_tokens(_request("x", limit=0)).tokens_out == 0
-
-
-def test_text_that_is_no_valid_unicode_can_be_estimated() -> None:
-    """The provider rejects a lone surrogate; the estimate must not fail on it."""
-    assert estimate_tokens(_request("\ud800")).tokens_in > 0

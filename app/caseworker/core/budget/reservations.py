@@ -332,6 +332,23 @@ class WaitingLine:
             self._refuse_deadlocked()
             return waiter
 
+    def reserve_now(
+        self, accounts: Sequence[Account], wanted: Callable[[Room], Charge | None]
+    ) -> "Reservation | None":
+        """Reserve the charge that ``wanted`` returns for the free capacity, or nothing.
+
+        Returns None if ``wanted`` does, or if the charge does not fit next to the usage, the
+        reservations and the earlier requests.
+        """
+        with self.lock:
+            claims = self._claims() if self._waiters and not _own_reservations() else {}
+            charge = wanted(room_in(accounts, claims))
+            if charge is None or _refusal(accounts, charge, None) is not None:
+                return None
+            if claims and not _fits(accounts, charge, claims):
+                return None
+            return self.kept(self._hold(accounts, charge), None)
+
     def remove(self, waiter: Waiter) -> None:
         """Remove a request if it is still queued. The caller holds the lock."""
         if waiter in self._waiters:

@@ -1,4 +1,4 @@
-"""The APIs that the gateway offers: their errors, and the requests that it refuses.
+"""The APIs that the gateway offers: their errors, and how the gateway reads their requests.
 
 A refusal must stop a client after one request. Of all statuses only 429 with ``x-should-retry:
 false`` does that for every client library. A stream that ends without an error event is taken for a
@@ -6,12 +6,14 @@ complete answer by some of them, so an interrupted stream ends with the event of
 """
 
 import json
-import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caseworker.models.client_bodies import items_in
+from caseworker.models.fields.chat_completions import CHAT_COMPLETIONS as CHAT_FIELDS
+from caseworker.models.fields.messages import MESSAGES as MESSAGES_FIELDS
+from caseworker.models.fields.responses import RESPONSES as RESPONSES_FIELDS
+from caseworker.models.fields.table import Part, RefusedBodyError, Table, Use
 
 REFUSED: Final = 429
 """Status of a refusal that the client must not retry."""
@@ -34,12 +36,17 @@ class Dialect:
     """Path below the base URL of the list of models."""
     count_path: str = ""
     """Path below the base URL that counts the tokens of a body; empty if the API has none."""
+    fields: Table
+    """The fields of its requests."""
     field: str = "messages"
     """Body field with the conversation."""
     field_types: tuple[type, ...] = (list,)
     """Types of values of this field."""
     limit_fields: tuple[str, ...]
     """Body fields that limit the number of output tokens, the one to add first."""
+    uses_field: str = ""
+    """Body field that limits the uses of all tools that the provider executes; empty if each tool
+    has a limit."""
     needs_usage_option: bool = False
     """Whether a stream has token counts only if the body requests them."""
     error: Callable[[int, str, str, str | None], Mapping[str, Any]]
@@ -61,76 +68,18 @@ class Dialect:
         return f"{name}data: {json.dumps(document)}\n\n".encode()
 
 
-class RefusedBodyError(Exception):
-    """The body of a request is not offered; ``code`` and ``field`` say why."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.field = field
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A field that the gateway does not pass on, with the values that it does pass on."""
-
-    field: str
-    reason: str
-    allowed: tuple[Any, ...] = ()
-    """Values that are passed on, in addition to null."""
-    is_priced: bool = False
-    """Whether it is refused only in runs with a limit on cost."""
-
-
-_DETACHED: Final = "its reply would not pass through the gateway"
-_STORED: Final = "it refers to objects stored at the provider, which tenants would share"
-_UNKNOWN: Final = "no recorded reply of this tenant has named the object at the provider"
-_UNPRICED: Final = "the run limits its cost, and no price is configured for it"
-_TIERS: Final = ("auto", "default", "standard", "standard_only")
-
-REFUSALS: Final = (
-    Refusal("background", _DETACHED, (False,)),
-    Refusal("prompt", _STORED),
-    Refusal("service_tier", _UNPRICED, _TIERS, is_priced=True),
-    Refusal("speed", _UNPRICED, ("standard",), is_priced=True),
-    Refusal("inference_geo", _UNPRICED, ("global",), is_priced=True),
-    Refusal("web_search_options", _UNPRICED, is_priced=True),
-    Refusal("mcp_servers", _UNPRICED, ([],), is_priced=True),
-)
-"""Refused fields of a body."""
-REFERENCES: Final = ("previous_response_id", "conversation", "container")
-"""Fields of a body with IDs of objects at the provider, which a reply must have named."""
-REFERENCES_IN_PARTS: Final = (
-    *("file_id", "file_ids", "vector_store_ids", "container", "container_id", "audio", "skill_id"),
-)
-"""Fields with such IDs anywhere in messages and tools, but not in ``WRITTEN_FIELDS``."""
-WRITTEN_FIELDS: Final = frozenset(
-    {"input", "arguments", "parameters", "function", "custom", "input_schema", "input_examples"}
-)
-"""Fields with the arguments of the client's tools, and with their schemas."""
-WHOLE_ITEMS: Final = re.compile(
-    r"message|additional_tools|function_call|custom_tool_call|\w+_output"
-)
-"""Types of the items that a client writes; the provider may complete other items by their ID."""
-SEALED_ITEMS: Final = ("reasoning", "compaction")
-"""Types of the items that are complete if they have encrypted content."""
-CLIENT_TOOLS: Final = re.compile(
-    r"function|custom|local_shell|apply_patch"
-    r"|(?:bash|text_editor|computer|memory|tool_search_tool)_\w+"
-)
-"""Types of tools that the client executes, or that the provider executes at no extra price."""
-TOOL_GROUPS: Final = ("namespace", "additional_tools")
-"""Types of the objects that hold tools."""
-MAX_CHOICES: Final = 128
 MAX_VALUES: Final = 100_000
 """JSON values in a body. Reading takes about ten microseconds and 400 bytes for each of them."""
 
 
-def require_accepted(body: Any, dialect: Dialect, *, limits_cost: bool) -> Mapping[str, Any]:
-    """Check the body of a request for a model call, and return it.
+_UNKNOWN: Final = "no recorded reply of this tenant has named the object at the provider"
+
+
+def require_readable(body: Any, dialect: Dialect) -> Mapping[str, Any]:
+    """Check that the gateway can interpret the body of a request, and return it.
 
     Raises:
-        RefusedBodyError: it is malformed, or has a field that is not offered.
+        RefusedBodyError: it is malformed or too long.
     """
     if not isinstance(body, dict):
         raise RefusedBodyError("invalid_request", "The body must be a JSON object.")
@@ -139,9 +88,6 @@ def require_accepted(body: Any, dialect: Dialect, *, limits_cost: bool) -> Mappi
         raise RefusedBodyError("invalid_request", message)
     for field, message in _faults(body, dialect):
         raise RefusedBodyError("invalid_request", f"The field {field} {message}.", field)
-    for field, reason in _refused(body, limits_cost=limits_cost):
-        message = f"The field {field} is not offered: {reason}."
-        raise RefusedBodyError("unsupported_field", message, field)
     return body
 
 
@@ -165,55 +111,15 @@ def _faults(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, st
         yield "stream", "must be a boolean"
     if not isinstance(body.get("stream_options"), dict | None):
         yield "stream_options", "must be an object"
-    for name in dialect.limit_fields:
-        if not _is_count(body.get(name, 0), 0):
-            yield name, "must be a whole number"
-    if not _is_count(body.get("n", 1), 1, MAX_CHOICES):
-        yield "n", f"must be a whole number from 1 to {MAX_CHOICES}"
 
 
-def _is_count(value: Any, least: int, most: int | None = None) -> bool:
-    """Return whether a value is null or a whole number in a range."""
-    if value is None:
-        return True
-    return type(value) is int and value >= least and (most is None or value <= most)
-
-
-def _refused(body: Mapping[str, Any], *, limits_cost: bool) -> Iterator[tuple[str, str]]:
-    """Yield the fields that are not offered, with the reason."""
-    for each in REFUSALS:
-        value = body.get(each.field)
-        is_offered = value is None or value in each.allowed
-        if not is_offered and (limits_cost or not each.is_priced):
-            yield each.field, each.reason
-    given = [*_objects(body.get("input")), {"type": "namespace", "tools": body.get("tools")}]
-    for tool in _tools(given) if limits_cost else ():
-        if not CLIENT_TOOLS.fullmatch(str(tool.get("type") or "function")):
-            yield "tools", f"the provider executes one of them; {_UNPRICED}"
-
-
-def references_in(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a checked body that refer to objects at the provider, with each ID.
+def references_in(parts: Sequence[Part]) -> Sequence[tuple[str, str]]:
+    """Return the place of each reference to an object at the provider, with its ID.
 
     The ID is empty if it cannot be read.
     """
-    items = items_in(body, dialect.field)
-    parts = ((part, REFERENCES_IN_PARTS) for part in _parts([items, body.get("tools")]))
-    for where, names in ((body, REFERENCES), *parts):
-        for name in names:
-            value = where.get(name)
-            if isinstance(value, dict) and value.keys() == {"id"}:
-                value = value["id"]
-            is_new = where is not body and isinstance(value, dict) and "id" not in value
-            if value is not None and not is_new:
-                ids = value if isinstance(value, list) else [value]
-                yield from ((name, each if isinstance(each, str) else "") for each in ids)
-    for item in items if dialect is RESPONSES else ():
-        if isinstance(item, dict) and item.get("id") is not None:
-            kind = str(item.get("type") or ("message" if "role" in item else ""))
-            is_sealed = kind in SEALED_ITEMS and item.get("encrypted_content")
-            if not (is_sealed or WHOLE_ITEMS.fullmatch(kind)):
-                yield dialect.field, str(item["id"])
+    references = (part for part in parts if part.use is Use.REFERENCE)
+    return [(each.place, each.value if isinstance(each.value, str) else "") for each in references]
 
 
 def require_known(references: Sequence[tuple[str, str]], known: Container[str]) -> None:
@@ -222,35 +128,10 @@ def require_known(references: Sequence[tuple[str, str]], known: Container[str]) 
     Raises:
         RefusedBodyError: one of them is not.
     """
-    for field, reference in references:
+    for place, reference in references:
         if reference not in known:
-            message = f"The field {field} is not offered: {_UNKNOWN}."
-            raise RefusedBodyError("unsupported_field", message, field)
-
-
-def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every object in a JSON value that a provider interprets."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _parts(each)
-    elif isinstance(value, dict):
-        yield value
-        for name, each in value.items():
-            if name not in WRITTEN_FIELDS:
-                yield from _parts(each)
-
-
-def _tools(groups: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the tools in namespaces and in items that add tools, nested ones included."""
-    for group in groups:
-        if group.get("type") in TOOL_GROUPS:
-            tools = _objects(group.get("tools"))
-            yield from (each for each in tools if each.get("type") not in TOOL_GROUPS)
-            yield from _tools(tools)
-
-
-def _objects(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+            message = f"The field {place} is not offered: {_UNKNOWN}."
+            raise RefusedBodyError("unsupported_field", message, place)
 
 
 def _openai_error(status: int, code: str, message: str, field: str | None) -> Mapping[str, Any]:
@@ -296,6 +177,7 @@ CHAT_COMPLETIONS: Final = Dialect(
     base="/openai/v1",
     path="/chat/completions",
     models_path="/models",
+    fields=CHAT_FIELDS,
     limit_fields=("max_completion_tokens", "max_tokens"),
     needs_usage_option=True,
     error=_openai_error,
@@ -306,9 +188,11 @@ RESPONSES: Final = Dialect(
     base="/openai/v1",
     path="/responses",
     models_path="/models",
+    fields=RESPONSES_FIELDS,
     field="input",
     field_types=(list, str, type(None)),
     limit_fields=("max_output_tokens",),
+    uses_field="max_tool_calls",
     error=_openai_error,
     models=_openai_models,
     event="error",
@@ -320,6 +204,7 @@ MESSAGES: Final = Dialect(
     path="/v1/messages",
     models_path="/v1/models",
     count_path="/v1/messages/count_tokens",
+    fields=MESSAGES_FIELDS,
     limit_fields=("max_tokens",),
     error=_anthropic_error,
     models=_anthropic_models,
@@ -330,6 +215,7 @@ MCP: Final = Dialect(
     base="/mcp",
     path="/mcp",
     models_path="",
+    fields=Table("mcp"),
     limit_fields=(),
     error=_mcp_error,
     models=_openai_models,

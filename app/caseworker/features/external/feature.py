@@ -1,7 +1,9 @@
 """The feature ``external``: runs of agents that run outside of the service."""
 
+import os
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import Request
@@ -9,6 +11,7 @@ from fastapi import Request
 from caseworker.features.external import gateway, http
 from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.dialects import DIALECTS, MCP
+from caseworker.features.external.free_fields import FieldsOf, FreeFields
 from caseworker.features.external.gateway import GatewayLimits
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
@@ -21,6 +24,8 @@ from caseworker.runs.http.fields import ExternalAccess
 from caseworker.runs.http.views import Access
 from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
+from caseworker.settings.loader import load_settings, settings_file
+from caseworker.settings.schema import Settings
 
 
 def open_external(parts: Parts) -> Opened:
@@ -29,12 +34,14 @@ def open_external(parts: Parts) -> Opened:
     attempts, server = PostgresAttempts(parts.engines.work), parts.settings.server
     sessions.note_objects = attempts.note_objects
     sessions.known_objects = attempts.known_objects
+    sessions.free_fields = _free_fields(parts.settings)
 
     async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
         key = KEY_PREFIX + secrets.token_hex(32)
         attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
         if (session := sessions.get(run.key)) is not None:
             session.touch()
+            session.newest_attempt = max(session.newest_attempt, attempt)
         base_url = server.public_url or base_url_of(request, server.trusted_proxies)
         root = f"{base_url.rstrip('/')}/gateway"
         urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}
@@ -72,6 +79,16 @@ def open_external(parts: Parts) -> Opened:
     )
     services = [attempts, access, keys, owners, gateway_limits]
     return Opened(services=services, close=forwarder.aclose)
+
+
+def _free_fields(settings: Settings) -> FreeFields:
+    folder = Path.cwd()
+
+    def read() -> FieldsOf:
+        return load_settings(os.environ, folder).settings.gateway.free_fields
+
+    file = settings_file(os.environ, folder)
+    return FreeFields(settings.gateway.free_fields, file, read)
 
 
 EXTERNAL: Final = Feature(

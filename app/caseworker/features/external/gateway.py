@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,10 +21,9 @@ from caseworker.features.external.dialects import (
     NO_RETRY,
     REFUSED,
     Dialect,
-    RefusedBodyError,
     references_in,
-    require_accepted,
     require_known,
+    require_readable,
 )
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
@@ -37,7 +37,10 @@ from caseworker.features.external.session import (
     run_of,
 )
 from caseworker.models.client_bodies import ClientBody, read_body
-from caseworker.models.relay import Head, NoReplyError, Relay, passed_through
+from caseworker.models.fields.provider_tools import limited_uses, priced_tools
+from caseworker.models.fields.table import RefusedBodyError
+from caseworker.models.gateway import BYTES_PER_CHAR
+from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
 from caseworker.platform.http.bodies import is_unicode
@@ -57,9 +60,9 @@ PASSED_ON: Final = frozenset(
     {"accept", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"}
 )
 """Headers of a client that the provider receives; the content type is always JSON."""
+FRESH_SECONDS: Final = 0.005
+"""Age of an attempt's state above which it is read again before a call."""
 MAX_LANE_CHARS: Final = 100
-BYTES_PER_CHAR: Final = 32
-"""Bytes of a body that take as long to read as one character takes to redact."""
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key."
@@ -166,9 +169,10 @@ async def reply_to(
 async def _called(request: ApiRequest, dialect: Dialect) -> Response:
     """Make a model call with the body of the request."""
     state, session = await _session_of(request)
+    found_at = time.monotonic()
     body = await _body_of(request, dialect, session)
     asked = _asked(session, dialect, body, request.headers)
-    await _begin_attempt(request, state, session)
+    await _begin_attempt(request, state, session, found_at)
     flight = _begun(session, asked, request.headers)
     linger_seconds = _limits(request).linger_seconds
     return await _answered(request, dialect, session, flight, linger_seconds=linger_seconds)
@@ -177,8 +181,21 @@ async def _called(request: ApiRequest, dialect: Dialect) -> Response:
 def _asked(
     session: Session, dialect: Dialect, body: ClientBody, headers: Mapping[str, str]
 ) -> Asked:
-    """Return the request for a model call; raises as :func:`_model_of`."""
+    """Return the request for a model call.
+
+    In a run that limits its spending, the tools that the provider executes get a limit of uses.
+
+    Raises:
+        _RefusedError: the run may not call the model, or not with this API.
+        RefusedBodyError: the provider executes a tool that has no price.
+    """
     alias, model = _model_of(session, body.document, dialect)
+    if session.scope.limits_spending():
+        document, uses_field = body.document, dialect.uses_field
+        prices = model.provider_tools
+        tools = priced_tools(document, body.parts, prices, alias=alias, uses_field=uses_field)
+        limited = limited_uses(document, tools, uses_field=uses_field)
+        body = replace(body, document={**document, **limited}, provider_tools=tools)
     passed_on = _passed_on(headers)
     return Asked(dialect=dialect, alias=alias, model=model, body=body, headers=passed_on)
 
@@ -194,28 +211,38 @@ def _begun(session: Session, asked: Asked, headers: Mapping[str, str]) -> Flight
     )
 
 
-async def _begin_attempt(request: ApiRequest, state: AttemptState | None, session: Session) -> None:
+async def _begin_attempt(
+    request: ApiRequest, state: AttemptState | None, session: Session, found_at: float
+) -> None:
     """Note that a client makes a call in an attempt; the first one starts the replay again.
+
+    ``found_at`` is the time at which ``state`` was read. A later attempt may have been opened since
+    then, by any process, while the body arrived.
 
     Raises:
         _RefusedError: a later attempt was opened, or the run ended, while the body arrived.
     """
     async with session.opening:
-        if state is not None and state.attempt < session.attempt:
-            raise _superseded()
-        if state is not None and state.attempt > session.attempt:
-            first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
-            session.opened(state.attempt, first_use=first_use)
+        if state is not None:
+            if time.monotonic() - found_at > FRESH_SECONDS:
+                state = await _attempts(request).find(sha256_of(credential_of(request) or ""))
+            newest = max(session.attempt, session.newest_attempt)
+            if state is None or state.attempt < max(newest, state.newest):
+                raise _superseded()
+            if state.attempt > session.attempt:
+                first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
+                session.opened(state.attempt, first_use=first_use)
     _require_open(session)
 
 
 async def _used_tools(request: ApiRequest, _: Dialect) -> ASGIApp:
     """Answer a message of a client that lists or calls the tools of its run."""
     state, session = await _session_of(request)
+    found_at = time.monotonic()
     message = await request.json()
     session.touch()
     if isinstance(message, dict) and message.get("method") == "tools/call":
-        await _begin_attempt(request, state, session)
+        await _begin_attempt(request, state, session, found_at)
     # Importing the SDK takes nearly a second.
     module = await asyncio.to_thread(import_module, "caseworker.features.external.mcp")
     server: ASGIApp = module.ToolServer(session, await request.body())
@@ -223,16 +250,18 @@ async def _used_tools(request: ApiRequest, _: Dialect) -> ASGIApp:
 
 
 async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
-    """Let the provider count the tokens of a body, which is free."""
-    _, session = await _session_of(request)
+    """Let the provider count the tokens of a body; this counts as an API call of the run."""
+    state, session = await _session_of(request)
+    found_at = time.monotonic()
     body = await _body_of(request, dialect, session)
     _, model = _model_of(session, body.document, dialect)
-    session.touch()
+    await _begin_attempt(request, state, session, found_at)
     passed_on = _passed_on(request.headers)
     try:
-        path = dialect.count_path
-        head = await passed_through(model, body.document, passed_on, path=path)
-    except NoReplyError as failed:
+        head = await session.count_tokens(model, body, passed_on, dialect.count_path)
+    except Stop as stop:
+        raise stopped(stop) from None
+    except CallFailedError as failed:
         raise _RefusedError(502, "provider_failed", str(failed)) from None
     return _passed_back(dialect, head)
 
@@ -340,16 +369,20 @@ async def _read(
     Raises:
         RefusedBodyError: it is malformed, or has a field that is not offered.
     """
-    limits_cost = session.scope.requires_prices()
+    limits_spending = session.scope.limits_spending()
+    free = await sessions.free_fields.of(dialect.fields.dialect) if limits_spending else ()
 
-    def read() -> tuple[ClientBody, list[tuple[str, str]]]:
-        document = require_accepted(parsed(), dialect, limits_cost=limits_cost)
-        return read_body(document, dialect.field), list(references_in(document, dialect))
+    def read() -> ClientBody:
+        document = require_readable(parsed(), dialect)
+        parts = dialect.fields.read(document, limits_spending=limits_spending, free_fields=free)
+        return read_body(document, dialect.field, parts)
 
-    body, references = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
-    if references:
+    body = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
+    if references := references_in(body.parts):
         tenant, named = session.key.tenant, [each for _, each in references]
-        require_known(references, await sessions.known_objects(tenant, named))
+        known = await sessions.known_objects(tenant, named)
+        require_known(references, known)
+        body = replace(body, references=known)
     return body
 
 

@@ -5,11 +5,11 @@ there, so a request may refer only to objects that a reply to a run of its tenan
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import Column, Integer, LargeBinary, Table, Text
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Table, Text
 
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, read_row, transaction
@@ -31,6 +31,7 @@ external_objects = Table(
     metadata,
     *run_key(),
     Column("object_id", Text, primary_key=True),
+    Column("tokens", BigInteger),
 )
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 3))"
@@ -75,12 +76,13 @@ ORDER BY beat_at DESC LIMIT 1
 """
 
 _NOTE_OBJECTS = """
-INSERT INTO external_objects (tenant_id, run_id, object_id)
-SELECT %s, %s, unnest(%s::text[]) ON CONFLICT DO NOTHING
+INSERT INTO external_objects (tenant_id, run_id, object_id, tokens)
+SELECT %s, %s, unnest(%s::text[]), %s ON CONFLICT DO NOTHING
 """
 
 _KNOWN_OBJECTS = """
-SELECT DISTINCT object_id FROM external_objects WHERE tenant_id = %s AND object_id = ANY(%s)
+SELECT object_id, max(tokens) AS tokens FROM external_objects
+WHERE tenant_id = %s AND object_id = ANY(%s) GROUP BY object_id
 """
 
 
@@ -137,17 +139,20 @@ class PostgresAttempts:
         async with transaction(self._pool) as connection:
             return bool((await connection.exec_driver_sql(_USE, (sha256,))).rowcount)
 
-    async def note_objects(self, key: RunKey, objects: Sequence[str]) -> None:
-        """Store that a reply to a run has named these objects at the provider."""
+    async def note_objects(self, key: RunKey, objects: Sequence[str], tokens: int) -> None:
+        """Store that a reply to a run, of this many tokens in and out, has named these objects."""
         async with transaction(self._pool, key.tenant) as connection:
-            asked = (key.tenant, key.run_id, list(objects))
-            await connection.exec_driver_sql(_NOTE_OBJECTS, asked)
+            params = (key.tenant, key.run_id, list(objects), tokens)
+            await connection.exec_driver_sql(_NOTE_OBJECTS, params)
 
-    async def known_objects(self, tenant: str, objects: Sequence[str]) -> frozenset[str]:
-        """Return those of the objects that a reply to a run of the tenant has named."""
+    async def known_objects(self, tenant: str, objects: Sequence[str]) -> Mapping[str, int | None]:
+        """Return those of the objects that a reply to a run of the tenant has named.
+
+        The values are the tokens of the reply, input and output; None if they are not stored.
+        """
         async with transaction(self._pool, tenant) as connection:
-            found = await connection.exec_driver_sql(_KNOWN_OBJECTS, (tenant, list(objects)))
-            return frozenset(found.scalars())
+            rows = await connection.exec_driver_sql(_KNOWN_OBJECTS, (tenant, list(objects)))
+            return {row.object_id: row.tokens for row in rows}
 
     async def find(self, sha256: bytes) -> AttemptState | None:
         """Return the attempt of a key, or None."""

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import (
     Awaitable,
     Callable,
-    Collection,
     Coroutine,
     Iterable,
     Iterator,
@@ -25,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from cachetools import TTLCache
 from pydantic import Field
@@ -41,12 +40,19 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.report import RecordedFailureError
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
+from caseworker.features.external.free_fields import FreeFields
 from caseworker.features.external.recorded import RecordedCall, RecordedCalls, call_named
-from caseworker.features.external.tools import CHILD, OfferedTools, child_run, reported_tool
+from caseworker.features.external.tools import (
+    CHILD,
+    OfferedTools,
+    RequestedTool,
+    child_run,
+    reported_tool,
+)
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.message_log import StoredPrompt
-from caseworker.models.relay import OBJECTS, WIRE, Relay, RelayedCall, restored
+from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, RelayedCall, restored
 from caseworker.models.table import AllowedModels, ModelTable
 from caseworker.nodes.agent.definition import ToolUses
 from caseworker.nodes.agent.execution import Agents
@@ -198,6 +204,8 @@ class Session:
         """The end that the client reported, or the limit that was reached."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._attempt = 0
+        self.newest_attempt = 0
+        """Number of the newest attempt that was opened, as far as this process knows."""
         self.opening = asyncio.Lock()
         """Held while the client opens an attempt."""
         self._flights: defaultdict[str, list[Flight]] = defaultdict(list)
@@ -208,8 +216,8 @@ class Session:
         self.tools: OfferedTools = OfferedTools(agents, uses, context)
         self._prompts: dict[tuple[str, str], tuple[StoredPrompt | None, str]] = {}
         """Conversations that a call has stored, with its key, by their lane and hash."""
-        self._requested: dict[str, tuple[Mapping[str, Any], str]] = {}
-        """Tool calls whose results are not reported yet, with the node that requested them."""
+        self._requested: defaultdict[str, list[RequestedTool]] = defaultdict(list)
+        """Tool calls whose results are not reported yet, by ID; some models repeat their IDs."""
         self.journaled_tools: set[str] = set()
         """Names of tools whose calls are counted when they are made, so that none is reported."""
         self._diverged = False
@@ -395,11 +403,15 @@ class Session:
         if entry.answered is None:
             entry.answered = await self._limited(self._perform(asked, entry, flight))
             entry.is_complete = True
-            if objects := entry.answered.value[WIRE].get(OBJECTS):
-                await self._context.service(Sessions).note_objects(self.key, objects)
-        for tool in entry.answered.value.get("tool_calls", ()):
+            value = entry.answered.value
+            if objects := value[WIRE].get(OBJECTS):
+                tokens = value["tokens_in"] + value["tokens_out"]
+                await self._context.service(Sessions).note_objects(self.key, objects, tokens)
+        for at, tool in enumerate(entry.answered.value.get("tool_calls", ())):
             if tool["name"] not in self.journaled_tools:
-                self._requested.setdefault(tool["id"], (tool, entry.answered.node_id))
+                node_id, position = entry.answered.node_id, f"{entry.key}/{at}"
+                requested = RequestedTool(call=tool, node_id=node_id, position=position)
+                self._requested[tool["id"]].append(requested)
         if not relay.is_taken:  # it was recorded earlier
             replayed = {"replayed_in": self._attempt}
             self._context.run.trace.annotate(entry.answered.node_id, replayed)
@@ -415,6 +427,27 @@ class Session:
         )
         note_stored()
         return answered
+
+    async def count_tokens(
+        self, model: ChatModel, body: ClientBody, headers: Mapping[str, str], path: str
+    ) -> Head:
+        """Let the provider count the tokens of a body; this is an API call of the run.
+
+        Raises:
+            Stop: a limit or a cancel request refused the call.
+            CallFailedError: the provider did not reply.
+        """
+        self.touch()
+        call = self._context.service(ModelGateway).token_count(
+            self._context,
+            model,
+            key=secrets.token_hex(16),
+            body=body.document,
+            headers=headers,
+            path=path,
+        )
+        await self._started(self.perform(call))
+        return cast("Head", call.reply)
 
     async def perform(self, call: Call) -> Answered:
         """Make a call of the step, or replay it; a limit that it reaches ends the step.
@@ -432,13 +465,17 @@ class Session:
         Raises:
             Stop: the limit of tool calls is exceeded.
         """
-        for called, result in body.results:
-            asked, parent = self._requested.pop(called, (None, ""))
-            if asked is not None and not self.tools.has_called(asked["name"], asked["arguments"]):
+        # From the end: earlier results of a repeated ID have been reported before.
+        for call_id, result in reversed(body.results):
+            if not (pending := self._requested.get(call_id)):
+                continue
+            requested = pending.pop()
+            name, arguments = requested.call["name"], requested.call["arguments"]
+            if not self.tools.has_called(name, arguments):
                 with suppress(CallFailedError):  # too large to be recorded
                     await self._context.calls.perform(
-                        reported_tool(self._context, asked, result),
-                        parent=parent,
+                        reported_tool(self._context, requested, result),
+                        parent=requested.node_id,
                         scope=self.scope,
                     )
 
@@ -633,10 +670,12 @@ class Session:
 class Sessions:
     """The external runs that this process owns, by key."""
 
-    note_objects: Callable[[RunKey, Sequence[str]], Awaitable[None]]
-    """Stores that a reply to a run has named these objects at the provider."""
-    known_objects: Callable[[str, Sequence[str]], Awaitable[Collection[str]]]
-    """Returns which of these objects a reply to a tenant has named."""
+    note_objects: Callable[[RunKey, Sequence[str], int], Awaitable[None]]
+    """Stores that a reply to a run has named these objects at the provider, and its tokens."""
+    known_objects: Callable[[str, Sequence[str]], Awaitable[Mapping[str, int | None]]]
+    """Returns which of these objects a reply to a tenant has named, with the reply's tokens."""
+    free_fields: FreeFields
+    """Fields that the operator allows in runs that limit their spending."""
 
     def __init__(self, calls: CallsOf) -> None:
         """``calls`` returns the journal of a run."""

@@ -48,10 +48,25 @@ class Reported(Call):
         return Reply({"result": self.result})
 
 
-def reported_tool(context: FlowContext, asked: Mapping[str, Any], result: Any) -> Reported:
-    """Return the call for a tool call that a reply requested, and its result."""
-    name, arguments = str(asked["name"]), str(asked["arguments"])
-    digest = hashlib.sha256(json.dumps([asked["id"], name, arguments]).encode()).hexdigest()[:32]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedTool:
+    """A tool call that a reply requests, and whose result no request has contained yet."""
+
+    call: Mapping[str, Any]
+    node_id: str
+    """Node of the model call with the reply."""
+    position: str
+    """Key of the model call, and the place of the tool call in its reply."""
+
+
+def reported_tool(context: FlowContext, requested: RequestedTool, result: Any) -> Reported:
+    """Return the call for a tool call that a reply requested, and its result.
+
+    Equal requests of two replies, or of one, are two calls.
+    """
+    name, arguments = str(requested.call["name"]), str(requested.call["arguments"])
+    identity = [requested.position, requested.call["id"], name, arguments]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     shown = context.service(ModelGateway).shown(_read(arguments))
     return Reported(
         key=context.path.call("tool", digest),

@@ -39,6 +39,7 @@ from caseworker.runs.http.admission import (
     as_json,
     fits,
     given_limits,
+    limits_spending,
     metadata_violations,
     reference_from,
     require_none,
@@ -216,6 +217,7 @@ class ThreadAdmission:
             earlier,
             budget=budget,
             requires_prices=prices,
+            limits_spending=earlier.limits_spending or limits_spending(given),
             deadline=body.deadline,
             source=RunSource(source.key.run_id),
         )

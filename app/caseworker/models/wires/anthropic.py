@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from caseworker.models.counts import message_usage
 from caseworker.models.forms import ReplyForm, in_form
 from caseworker.models.ports import (
     Delta,
@@ -18,14 +19,12 @@ from caseworker.models.ports import (
     TokenUsage,
     ToolDefinition,
 )
-from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, EndpointProvider
+from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
-    counts_in,
     incomplete_of,
     texts_in,
-    usage_of,
 )
 from caseworker.models.wires.schemas import plain_object
 from caseworker.models.wires.sent_back import ANTHROPIC_IDS, object_in, sent_back, state_of
@@ -74,7 +73,7 @@ class Messages:
     other_apis: Mapping[str, type[Accumulator]] = MappingProxyType({})
 
     def __init__(self, base_url: str, api_key: str) -> None:
-        self.adaptable: tuple[str, ...] = ("temperature",)
+        self.adaptable: tuple[str, ...] = ("temperature", STREAM)
         self.base_url = base_url.rstrip("/")
         self.headers = {"x-api-key": api_key, "anthropic-version": _VERSION}
         host = urlsplit(base_url).hostname
@@ -97,8 +96,9 @@ class Messages:
             "model": model,
             "max_tokens": request.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS,
             "messages": turns,
-            "stream": request.on_delta is not None,
         }
+        if STREAM not in left_out:
+            body[STREAM] = request.stream
         system = [
             each.content for each in messages if each.role == "system" and each.content.strip()
         ]
@@ -201,7 +201,8 @@ class MessageReply(Accumulator):
         self._blocks: list[_Block] = []
         self._at: dict[Any, _Block] = {}
         """The newest block at each index."""
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, Any] = {}
+        """The usage document; the latest value of a field holds, unless it is zero."""
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Process a message document or a stream event, and add its parts to ``deltas``."""
@@ -215,6 +216,7 @@ class MessageReply(Accumulator):
             case "message_delta":
                 self._stopped(document.get("delta"))
                 self._count(document.get("usage"))
+                self.has_final_counts = self.ended and self.counted() is not None
             case _ if "content" in document:
                 self._message(document)
 
@@ -223,7 +225,6 @@ class MessageReply(Accumulator):
         if not self.begun:
             return None
         incomplete = incomplete_of([self.finish_reason])
-        self.usage = self._counted()
         written = [
             block.call
             if block.call.arguments.strip() or (incomplete is not None and block.given == "{}")
@@ -251,6 +252,9 @@ class MessageReply(Accumulator):
         if isinstance(usage, dict) and message.get("stop_reason") is None:
             usage = {name: each for name, each in usage.items() if name != "output_tokens"}
         self._count(usage)
+        self.has_final_counts = message.get("stop_reason") is not None and "output_tokens" in (
+            usage or ()
+        )
         content = message.get("content", [])
         blocks = [_text(content)] if isinstance(content, str) else content
         for index, block in enumerate(blocks):
@@ -262,6 +266,10 @@ class MessageReply(Accumulator):
             return
         kept = self._open(index)
         kind = block.get("type")
+        self.is_hiding = kind in _HIDING
+        if kind == "server_tool_use" and isinstance(name := block.get("name"), str):
+            self.tool_uses = {**self.tool_uses, name: self.tool_uses.get(name, 0) + 1}
+        self.received += [text for text in _texts_below(block) if text]
         if kind == "tool_use":
             call_id, written = block.get("id"), block.get("input")
             kept.call = WrittenCall(
@@ -284,6 +292,7 @@ class MessageReply(Accumulator):
         if not isinstance(delta, dict):
             return
         kept = self._at.get(index) or self._open(index)
+        self.received += [text for text in _texts_below(delta) if text]
         match delta.get("type"):
             case "text_delta":
                 self.prose.said(texts_in(delta.get("text")))
@@ -320,19 +329,26 @@ class MessageReply(Accumulator):
             self.said = said if isinstance(said, str) else ""
 
     def _count(self, usage: Any) -> None:
-        """Update the token counts; the latest value wins, unless it is zero."""
-        for name, number in counts_in(usage).items():
-            self._counts[name] = number or self._counts.get(name, 0)
+        for name, value in usage.items() if isinstance(usage, dict) else ():
+            self._counts[name] = value or self._counts.get(name, value)
 
-    def _counted(self) -> TokenUsage | None:
-        counts = self._counts
-        cached = counts.get("cache_read_input_tokens", 0)
-        written = counts.get("cache_creation_input_tokens", 0)
-        usage = usage_of(
-            counts.get("input_tokens", 0) + cached + written,
-            counts.get("output_tokens"),
-            cached,
-            counts.get("thinking_tokens"),
-        )
-        long = min(written, counts.get("ephemeral_1h_input_tokens", 0))
-        return usage and replace(usage, tokens_cache_written=written, tokens_cache_written_1h=long)
+    def counted(self, *, so_far: bool = False) -> TokenUsage | None:
+        """Return the counts; ``so_far`` also without the output, as a stream begins."""
+        return message_usage(self._counts, is_complete=not so_far)
+
+
+_HIDING = frozenset({"thinking", "redacted_thinking"})
+"""Types of blocks that show a summary of what the model thinks, or nothing."""
+_NOT_WRITTEN = frozenset({"id", "type", "index", "signature", "data", "tool_use_id", "citation"})
+"""Fields of a block that the model does not write."""
+
+
+def _texts_below(block: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts that the model wrote in a block, or in a part of it."""
+    if str(block.get("type")).endswith("_tool_result"):
+        return
+    for name, value in block.items():
+        if isinstance(value, str) and name not in _NOT_WRITTEN:
+            yield value
+        elif name == "input" and value:
+            yield json.dumps(value, ensure_ascii=False)

@@ -2,29 +2,28 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from caseworker.models.counts import chat_usage
 from caseworker.models.ports import (
     Message,
     ModelEndpoint,
     ModelReply,
     ModelRequest,
+    TokenUsage,
     ToolDefinition,
 )
 from caseworker.models.wires import responses
-from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, EndpointProvider
+from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
-    counts_in,
-    first_of,
     incomplete_of,
     is_object,
     texts_in,
-    usage_of,
 )
 from caseworker.models.wires.responses import ResponseReply
 from caseworker.models.wires.schemas import is_strict, plain_object, tidy
@@ -76,6 +75,7 @@ class ChatCompletions:
     def __init__(self, base_url: str, api_key: str) -> None:
         self.adaptable: tuple[str, ...] = (
             *("max_tokens", "max_completion_tokens", "temperature", "seed", "stream_options"),
+            STREAM,
         )
         self.base_url = base_url.rstrip("/")
         self.headers = {"authorization": f"Bearer {api_key}"}
@@ -97,7 +97,7 @@ class ChatCompletions:
                 "tools": [tool.form(_offered) for tool in request.tools],
                 "tool_choice": "auto",
             }
-        body["stream"] = request.on_delta is not None
+        body["stream"] = request.stream and STREAM not in left_out
         if body["stream"]:
             body["stream_options"] = {"include_usage": True}
         family = model.lower().rpartition("/")[2]
@@ -177,20 +177,33 @@ class ChatReply(Accumulator):
         self._native_reason: str | None = None
         self._field: str | None = None
         """Field of this reply that holds the thinking."""
+        self._usage: TokenUsage | None = None
+        self._choices_begun, self._choices_ended = set[Any](), set[Any]()
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Process a completion document or a stream chunk, and add its parts to ``deltas``."""
-        self._count(document.get("usage"))
+        choices = document.get("choices")
+        if self._is_plain(document, choices):
+            return
+        is_counted = self._count(document.get("usage"))
         self.named(document)
         if isinstance(groq := document.get("x_groq"), dict):
-            self._count(groq.get("usage"))
-        choices = document.get("choices")
+            is_counted = self._count(groq.get("usage")) or is_counted
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 index = choice.get("index")
                 self._index = index if self._index is None else self._index
+                is_counted = self._count(choice.get("usage")) or is_counted  # Kimi
+                self._receive(choice, index)
                 if index in (None, self._index):  # only one answer was requested
                     self._choice(choice)
+        if is_counted:
+            all_ended = len(self._choices_begun) == len(self._choices_ended)
+            self.has_final_counts = self.ended and (not choices or all_ended)
+
+    def counted(self, *, so_far: bool = False) -> TokenUsage | None:
+        """Return the latest counts; some endpoints send running totals."""
+        return self._usage
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no choice has arrived."""
@@ -201,8 +214,45 @@ class ChatReply(Accumulator):
         reasons = (self.finish_reason, self._native_reason)
         return self.finished(self._calls, incomplete_of(reasons, refusal=self.said))
 
+    def _is_plain(self, document: Mapping[str, Any], choices: Any) -> bool:
+        """Process a chunk that only adds text to a begun answer, as almost all do."""
+        if not self._in_parts or self._calls or type(choices) is not list or len(choices) != 1:
+            return False
+        choice = choices[0]
+        delta = choice.get("delta") if type(choice) is dict else None
+        if type(delta) is not dict or not delta.keys() <= _PLAIN or choice.get("finish_reason"):
+            return False
+        if document.get("usage") or choice.get("usage") or "x_groq" in document:
+            return False
+        text, index = delta.get("content"), choice.get("index")
+        if type(text) is not str or index != self._index or "message" in choice:
+            return False
+        if text:
+            self.received.append(text)
+            self.prose.said(text)
+        return True
+
+    def _receive(self, choice: Mapping[str, Any], index: Any) -> None:
+        """Keep all text of a choice, also of those that nobody reads."""
+        said = choice.get("delta")
+        if not isinstance(said, dict) and not self._in_parts:
+            said = choice.get("message")
+        self._choices_begun.add(index)
+        if choice.get("finish_reason"):
+            self._choices_ended.add(index)
+        if not isinstance(said, dict):
+            return
+        names = next(((name,) for name in _THINKING_FIELDS if said.get(name)), ())
+        for name in ("content", *names, "refusal"):
+            if text := texts_in(said.get(name)):
+                self.received.append(text)
+        if audio := said.get("audio"):
+            self.received += [each for each in _texts_below(audio) if each]
+        for name in ("tool_calls", "function_call"):
+            if called := said.get(name):
+                self.received += [each for each in _texts_below(called) if each]
+
     def _choice(self, choice: Mapping[str, Any]) -> None:
-        self._count(choice.get("usage"))  # Kimi
         said = choice.get("delta")
         if isinstance(said, dict):
             self._in_parts = True
@@ -296,27 +346,35 @@ class ChatReply(Accumulator):
             self.repairs["call_index_repeated"] = None
         return None if other or elsewhere or renamed else call
 
-    def _count(self, usage: Any) -> None:
-        """Update the token counts; the latest values win: some endpoints send running totals."""
-        if not isinstance(usage, dict):
-            return
-        counts = counts_in(usage)
-        tokens_in = first_of(counts, "prompt_tokens", "input_tokens")
-        tokens_out = first_of(counts, "completion_tokens", "output_tokens")
-        reasoning, total = counts.get("reasoning_tokens"), counts.get("total_tokens")
-        # DeepSeek uses its own name, and LiteLLM uses Anthropic's.
-        names = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
-        cached = first_of(counts, *names)
-        if tokens_in is not None and tokens_out is not None and total is not None:
-            beside = total - tokens_in - tokens_out
-            if beside > 0 and reasoning in (None, 0, beside):  # xAI, Gemini
-                self.repairs["reasoning_beside_output"] = None
-                tokens_out, reasoning = tokens_out + beside, beside
-        counted = usage_of(tokens_in, tokens_out, cached, reasoning)
-        if counted is not None:
-            if self.usage not in (None, counted):
-                self.repairs["usage_repeated"] = None
-            self.usage = counted
+    def _count(self, usage: Any) -> bool:
+        """Update the token counts and return whether there are some; the latest values win."""
+        if not isinstance(usage, dict) or (counted := chat_usage(usage)) is None:
+            return False
+        if self._usage not in (None, counted):
+            self.repairs["usage_repeated"] = None
+        beside = counted.tokens_out - (usage.get("completion_tokens") or counted.tokens_out)
+        if beside > 0 and counted.tokens_reasoning == beside:
+            self.repairs["reasoning_beside_output"] = None
+        self._usage = counted
+        return True
+
+
+_PLAIN = frozenset({"content", "role"})
+_NOT_WRITTEN = frozenset({"id", "type", "index", "expires_at", "extra_content"})
+"""Fields of a tool call, or of a sound, that the model does not write."""
+
+
+def _texts_below(value: Any) -> Iterator[str]:
+    """Yield the texts that the model wrote in a tool call."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts_below(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if name not in _NOT_WRITTEN:
+                yield from _texts_below(each)
 
 
 def _index(value: Any) -> int | None:

@@ -36,8 +36,6 @@ _INCOMPLETE = (
 
 _FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
 """Words in finish reasons of a provider that failed to complete the answer."""
-MAX_COUNT = 10**9
-"""Maximum plausible number of tokens in one reply; a larger count is an error of the endpoint."""
 
 
 Repairs = dict[str, None]
@@ -147,7 +145,15 @@ class Accumulator(ABC):
         self.finish_reason: str | None = None
         self.said = ""
         """Explanation of the end, such as a refusal."""
-        self.usage: TokenUsage | None = None
+        self.received: list[str] = []
+        """All text that has arrived, of all choices: answers, thinking, names and arguments of
+        calls. Providers count its tokens as output."""
+        self.tool_uses: Mapping[str, int] = {}
+        """How often the provider has executed each of its own tools, by name."""
+        self.is_hiding = False
+        """Whether the model thinks now without showing all of it."""
+        self.has_final_counts = False
+        """Whether the provider has sent the counts of the whole reply."""
         self.state: dict[str, Any] = {}
         """Data that the provider expects back in later requests."""
         self.origin = origin
@@ -161,6 +167,13 @@ class Accumulator(ABC):
     @abstractmethod
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no answer has arrived."""
+
+    @abstractmethod
+    def counted(self, *, so_far: bool = False) -> TokenUsage | None:
+        """Return the provider's counts; None if it sent none.
+
+        With ``so_far`` they may lack the output: Anthropic counts the input at the beginning.
+        """
 
     def named(self, document: Mapping[str, Any]) -> None:
         """Read the reply ID and the model name from a document."""
@@ -188,7 +201,7 @@ class Accumulator(ABC):
         return ModelReply(
             text=written,
             model=self._model,
-            usage=self.usage,
+            usage=self.counted(),
             finish_reason=self.finish_reason,
             incomplete=incomplete,
             incomplete_reason=(self.said or None) if incomplete is not None else None,
@@ -293,41 +306,6 @@ def _objects(text: str) -> list[str]:
     except (ValueError, RecursionError):
         return []
     return found
-
-
-def counts_in(usage: Any) -> dict[str, int]:
-    """Return the valid counts in a usage document and its nested objects, keyed by name."""
-    counts = dict[str, int]()
-    for part in (usage, *usage.values()) if isinstance(usage, dict) else ():
-        for name, number in part.items() if isinstance(part, dict) else ():
-            is_whole = isinstance(number, int) or (isinstance(number, float) and number % 1 == 0)
-            if is_whole and not isinstance(number, bool) and 0 <= number <= MAX_COUNT:
-                counts[name] = counts.get(name) or int(number)
-    return counts
-
-
-def first_of(counts: Mapping[str, int], *names: str) -> int | None:
-    """Return the first positive count under these names, else the first one present, else None."""
-    found = None
-    for name in names:
-        if count := counts.get(name):
-            return count
-        found = 0 if name in counts else found
-    return found
-
-
-def usage_of(
-    tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
-) -> TokenUsage | None:
-    """Return the token usage. None if the provider sent no counts, or zero input tokens."""
-    if not tokens_in or tokens_out is None:
-        return None
-    return TokenUsage(
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        tokens_cached=min(cached or 0, tokens_in),
-        tokens_reasoning=min(reasoning or 0, tokens_out),
-    )
 
 
 def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomplete | None:

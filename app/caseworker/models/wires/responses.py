@@ -4,15 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from caseworker.models.ports import ModelReply
-from caseworker.models.wires.reply import (
-    Accumulator,
-    WrittenCall,
-    counts_in,
-    incomplete_of,
-    texts_in,
-    usage_of,
-)
+from caseworker.models.counts import response_usage, uses_in
+from caseworker.models.ports import ModelReply, TokenUsage
+from caseworker.models.wires.reply import Accumulator, WrittenCall, incomplete_of, texts_in
 
 PATH: Final = "/responses"
 LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -26,12 +20,24 @@ class ResponseReply(Accumulator):
         super().__init__(model, origin)
         self._items: list[Any] = []
         self._calls: list[WrittenCall] = []
+        self._usage: TokenUsage | None = None
+        self._shown = set[Any]()
+        """Positions of the items whose text has arrived in parts."""
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Process a response or an event of its stream; only whole items and responses count."""
         kind, response = document.get("type"), document.get("response")
-        if kind == "response.output_item.done":
-            self._items.append(document.get("item"))
+        if isinstance(kind, str) and kind.endswith(".delta"):
+            self._receive(kind, document)
+        elif kind == "response.output_item.added":
+            self.is_hiding = _type_of(document.get("item")) in _HIDING
+        elif kind == "response.output_item.done":
+            item = document.get("item")
+            self._items.append(item)
+            self.tool_uses = uses_in(self._items)
+            self.is_hiding = False
+            if document.get("output_index") not in self._shown:
+                self.received += [text for text in _texts_below(item) if text]
         elif kind in LAST_EVENTS and isinstance(response, dict):
             self._whole(response)
         elif isinstance(document.get("output"), list):
@@ -43,16 +49,27 @@ class ResponseReply(Accumulator):
             return None
         return self.finished(self._calls, incomplete_of((self.finish_reason,), refusal=self.said))
 
+    def counted(self, *, so_far: bool = False) -> TokenUsage | None:
+        """Return the counts, which come at the end."""
+        return self._usage
+
+    def _receive(self, kind: str, event: Mapping[str, Any]) -> None:
+        if isinstance(text := event.get("delta"), str) and text:
+            self.received.append(text)
+            self._shown.add(event.get("output_index"))
+            self.is_hiding = self.is_hiding and "reasoning" in kind
+
     def _whole(self, response: Mapping[str, Any]) -> None:
         self.begun = self.ended = True
         self.named(response)
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
         self.finish_reason = str(reason or response.get("status") or "completed")
-        counts = counts_in(response.get("usage"))
-        names = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-        self.usage = usage_of(*map(counts.get, names))
+        self._usage = response_usage(response, self._items)
+        self.has_final_counts = self._usage is not None
         items = response.get("output")
+        if not self.received:
+            self.received += [text for text in _texts_below(items) if text]
         for item in items if isinstance(items, list) and items else self._items:
             if isinstance(item, dict):
                 self._item(item)
@@ -68,6 +85,30 @@ class ResponseReply(Accumulator):
         for part in _mappings(item.get("content")):
             self.prose.said(texts_in(part.get("text")))
             self.said += texts_in(part.get("refusal"))
+
+
+_HIDING: Final = frozenset({"reasoning", "compaction"})
+"""Types of items that show a summary of what the model thinks, or nothing."""
+_WRITTEN: Final = frozenset(
+    {"content", "summary", "text", "refusal", "name", "arguments", "input", "code", "action"}
+)
+"""Fields of an item that the model writes."""
+
+
+def _type_of(item: Any) -> Any:
+    return item.get("type") if isinstance(item, dict) else None
+
+
+def _texts_below(item: Any) -> Iterator[str]:
+    """Yield the texts that the model wrote in an item."""
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, list):
+        for each in item:
+            yield from _texts_below(each)
+    elif isinstance(item, dict):
+        for name in _WRITTEN & item.keys():
+            yield from _texts_below(item[name])
 
 
 def objects_in(document: Mapping[str, Any]) -> Iterator[Any]:

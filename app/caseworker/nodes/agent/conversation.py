@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from caseworker.models.message_log import MessageLog
-from caseworker.models.ports import Message, ModelRequest, ToolDefinition
-from caseworker.models.pricing import estimate_tokens
+from caseworker.models.ports import Message, ToolDefinition
+from caseworker.models.pricing import json_text, message_bytes
+from caseworker.models.tokens import utf8
 from caseworker.nodes.templates import compact
 
 TARGET_SHARE = 0.75
@@ -141,5 +142,13 @@ def as_json(message: Message) -> dict[str, Any]:
 
 
 def _tokens(*messages: Message, tools: Sequence[ToolDefinition] = ()) -> int:
-    """Estimate the tokens of messages and tools."""
-    return estimate_tokens(ModelRequest(messages=messages, tools=tuple(tools))).tokens_in
+    """Estimate the tokens of messages and tools: one for three bytes, and eight for each of them.
+
+    This only decides when to shorten a conversation; a call reserves more.
+    """
+    size_bytes = sum(map(message_bytes, messages)) + sum(tool.form(_tool_bytes) for tool in tools)
+    return size_bytes // 3 + 8 * (len(messages) + len(tools) + 1)
+
+
+def _tool_bytes(tool: ToolDefinition) -> int:
+    return len(utf8(json_text(tool.to_json())))

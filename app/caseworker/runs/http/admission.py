@@ -100,6 +100,7 @@ class Admission(ABC):
             kind=self.kind,
             budget=self._usual if given is None else given.over(self._usual).merged_with(ceiling),
             requires_prices=requires_prices(given, self._default, limits),
+            limits_spending=limits_spending(given, self._default),
             deadline=body.deadline,
             start_at=body.start_at,
             seed=limits.default_seed if body.seed is None else body.seed,
@@ -560,6 +561,12 @@ def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits)
     set_by_caller = given is not None and "max_cost_usd" in given.given
     budget = given.budget if given is not None and set_by_caller else usual
     return budget.max_cost_dollars is not None or limits.ceiling_requires_prices
+
+
+def limits_spending(given: GivenBudget | None, usual: Budget = UNLIMITED) -> bool:
+    """Return whether cost or tokens are limited by the caller or by a default, ceilings apart."""
+    budget = usual if given is None else given.over(usual)
+    return budget.max_cost_dollars is not None or budget.max_tokens is not None
 
 
 def _webhook(given: WebhookBody | None) -> Webhook | None:

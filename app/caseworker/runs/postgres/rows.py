@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping
 
+from caseworker.core.budget.accounts import TENANT
 from caseworker.core.budget.budget import Budget
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
@@ -35,7 +36,7 @@ Shown = TypeVar("Shown")
 
 _REQUEST = (
     *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
-    "requires_prices",
+    *("requires_prices", "limits_spending"),
 )
 """Fields that every request has and that are stored unchanged."""
 _LIMITS = tuple(Budget.__dataclass_fields__)
@@ -169,6 +170,7 @@ def run_from_row(row: Row) -> Run:
             concurrency_key=row["concurrency_key"],
             concurrency_limit=row["concurrency_limit"] or 1,
         ),
+        accounts=() if row["reserved_cost_usd"] != 0 else (TENANT,),
         **{name: row[name] for name in _RUN_COLUMNS},
     )
 

@@ -225,10 +225,9 @@ async def test_a_reason_that_says_incomplete_is_not_taken_back() -> None:
         (_message(_text("whole")), True),
         (_message(_text("whole"), input_tokens=100, output_tokens=1), True),
         (_events(ENDED[0], _chunk({}, "stop", usage={**USED, "prompt_tokens": 0})), False),
-        (_events(ENDED[0], _chunk({}, "stop", usage={**USED, "prompt_tokens": 1e30})), False),
     ],
 )
-async def test_impossible_and_missing_counts_are_none(body: bytes, messages: bool) -> None:
+async def test_missing_counts_are_none(body: bytes, messages: bool) -> None:
     """The call is charged at an estimate; a count of 0 would bypass the run's limits."""
     assert (await _ask(body, messages=messages)).usage is None
 

@@ -1,0 +1,290 @@
+"""Token counts of providers: where each API reports them, and what they mean.
+
+A count is *whole* (all input or all output tokens), *inside* another count, or *beside* it, which
+must then be added. A reader of the tables below needs no other knowledge of a provider. The tests
+hold a published reply for each row (``tests/captures``).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from caseworker.models.ports import TokenUsage
+
+MAX_COUNT: Final = 10**8
+"""Largest plausible number of tokens in one reply; the largest context windows have 10**7."""
+
+
+class Kind(StrEnum):
+    """What a provider counts."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    TOTAL = "total"
+    """Input and output together. It shows whether reasoning is inside or beside the output."""
+    CACHE_READ = "cache read"
+    CACHE_MISS = "cache miss"
+    CACHE_WRITE = "cache write"
+    CACHE_WRITE_1H = "cache write, 1 h"
+    REASONING = "reasoning"
+    AUDIO_IN = "audio input"
+    AUDIO_OUT = "audio output"
+    USES = "uses of a tool"
+
+
+class Place(StrEnum):
+    """How a count relates to the count of all input, or of all output."""
+
+    WHOLE = "whole"
+    INSIDE = "inside"
+    BESIDE = "beside"
+    ITEMS = "items"
+    """One for each item of this type in the output of a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One count of an API."""
+
+    path: str
+    """Path below the usage document; for ``Place.ITEMS`` the type of an item."""
+    kind: Kind
+    place: Place
+    servers: str
+    """Servers that report it; the first one has a capture."""
+    tool: str = ""
+    """Name of the tool, for ``Kind.USES``."""
+
+
+_WHOLE, _INSIDE, _BESIDE, _ITEMS = Place.WHOLE, Place.INSIDE, Place.BESIDE, Place.ITEMS
+
+USAGE_IN: Final = ("usage", "x_groq.usage", "choices[].usage")
+"""Paths of the usage document in replies of chat completions; Groq and Kimi have their own."""
+
+CHAT: Final = (
+    Row("prompt_tokens", Kind.INPUT, _WHOLE, "all"),
+    Row("input_tokens", Kind.INPUT, _WHOLE, "Ollama's cloud, gateways that rename the counts"),
+    Row("prompt_eval_count", Kind.INPUT, _WHOLE, "Ollama's own API"),
+    Row("completion_tokens", Kind.OUTPUT, _WHOLE, "all"),
+    Row("output_tokens", Kind.OUTPUT, _WHOLE, "Ollama's cloud, gateways that rename the counts"),
+    Row("eval_count", Kind.OUTPUT, _WHOLE, "Ollama's own API"),
+    Row("total_tokens", Kind.TOTAL, _WHOLE, "all"),
+    Row("prompt_tokens_details.cached_tokens", Kind.CACHE_READ, _INSIDE, "OpenAI, most others"),
+    Row("cached_tokens", Kind.CACHE_READ, _INSIDE, "Kimi, Together"),
+    Row("prompt_cache_hit_tokens", Kind.CACHE_READ, _INSIDE, "DeepSeek"),
+    Row("prompt_cache_miss_tokens", Kind.CACHE_MISS, _INSIDE, "DeepSeek"),
+    Row("cache_read_input_tokens", Kind.CACHE_READ, _INSIDE, "LiteLLM"),
+    Row(
+        "prompt_tokens_details.cache_write_tokens", Kind.CACHE_WRITE, _INSIDE, "OpenRouter, OpenAI"
+    ),
+    Row("cache_creation_input_tokens", Kind.CACHE_WRITE, _INSIDE, "LiteLLM"),
+    Row(
+        "completion_tokens_details.reasoning_tokens", Kind.REASONING, _INSIDE, "OpenAI, most others"
+    ),
+    Row("reasoning_tokens", Kind.REASONING, _INSIDE, "SGLang, Azure"),
+    Row("prompt_tokens_details.audio_tokens", Kind.AUDIO_IN, _INSIDE, "OpenAI"),
+    Row("completion_tokens_details.audio_tokens", Kind.AUDIO_OUT, _INSIDE, "OpenAI"),
+    Row("num_search_queries", Kind.USES, _WHOLE, "Perplexity", "web_search"),
+)
+"""Counts of chat completions. Reasoning is beside the output where the total says so: xAI, Gemini.
+"""
+
+MESSAGES: Final = (
+    Row("input_tokens", Kind.INPUT, _WHOLE, "Anthropic"),
+    Row("cache_read_input_tokens", Kind.CACHE_READ, _BESIDE, "Anthropic"),
+    Row("cache_creation_input_tokens", Kind.CACHE_WRITE, _BESIDE, "Anthropic"),
+    Row("cache_creation.ephemeral_1h_input_tokens", Kind.CACHE_WRITE_1H, _INSIDE, "Anthropic"),
+    Row("output_tokens", Kind.OUTPUT, _WHOLE, "Anthropic"),
+    Row("output_tokens_details.thinking_tokens", Kind.REASONING, _INSIDE, "Anthropic"),
+    Row("server_tool_use.web_search_requests", Kind.USES, _WHOLE, "Anthropic", "web_search"),
+    Row("server_tool_use.web_fetch_requests", Kind.USES, _WHOLE, "Anthropic", "web_fetch"),
+)
+"""Counts of Anthropic's Messages API."""
+
+ITERATIONS: Final = "iterations"
+"""Anthropic's counts of each sampling: compaction, advisor, fallback, message. The counts above
+them leave some of these out, so that the sum of all holds."""
+
+RESPONSES: Final = (
+    Row("usage.input_tokens", Kind.INPUT, _WHOLE, "OpenAI"),
+    Row("usage.output_tokens", Kind.OUTPUT, _WHOLE, "OpenAI"),
+    Row("usage.input_tokens_details.cached_tokens", Kind.CACHE_READ, _INSIDE, "OpenAI"),
+    Row("usage.input_tokens_details.cache_write_tokens", Kind.CACHE_WRITE, _INSIDE, "OpenAI"),
+    Row("usage.output_tokens_details.reasoning_tokens", Kind.REASONING, _INSIDE, "OpenAI"),
+    Row("tool_usage.web_search.num_requests", Kind.USES, _WHOLE, "OpenAI", "web_search"),
+    Row(
+        "usage.server_side_tool_usage_details.web_search_calls",
+        *(Kind.USES, _WHOLE, "xAI", "web_search"),
+    ),
+    Row(
+        "usage.server_side_tool_usage_details.x_search_calls",
+        *(Kind.USES, _WHOLE, "xAI", "x_search"),
+    ),
+    Row("web_search_call", Kind.USES, _ITEMS, "OpenAI", "web_search"),
+    Row("file_search_call", Kind.USES, _ITEMS, "OpenAI", "file_search"),
+    Row("code_interpreter_call", Kind.USES, _ITEMS, "OpenAI", "code_interpreter"),
+    Row("mcp_call", Kind.USES, _ITEMS, "OpenAI", "mcp"),
+)
+"""Counts of the Responses API, from the response. The items of a stream count before its end."""
+
+_FIELD: Final = {
+    Kind.INPUT: "tokens_in",
+    Kind.OUTPUT: "tokens_out",
+    Kind.CACHE_READ: "tokens_cached",
+    Kind.CACHE_WRITE: "tokens_cache_written",
+    Kind.CACHE_WRITE_1H: "tokens_cache_written_1h",
+    Kind.REASONING: "tokens_reasoning",
+    Kind.AUDIO_IN: "tokens_audio_in",
+    Kind.AUDIO_OUT: "tokens_audio_out",
+}
+_WORD: Final = re.compile(r"\w+")
+_WORDS_PER_TOKEN: Final = 4
+"""More words than any tokenizer packs into one token of ordinary text."""
+
+Counts = dict[Kind, int]
+
+
+def counts_in(rows: Sequence[Row], document: Any) -> tuple[Counts, dict[str, int]]:
+    """Return the counts of a document, and the uses of the provider's tools by name.
+
+    If several rows have a count, the first one that is not zero holds.
+    """
+    counts, uses = Counts(), dict[str, int]()
+    for row in rows:
+        number = None if row.place is Place.ITEMS else _number_at(document, row.path)
+        if number is None:
+            continue
+        if row.kind is Kind.USES:
+            uses[row.tool] = uses.get(row.tool) or number
+        else:
+            counts[row.kind] = counts.get(row.kind) or number
+    return counts, {tool: number for tool, number in uses.items() if number}
+
+
+def chat_usage(document: Any) -> TokenUsage | None:
+    """Return the usage in a usage document of chat completions; None if it has no counts."""
+    counts, uses = counts_in(CHAT, document)
+    tokens_out, reasoning = counts.get(Kind.OUTPUT), counts.get(Kind.REASONING, 0)
+    tokens_in = counts.get(Kind.INPUT)
+    if not tokens_in or tokens_out is None:
+        return None
+    if (total := counts.get(Kind.TOTAL)) is not None:
+        beside = total - tokens_in - tokens_out
+        if beside > 0 and reasoning in (0, beside):  # xAI, Gemini
+            tokens_out, reasoning = tokens_out + beside, beside
+    cached, missed = counts.get(Kind.CACHE_READ, 0), counts.get(Kind.CACHE_MISS, 0)
+    counts[Kind.INPUT] = max(tokens_in, cached + missed) if missed else tokens_in
+    counts[Kind.OUTPUT] = max(tokens_out, reasoning)  # OpenRouter may report less output
+    counts[Kind.REASONING] = reasoning
+    return _usage(counts, uses)
+
+
+def message_usage(document: Any, *, is_complete: bool = True) -> TokenUsage | None:
+    """Return the usage in a usage document of the Messages API; None if it has no counts.
+
+    The beginning of a stream has no count of the output; it is zero if ``is_complete`` is false.
+    """
+    usage = _message_usage(document, is_complete=is_complete)
+    iterations = document.get(ITERATIONS) if isinstance(document, dict) else None
+    parts = [
+        part
+        for each in (iterations if isinstance(iterations, list) else ())
+        if (part := _message_usage(each, is_complete=True, is_part=True)) is not None
+    ]
+    if usage is None or not parts:
+        return usage
+    total = sum_of(parts)
+    if total.tokens_in + total.tokens_out < usage.tokens_in + usage.tokens_out:
+        return usage
+    reasoning = max(usage.tokens_reasoning, total.tokens_reasoning)
+    return replace(total, tokens_reasoning=reasoning, provider_tool_uses=usage.provider_tool_uses)
+
+
+def response_usage(response: Any, items: Sequence[Any] = ()) -> TokenUsage | None:
+    """Return the usage of a response of the Responses API; None if it has no counts.
+
+    ``items`` are those of its stream, if it has none itself.
+    """
+    counts, uses = counts_in(RESPONSES, response)
+    output = response.get("output") if isinstance(response, dict) else None
+    for tool, number in uses_in(output or items).items():
+        uses[tool] = uses.get(tool) or number
+    if not counts.get(Kind.INPUT) or Kind.OUTPUT not in counts:
+        return None
+    return _usage(counts, uses)
+
+
+def uses_in(items: Any) -> dict[str, int]:
+    """Return how often a response used each tool of the provider, by its items."""
+    uses = dict[str, int]()
+    for item in items if isinstance(items, list | tuple) else ():
+        kind = item.get("type") if isinstance(item, dict) else None
+        if isinstance(kind, str) and (tool := _TOOL_OF_ITEM.get(kind)) is not None:
+            uses[tool] = uses.get(tool, 0) + 1
+    return uses
+
+
+_TOOL_OF_ITEM: Final = {row.path: row.tool for row in RESPONSES if row.place is Place.ITEMS}
+
+
+def sum_of(usages: Sequence[TokenUsage]) -> TokenUsage:
+    """Return the sum of all counts but the uses of tools."""
+    return TokenUsage(
+        **{name: sum(getattr(each, name) for each in usages) for name in _FIELD.values()}
+    )
+
+
+def is_possible(usage: TokenUsage, text: str = "") -> bool:
+    """Return whether a provider's counts can be right for a complete reply with ``text``.
+
+    Counts are impossible if they are no numbers from 0 to ``MAX_COUNT``, if a part is larger than
+    its whole, or if the text has more than four times as many words as there are output tokens.
+    """
+    numbers = [getattr(usage, name) for name in _FIELD.values()]
+    numbers += usage.provider_tool_uses.values()
+    if not all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers):
+        return False
+    parts = (
+        (usage.tokens_cached + usage.tokens_cache_written, usage.tokens_in),
+        (usage.tokens_cache_written_1h, usage.tokens_cache_written),
+        (usage.tokens_audio_in, usage.tokens_in),
+        (usage.tokens_audio_out, usage.tokens_out),
+        (usage.tokens_reasoning, usage.tokens_out),
+    )
+    if any(part > whole for part, whole in parts):
+        return False
+    most_words = (usage.tokens_out + 1) * _WORDS_PER_TOKEN
+    # A word has a letter and an end, so that short texts need no search.
+    return len(text) <= 2 * most_words or len(_WORD.findall(text)) <= most_words
+
+
+def _message_usage(document: Any, *, is_complete: bool, is_part: bool = False) -> TokenUsage | None:
+    counts, uses = counts_in(MESSAGES, document)
+    beside = counts.get(Kind.CACHE_READ, 0) + counts.get(Kind.CACHE_WRITE, 0)
+    counts[Kind.INPUT] = counts.get(Kind.INPUT, 0) + beside
+    if Kind.OUTPUT not in counts and is_complete:
+        return None
+    if not counts[Kind.INPUT] and not is_part:
+        return None
+    counts.setdefault(Kind.OUTPUT, 0)
+    hour = counts.get(Kind.CACHE_WRITE_1H, 0)
+    counts[Kind.CACHE_WRITE_1H] = min(hour, counts.get(Kind.CACHE_WRITE, 0))
+    return _usage(counts, uses)
+
+
+def _usage(counts: Counts, uses: Mapping[str, int]) -> TokenUsage:
+    values = {_FIELD[kind]: n for kind, n in counts.items() if kind in _FIELD}
+    return TokenUsage(**values, provider_tool_uses=uses)
+
+
+def _number_at(document: Any, path: str) -> int | None:
+    """Return the whole number at a path; None if there is none."""
+    for name in path.split("."):
+        if not isinstance(document, dict):
+            return None
+        document = document.get(name)
+    if isinstance(document, bool) or not isinstance(document, int | float):
+        return None
+    return int(document) if document % 1 == 0 else None

@@ -1,0 +1,14 @@
+"""What each field of a request to a model costs, for each API of the gateway."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from caseworker.models.fields.chat_completions import CHAT_COMPLETIONS
+from caseworker.models.fields.messages import MESSAGES
+from caseworker.models.fields.responses import RESPONSES
+from caseworker.models.fields.table import Table
+
+TABLES: Final[Mapping[str, Table]] = {
+    each.dialect: each for each in (CHAT_COMPLETIONS, RESPONSES, MESSAGES)
+}
+"""All tables by the name of their API."""

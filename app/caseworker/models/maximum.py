@@ -1,0 +1,214 @@
+"""The maximum of a model call: bounds of its input and its output, for all wires and doors.
+
+The **hard bound** of an input is one token for each UTF-8 byte of its text, plus what the provider
+adds, plus the largest tokens of its media. It always holds. The **near bound** estimates the text
+from above; it is used where the hard bound does not fit into the budget.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Final, NamedTuple
+
+from caseworker.models.client_bodies import ClientBody
+from caseworker.models.families import Family
+from caseworker.models.fields.provider_tools import ProviderTool
+from caseworker.models.fields.table import Part, Use
+from caseworker.models.forms import StatedSchema
+from caseworker.models.media import Size, audio_size, document_size, image_size
+from caseworker.models.ports import ModelRequest, TokenUsage, ToolDefinition
+from caseworker.models.pricing import Cost, json_text, message_bytes
+from caseworker.models.tokens import near_tokens, utf8
+
+_FRAME_TOKENS: Final = 8
+"""Tokens that a provider adds to a message or a tool."""
+_NEAR_FRAME_TOKENS: Final = 5
+"""The usual number of them."""
+
+
+_HOUR_SECONDS: Final = 3600
+_LOWEST_RATIO: Final = 0.3
+_RATIO_MARGIN: Final = 1.1
+
+
+class Bound(NamedTuple):
+    """The maximum of an attempt, with one of the bounds of its input."""
+
+    usage: TokenUsage
+    cost: Cost | None
+    """None if the price is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What a request contains, as far as its maximum depends on it."""
+
+    family: Family
+    text_bytes: int
+    """UTF-8 bytes of messages, tools and schemas, without media."""
+    text: Callable[[], str]
+    """Returns that text."""
+    frames: int
+    """Number of messages and tools."""
+    has_tools: bool = False
+    media: Size = Size(0, 0)  # noqa: RUF009 - immutable
+    """Images, documents, and objects at the provider to which the request refers."""
+    audio_tokens: int = 0
+    fills_context: bool = False
+    """Whether the provider may read as much as the context window holds."""
+    choices: int = 1
+    """Factor of the output."""
+    passes: int = 1
+    """How often the provider may read the prompt and write an output: twice to compact it."""
+    cache_seconds: int = 0
+    """Seconds for which the provider is asked to cache a part of the prompt; 0 if it is not."""
+    tools: Sequence[ProviderTool] = ()
+    """Tools that the provider executes."""
+
+    @cached_property
+    def hard_tokens(self) -> int:
+        """The hard bound of the input tokens."""
+        return self._input_tokens(self.text_bytes, _FRAME_TOKENS, self.media.hard)
+
+    @cached_property
+    def near_tokens(self) -> int:
+        """The near bound of the input tokens, at most the hard one.
+
+        It takes about 30 ms for a megabyte: compute it in a thread for long requests.
+        """
+        text_tokens = near_tokens(self.text(), self.family)
+        near = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        return min(near, self.hard_tokens)
+
+    def near_tokens_like(self, ratio: float) -> int:
+        """Return the near bound, corrected downwards by what a provider counted before.
+
+        ``ratio`` is its count for an earlier call of the run, relative to this bound.
+        """
+        corrected = int(self.near_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
+        return min(self.near_tokens, corrected + self.family.frame_tokens)
+
+    def _input_tokens(self, text_tokens: int, frame_tokens: int, media_tokens: int) -> int:
+        family = self.family
+        tokens = text_tokens + media_tokens + self.audio_tokens + self.tools_tokens
+        tokens += frame_tokens * self.frames + family.frame_tokens
+        tokens += family.tools_frame_tokens * self.has_tools
+        if self.fills_context:
+            tokens = max(tokens, family.context_tokens)
+        return tokens * self.passes
+
+    @property
+    def tools_tokens(self) -> int:
+        """Input tokens of the results of the provider's tools."""
+        return sum(each.tokens_per_use * each.max_uses for each in self.tools)
+
+    def usage(self, tokens_in: int, tokens_out: int) -> TokenUsage:
+        """Return the token usage of an attempt at its dearest: what may be cached is written."""
+        written = tokens_in if self.cache_seconds or self.family.writes_cache else 0
+        return TokenUsage(
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            tokens_cache_written=written,
+            tokens_cache_written_1h=written if self.cache_seconds >= _HOUR_SECONDS else 0,
+            tokens_audio_in=self.audio_tokens,
+            provider_tool_uses={each.name: each.max_uses for each in self.tools},
+        )
+
+
+def content_of_request(
+    request: ModelRequest, family: Family, messages_bytes: int | None = None
+) -> Content:
+    """Return the content of a request that the service wrote to a model of a family.
+
+    ``messages_bytes`` is the size of the messages in bytes, if known.
+    """
+    if messages_bytes is None:
+        messages_bytes = sum(map(message_bytes, request.messages))
+    size_bytes = messages_bytes + sum(tool.form(_tool_bytes) for tool in request.tools)
+    if request.json_schema is not None:
+        size_bytes += len(utf8(_schema_text(request)))
+    return Content(
+        family=family,
+        text_bytes=size_bytes,
+        text=partial(_text_of_request, request),
+        frames=len(request.messages) + len(request.tools) + 1,
+        has_tools=bool(request.tools) or request.json_schema is not None,
+    )
+
+
+def _text_of_request(request: ModelRequest) -> str:
+    texts = [message.content for message in request.messages]
+    texts += [json_text(extras) for message in request.messages if (extras := message.extras())]
+    texts += [tool.form(_tool_text) for tool in request.tools]
+    return "\n".join((*texts, _schema_text(request)))
+
+
+def _schema_text(request: ModelRequest) -> str:
+    schema = request.json_schema
+    if schema is None:
+        return ""
+    return schema.text if isinstance(schema, StatedSchema) else json_text(dict(schema))
+
+
+def _tool_text(tool: ToolDefinition) -> str:
+    return json_text(tool.to_json())
+
+
+def _tool_bytes(tool: ToolDefinition) -> int:
+    return len(utf8(_tool_text(tool)))
+
+
+def content_of_body(
+    body: ClientBody,
+    family: Family,
+    *,
+    largest_image_tokens: int,
+) -> Content:
+    """Return the content of a body that a client wrote for a model of a family."""
+    hard = near = audio_tokens = media_chars = 0
+    choices = passes = 1
+    fills_context = False
+    for part in body.parts:
+        size: Size | None = Size(0, 0)
+        match part.use:
+            case Use.IMAGE:
+                size = image_size(part.value, part.holder, family, largest_image_tokens)
+                media_chars += _chars_of(part)
+            case Use.DOCUMENT:
+                size = document_size(part.value, part.holder, family, largest_image_tokens)
+                media_chars += _chars_of(part)
+            case Use.AUDIO:
+                size = audio_size(part.value, part.holder)
+                audio_tokens += 0 if size is None else size.hard
+                size = size and Size(0, 0)
+                media_chars += _chars_of(part)
+            case Use.REFERENCE:
+                tokens = body.references.get(part.value)
+                size = None if tokens is None else Size(tokens, tokens)
+            case Use.CHOICES:
+                choices *= max(1, part.value)
+            case Use.COMPACTION:
+                passes = 2
+        if size is None:
+            fills_context = True
+        else:
+            hard, near = hard + size.hard, near + size.near
+    tools = body.document.get("tools")
+    return Content(
+        family=family,
+        text_bytes=max(0, body.written_bytes - media_chars),
+        text=body.text,
+        frames=len(body.item_hashes) + (len(tools) if isinstance(tools, list) else 0) + 1,
+        has_tools=bool(tools),
+        media=Size(hard, near),
+        audio_tokens=audio_tokens,
+        fills_context=fills_context,
+        choices=choices,
+        passes=passes,
+        cache_seconds=body.caches_seconds,
+        tools=body.provider_tools,
+    )
+
+
+def _chars_of(part: Part) -> int:
+    return len(part.value) if isinstance(part.value, str) else 0

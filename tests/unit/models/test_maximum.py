@@ -1,0 +1,220 @@
+"""The maximum of a call: bounds of text, images, documents, references, choices and tools."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caseworker.models.client_bodies import read_body
+from caseworker.models.families import UNKNOWN, family_of
+from caseworker.models.fields.provider_tools import ProviderTool
+from caseworker.models.fields.tables import TABLES
+from caseworker.models.maximum import Content, content_of_body, content_of_request
+from caseworker.models.ports import Message, ModelRequest, ToolDefinition
+from caseworker.models.tokens import near_tokens
+
+GPT, CLAUDE = family_of("gpt-5"), family_of("claude-sonnet-4-5")
+
+
+def png(width: int, height: int, more: bytes = b"") -> str:
+    """Return the beginning of a picture as base64."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + header + b"\0" * 8 + more).decode()
+
+
+def pdf(pages: int, *, packed: bool = False) -> str:
+    """Return a document as base64, with its pages in the open or packed."""
+    objects = b"<< /Type /Page >>\n" * pages
+    if packed:
+        objects = b"<< /Type /ObjStm >>\nstream\n" + zlib.compress(objects) + b"\nendstream"
+    return base64.b64encode(b"%PDF-1.5\n<< /Type /Pages >>\n" + objects).decode()
+
+
+def content(
+    body: dict[str, Any],
+    dialect: str = "chat_completions",
+    references: Mapping[str, int | None] = MappingProxyType({}),
+) -> Content:
+    """Return the content of a body."""
+    table, field = TABLES[dialect], "input" if dialect == "responses" else "messages"
+    family = CLAUDE if dialect == "messages" else GPT
+    parts = table.read(body, limits_spending=True)
+    whole = replace(read_body(body, field, parts), references=references)
+    return content_of_body(whole, family, largest_image_tokens=family.largest_image_tokens)
+
+
+def chat(*parts: Any, **fields: Any) -> dict[str, Any]:
+    """Return a body of chat completions."""
+    return {"model": "m", "messages": [{"role": "user", "content": [*parts]}], **fields}
+
+
+def claude(*parts: Any, **fields: Any) -> dict[str, Any]:
+    """Return a body of messages."""
+    return {**chat(*parts, **fields), "max_tokens": 10}
+
+
+def image_url(url: str) -> dict[str, Any]:
+    """Return a part with an image."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+BARE = content(chat({"type": "text", "text": "hi"})).hard_tokens
+
+
+@given(text=st.text())
+def test_the_hard_bound_has_a_token_for_each_byte(text: str) -> None:
+    """No tokenizer makes more tokens than bytes."""
+    asked = ModelRequest(messages=(Message(role="user", content=text),))
+    whole = content_of_request(asked, UNKNOWN)
+    assert whole.hard_tokens >= len(text.encode("utf-8", "surrogatepass"))
+    assert whole.near_tokens <= whole.hard_tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("The quick brown fox jumps over the lazy dog. " * 20, 201),
+        ("def add(first, second):\n    return first + second\n" * 20, 240),
+        ("今天天气怎么样" * 20, 80),
+        ("Сегодня хорошая погода, и мы пошли гулять в парк. " * 20, 301),
+    ],
+)
+def test_the_near_bound_of_usual_text_is_close_to_its_count(text: str, tokens: int) -> None:
+    """The counts are those of o200k_base."""
+    assert tokens <= near_tokens(text, GPT) <= tokens * 1.5
+
+
+def test_random_characters_count_one_token_each() -> None:
+    """A text of them has hardly fewer tokens, and may stand beside other text."""
+    random = base64.b64encode(bytes(range(256)) * 100).decode()
+    assert near_tokens(random, GPT) == len(random)
+    assert near_tokens("word " * 5_000 + random, GPT) > len(random)
+
+
+def test_tools_and_schemas_are_part_of_the_prompt() -> None:
+    """Both are sent, and the provider adds a frame for tools."""
+    plain = ModelRequest(messages=(Message(role="user", content="x"),))
+    tool = ToolDefinition(name="t", description="d" * 300, parameters={"type": "object"})
+    schema = {"type": "object", "title": "t" * 300}
+    for asked in (
+        ModelRequest(messages=plain.messages, tools=(tool,)),
+        ModelRequest(messages=plain.messages, json_schema=schema),
+    ):
+        more = content_of_request(asked, CLAUDE), content_of_request(plain, CLAUDE)
+        assert more[0].hard_tokens >= more[1].hard_tokens + 300 + CLAUDE.tools_frame_tokens
+        assert more[0].near_tokens > more[1].near_tokens + CLAUDE.tools_frame_tokens
+
+
+@pytest.mark.req("cw/3.named")
+@pytest.mark.parametrize(
+    ("url", "tokens"),
+    [
+        ("https://example.com/picture.png", 1_445),
+        (f"data:image/png;base64,{png(512, 512)}", 255),
+        (f"data:image/png;base64,{png(1024, 1024)}", 765),
+        (f"data:image/png;base64,{png(8, 8, b'x' * 1_000_000)}", 1_445),
+        ("data:image/png;base64,AAAA", 1_445),
+        ("data:image/svg+xml;base64,PHN2Zz4=", 1_445),
+    ],
+    ids=["named", "one tile", "four tiles", "contradicts its header", "no header", "vectors"],
+)
+def test_an_image_counts_by_the_rule_of_its_family(url: str, tokens: int) -> None:
+    """An image that is only named, or that hides its size, counts as the largest one."""
+    counted = content(chat(image_url(url), image_url(url)))
+    assert 2 * tokens <= counted.hard_tokens - BARE <= 2 * tokens + 300
+    assert counted.near_tokens >= 2 * tokens
+
+
+@pytest.mark.req("cw/3.named")
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_document_counts_its_bytes_and_an_image_for_each_page(packed: bool) -> None:
+    """Providers read the text and a picture of each page."""
+    source = {"type": "base64", "media_type": "application/pdf", "data": pdf(20, packed=packed)}
+    counted = content(claude({"type": "document", "source": source}), "messages")
+    assert 20 * CLAUDE.largest_image_tokens < counted.near_tokens <= counted.hard_tokens
+    assert counted.hard_tokens < 21 * CLAUDE.largest_image_tokens + 2_000
+
+
+@pytest.mark.req("cw/3.named")
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        ("messages", claude({"type": "document", "source": {"type": "url", "url": "https://e/x"}})),
+        (
+            "responses",
+            {
+                "model": "m",
+                "input": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "input_file", "file_url": "https://e/x.pdf"}],
+                    }
+                ],
+            },
+        ),
+        ("responses", {"model": "m", "input": "go on", "previous_response_id": "resp_1"}),
+    ],
+    ids=["document", "file", "reply without stored tokens"],
+)
+def test_what_only_the_provider_can_measure_fills_the_context(
+    dialect: str, body: dict[str, Any]
+) -> None:
+    """A body that names a document costs at most what the context window holds."""
+    counted = content(body, dialect)
+    assert counted.near_tokens == counted.hard_tokens == counted.family.context_tokens
+
+
+@pytest.mark.req("cw/3.named")
+def test_a_reference_counts_the_recorded_tokens_of_its_reply() -> None:
+    """The provider reads the earlier prompt and the earlier answer again."""
+    body = {"model": "m", "input": "go on", "previous_response_id": "resp_1"}
+    counted = content(body, "responses", references={"resp_1": 12_345})
+    bare = content({"model": "m", "input": "go on"}, "responses")
+    assert 12_345 <= counted.hard_tokens - bare.hard_tokens <= 12_400
+
+
+def test_provider_tools_and_compaction_are_part_of_the_maximum() -> None:
+    """Each use adds tokens, and a compaction reads the prompt once more."""
+    body = chat({"type": "text", "text": "hi"})
+    whole = read_body(body, "messages", ())
+    tool = ProviderTool(
+        name="web_search",
+        place="tools[0]",
+        max_uses=3,
+        usd_per_use=Decimal("0.01"),
+        tokens_per_use=1_000,
+    )
+    plain = content_of_body(whole, GPT, largest_image_tokens=1)
+    assert plain.choices == plain.passes == 1
+    with_tool = Content(**{**vars_of(plain), "tools": (tool,)})
+    twice = Content(**{**vars_of(plain), "passes": 2})
+    assert with_tool.hard_tokens == plain.hard_tokens + 3_000
+    assert with_tool.usage(1, 1).provider_tool_uses == {"web_search": 3}
+    assert twice.hard_tokens == 2 * plain.hard_tokens
+
+
+def vars_of(whole: Content) -> dict[str, Any]:
+    """Return the fields of a content, without cached values."""
+    return {name: getattr(whole, name) for name in Content.__dataclass_fields__}
+
+
+@pytest.mark.req("cw/3.choices")
+def test_choices_multiply() -> None:
+    """`n` and `best_of` are answers that the provider writes for one request."""
+    assert content(chat(n=3)).choices == 3
+    assert content(chat(n=2, best_of=5)).choices == 10
+
+
+def test_the_near_bound_follows_what_a_provider_counted_before() -> None:
+    """It never rises above the bound of the text itself."""
+    counted = content(chat({"type": "text", "text": "word " * 10_000}))
+    assert counted.near_tokens_like(0.5) < counted.near_tokens * 0.6
+    assert counted.near_tokens_like(2.0) == counted.near_tokens
