@@ -78,6 +78,10 @@ class Prose:
 
     def said(self, piece: str) -> None:
         """Process a piece of content, which may contain thinking tags or parts of them."""
+        if self._is_text and piece and not self._held:
+            self._text.append(piece)
+            self.deltas.append(Delta("content", piece))
+            return
         self._held += piece
         while self._close or self._opens():
             before, close, after = self._held.partition(self._close)
