@@ -109,6 +109,8 @@ def tier_model(**given: Any) -> ChatModel:
         "min_output_tokens": 256,
         "timeout_seconds": 30.0,
         "structured_output": StructuredOutput.AUTO,
+        "stream": True,
+        "tokens_per_second": 200,
         "capabilities": (),
     }
     return ChatModel(**{**usual, **given})

@@ -11,7 +11,6 @@ from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.ports import ModelProvider, RateLimit
 from caseworker.models.pricing import TokenPrice
-from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 
 
 class Tier(StrEnum):
@@ -66,10 +65,10 @@ class ChatModel:
     """Configured price; None means that the price list applies."""
     limit: RateLimit | None = None
     """Rate limit shared by all processes; None means unlimited."""
-    stream: bool = True
+    stream: bool
     """Whether the provider may be asked for streams, so that interrupted replies are known in part.
     """
-    tokens_per_second: float = DEFAULT_TOKENS_PER_SECOND
+    tokens_per_second: float
     """Highest output speed of one choice, by which unseen parts of interrupted replies count."""
     capabilities: tuple[str, ...]
     """Names of supported features beyond text, as configured."""
