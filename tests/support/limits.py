@@ -112,6 +112,7 @@ def tier_model(**given: Any) -> ChatModel:
         "stream": True,
         "tokens_per_second": 200,
         "capabilities": (),
+        "provider_tools": {},
     }
     return ChatModel(**{**usual, **given})
 

@@ -117,6 +117,7 @@ async def run_agent(
         stream=True,
         tokens_per_second=DEFAULT_TOKENS_PER_SECOND,
         capabilities=(),
+        provider_tools={},
     )
     table = ModelTable(dict.fromkeys(Tier, tier))
     table.allow_unlisted = True

@@ -89,20 +89,23 @@ class ProviderToolSettings(Section):
     max_uses: Positive
 
 
+def _tool(usd: str, tokens: int) -> ProviderToolSettings:
+    return ProviderToolSettings(usd_per_use=Decimal(usd), tokens_per_use=tokens, max_uses=5)
+
+
 SEARCH_PRICES: Mapping[str, Mapping[str, ProviderToolSettings]] = {
-    provider: {
-        name: ProviderToolSettings(usd_per_use=Decimal(usd), tokens_per_use=10_000, max_uses=5)
-        for name, usd in prices.items()
-    }
-    for provider, prices in {
-        "openai": {"web_search": "0.01", "web_search_preview": "0.025"},
-        "anthropic": {"web_search": "0.01"},
-    }.items()
+    "openai": {
+        "web_search": _tool("0.01", 10_000),
+        "web_search_preview": _tool("0.025", 10_000),
+        "tool_search": _tool("0", 0),
+    },
+    "anthropic": {"web_search": _tool("0.01", 10_000)},
 }
-"""Prices of web searches by provider and tool, on 2026-11-29, from
+"""Prices of searches by provider and tool, on 2026-11-29, from
 https://developers.openai.com/api/docs/pricing and
-https://platform.claude.com/docs/en/about-claude/pricing. Their results are billed as input tokens,
-without a published maximum: 10,000 is an estimate."""
+https://platform.claude.com/docs/en/about-claude/pricing. The results of web searches are billed as
+input tokens, without a published maximum: 10,000 is an estimate. A search of tools loads tools of
+the request itself, which are reserved with the request."""
 
 
 class ModelSettings(ProviderSettings):
