@@ -149,6 +149,8 @@ class PartialReply(Protocol):
         """All text that has arrived of all choices, with thinking and arguments of calls."""
         ...
 
+    received_calls: int
+    """Number of tool calls that have begun to arrive, of all choices."""
     is_hiding: bool
     """Whether the model thinks now without showing all of it."""
     has_final_counts: bool

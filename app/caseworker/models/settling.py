@@ -15,10 +15,14 @@ its calls keep the maximum, which the journal holds while they are in flight.
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from caseworker.models.families import Family, family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
+
+CALL_TOKENS: Final = 40
+"""Output tokens of a tool call beside its name and arguments: 20 to 50 in the captures of tests."""
 
 
 def uncounted_usage(
@@ -40,7 +44,9 @@ def uncounted_usage(
     counted = None if reply is None else reply.counted(so_far=True)
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
-    tokens_out = min(_tokens(received, family_of(model)) + silent, reserved.tokens_out)
+    tokens_out = _tokens(received, family_of(model)) + silent
+    tokens_out += CALL_TOKENS * (0 if reply is None else reply.received_calls)
+    tokens_out = min(tokens_out, reserved.tokens_out)
     usage = reserved if counted is None else counted
     if counted is not None:
         tokens_out = max(tokens_out, counted.tokens_out)

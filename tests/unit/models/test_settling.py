@@ -17,6 +17,7 @@ from caseworker.models.client_bodies import read_body
 from caseworker.models.families import family_of
 from caseworker.models.fields.tables import TABLES
 from caseworker.models.relay import Relay
+from caseworker.models.settling import CALL_TOKENS
 from caseworker.models.speeds import tokens_per_second_at
 from caseworker.models.table import Tier
 from caseworker.models.tokens import near_tokens
@@ -147,6 +148,62 @@ def test_the_received_text_of_all_choices_is_charged() -> None:
 
     assert found["out"] == pytest.approx(tokens_of(WORDS * 27), abs=4)
     assert found["estimated"]["tokens_out"] == found["out"]
+
+
+CALLS = {
+    "openai": [
+        event(
+            {
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {
+                            "tool_calls": [
+                                {
+                                    "index": at,
+                                    "id": "c",
+                                    "function": {"name": "add", "arguments": "{}"},
+                                }
+                            ]
+                        },
+                    }
+                ]
+            }
+        )
+        for at in range(3)
+    ],
+    "anthropic": [
+        event(
+            {
+                "type": "content_block_start",
+                "index": at,
+                "content_block": {"type": "tool_use", "id": "c", "name": "add", "input": {}},
+            }
+        )
+        for at in range(3)
+    ],
+    "responses": [
+        event(
+            {
+                "type": "response.output_item.added",
+                "output_index": at,
+                "item": {"type": "function_call", "name": "add"},
+            }
+        )
+        for at in range(3)
+    ],
+}
+
+
+@pytest.mark.req("cw/3.lost")
+@pytest.mark.parametrize("dialect", CALLS)
+def test_tool_calls_are_charged_beside_their_arguments(dialect: str) -> None:
+    """Models write more for a call than its name and its arguments."""
+    parts = [(0.0, b"".join(CALLS[dialect]))]
+
+    found, _ = charged(TimedReply(parts, HOLD), dialect=dialect, cancel_after=0.0001)
+
+    assert 3 * CALL_TOKENS <= found["out"] <= 3 * CALL_TOKENS + 30
 
 
 @pytest.mark.req("cw/3.lost")

@@ -152,6 +152,8 @@ class Accumulator(ABC):
         self.received: list[str] = []
         """All text that has arrived, of all choices: answers, thinking, names and arguments of
         calls. Providers count its tokens as output."""
+        self.received_calls = 0
+        """Number of tool calls that have begun to arrive, of all choices."""
         self.tool_uses: Mapping[str, int] = {}
         """How often the provider has executed each of its own tools, by name."""
         self.is_hiding = False

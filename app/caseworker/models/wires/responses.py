@@ -30,7 +30,9 @@ class ResponseReply(Accumulator):
         if isinstance(kind, str) and kind.endswith(".delta"):
             self._receive(kind, document)
         elif kind == "response.output_item.added":
-            self.is_hiding = _type_of(document.get("item")) in _HIDING
+            begun = str(_type_of(document.get("item")))
+            self.is_hiding = begun in _HIDING
+            self.received_calls += begun.endswith("_call")
         elif kind == "response.output_item.done":
             item = document.get("item")
             self._items.append(item)
