@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from caseworker.models.counts import is_possible
 from caseworker.models.families import Family, family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
@@ -42,6 +43,8 @@ def uncounted_usage(
     """
     reply = state.reply
     counted = None if reply is None else reply.counted(so_far=True)
+    if counted is not None and not is_possible(counted):
+        counted = None
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
     tokens_out = _tokens(received, family_of(model)) + silent

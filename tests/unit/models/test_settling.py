@@ -316,6 +316,16 @@ def test_counts_from_the_beginning_of_a_stream_replace_the_estimate() -> None:
     assert asking.run.scope.to_dict()["cost_usd"] == 3120 + 25 + found["out"]
 
 
+def test_impossible_counts_from_the_beginning_of_a_stream_are_not_used() -> None:
+    """The estimate of the input holds."""
+    usage = {"input_tokens": 10**12, "output_tokens": 1}
+    begin = event({"type": "message_start", "message": {"content": [], "usage": usage}})
+
+    found, _ = charged(TimedReply([(0.0, begin)], HOLD), dialect="anthropic", cancel_after=0.0001)
+
+    assert 0 < found["in"] < 1000
+
+
 FINAL = {
     "openai": [
         chunk("a", finish_reason="stop"),
