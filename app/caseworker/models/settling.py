@@ -1,15 +1,15 @@
-"""What an attempt costs whose provider did not send the final token counts.
+"""Usage of an attempt whose provider did not send the final token counts.
 
 All ways in which counts can be missing are settled here: a cancel, a deadline, a later attempt, a
 stream that breaks off, a timeout, and a complete reply without counts. Such a call is charged
 
 - its input: the provider's own counts if it sent some before the end, else the estimate;
-- what was received: answers, thinking and arguments of tool calls, of all choices;
+- the received parts: answers, thinking and arguments of tool calls, of all choices;
 - the seconds in which nothing was received, at the highest output speed of the model, for each
   choice.
 
-The output counts at most what was reserved for it. A lost process cannot know what was received:
-its calls keep the maximum, which the journal holds while they are in flight.
+The output counts at most its reservation. A lost process cannot know the received parts: its calls
+keep the maximum, which the journal holds while they are in flight.
 """
 
 import math
@@ -23,7 +23,7 @@ from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
 
 CALL_TOKENS: Final = 40
-"""Output tokens of a tool call beside its name and arguments: 20 to 50 in the captures of tests."""
+"""Output tokens of a tool call in addition to its name and arguments; 20 to 50 in captures."""
 
 
 def uncounted_usage(

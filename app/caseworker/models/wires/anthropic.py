@@ -339,7 +339,7 @@ class MessageReply(Accumulator):
 
 
 _HIDING = frozenset({"thinking", "redacted_thinking"})
-"""Types of blocks that show a summary of what the model thinks, or nothing."""
+"""Types of blocks that show only a summary of the thinking, or nothing."""
 _NOT_WRITTEN = frozenset({"id", "type", "index", "signature", "data", "tool_use_id", "citation"})
 """Fields of a block that the model does not write."""
 

@@ -302,19 +302,19 @@ class ReplyBody:
         Raises:
             ValueError: a document is not valid JSON.
         """
-        held, seen, may_end = list[bytes](), b"", unread is None
+        unparsed, window, may_end = list[bytes](), b"", unread is None
         async with aclosing(_kept(reply, failures)) as parts:
             async for part in parts:
                 if unread is not None:
                     unread.append((asyncio.get_running_loop().time(), part))
                 if not may_end:
-                    held.append(part)
-                    seen = seen[-_MARK_BYTES:] + part
-                    may_end = any(mark in seen for mark in _MARKS)
+                    unparsed.append(part)
+                    window = window[-_MARK_BYTES:] + part
+                    may_end = any(mark in window for mark in _MARKS)
                     if not may_end:
                         continue
-                    part = b"".join(held)
-                    held.clear()
+                    part = b"".join(unparsed)
+                    unparsed.clear()
                 for each in self.feed(part):
                     yield each
                 if self.done:
@@ -324,7 +324,7 @@ class ReplyBody:
                             async for _ in parts:
                                 pass
                     return
-        for each in self.feed(b"".join(held)):
+        for each in self.feed(b"".join(unparsed)):
             yield each
         for each in self.end():
             yield each

@@ -233,7 +233,7 @@ class ChatReply(Accumulator):
         return True
 
     def _receive(self, choice: Mapping[str, Any], index: Any) -> None:
-        """Keep all text of a choice, also of those that nobody reads."""
+        """Keep the text of a choice, including ignored choices."""
         said = choice.get("delta")
         if not isinstance(said, dict) and not self._in_parts:
             said = choice.get("message")

@@ -155,7 +155,7 @@ class Accumulator(ABC):
         self.received_calls = 0
         """Number of tool calls that have begun to arrive, of all choices."""
         self.tool_uses: Mapping[str, int] = {}
-        """How often the provider has executed each of its own tools, by name."""
+        """How often the provider has executed each hosted tool, by name."""
         self.is_hiding = False
         """Whether the model thinks now without showing all of it."""
         self.has_final_counts = False

@@ -90,7 +90,7 @@ class ResponseReply(Accumulator):
 
 
 _HIDING: Final = frozenset({"reasoning", "compaction"})
-"""Types of items that show a summary of what the model thinks, or nothing."""
+"""Types of items that show only a summary of the thinking, or nothing."""
 _WRITTEN: Final = frozenset(
     {"content", "summary", "text", "refusal", "name", "arguments", "input", "code", "action"}
 )
