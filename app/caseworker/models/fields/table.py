@@ -1,8 +1,8 @@
-"""Tables of the fields of a request: what each costs, and a reader that applies a table to a body.
+"""Tables of the fields of a request with their costs, and a reader that applies a table to a body.
 
 A body of an API is open: every provider adds fields, and some of them cost money that no token
-count shows. A table therefore lists all fields whose cost is known, and the reader refuses all
-others in a run that limits its spending. The reader visits each value once, without recursion.
+count shows. A table therefore lists all fields whose cost is known, and the reader refuses unlisted
+fields in a run that limits its spending. The reader visits each value once, without recursion.
 """
 
 import re
@@ -21,7 +21,7 @@ _NAMES = re.compile(r"\{([^}]*)\}")
 
 
 class Use(StrEnum):
-    """What a field does to the cost of a call."""
+    """The effect of a field on the cost of a call."""
 
     FREE = "free"
     """It changes no cost, or lowers it."""
@@ -55,7 +55,7 @@ _SILENT: Final = (*_PLAIN, Use.PRICED)
 """Uses that a reader does not report."""
 _REFUSING: Final = (Use.PRICED, Use.REFUSED)
 _OBJECTS: Final = (Use.CACHE, Use.COMPACTION, Use.PROVIDER_TOOL)
-"""Uses of objects whose fields have rows of their own; for all others, only the fields count."""
+"""Uses of objects that are reported though their fields have rows, too."""
 
 
 class RefusedBodyError(Exception):
@@ -102,7 +102,7 @@ class Section:
     """Paths of the object; empty is the body."""
     rows: tuple[Fields, ...]
     untyped: Callable[[Mapping[str, Any]], str] | None = None
-    """Returns the type of an object without ``type``; None if ``<|x>`` in a path says it."""
+    """Returns the type of an object without ``type``; None if the type is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Part:
 
 
 class _Node:
-    """What a table says about the values at one path."""
+    """The rows of a table about the values at one path."""
 
     __slots__ = ("by_value", "fields", "is_plain", "is_whole", "row", "types", "untyped")
 
@@ -196,7 +196,7 @@ class Table:
         in the rows).
 
         Raises:
-            RefusedBodyError: a field is refused, or is no number where one is needed.
+            RefusedBodyError: a field is refused, or must be a number and is not.
             UndecidedFieldError: no row is about a field.
         """
         return list(_Reading(self, limits_spending, free_fields).parts(document))
@@ -260,7 +260,7 @@ class _Reading:
         """Return the use of a value to which a row applies.
 
         Raises:
-            RefusedBodyError: the row refuses it, or it is no number where one is needed.
+            RefusedBodyError: the row refuses it, or it must be a number and is not.
         """
         if any(_matches(value, each) for each in row.unless):
             return Use.FREE
@@ -278,7 +278,8 @@ class _Reading:
         """Yield the references in a value that no row is about.
 
         Raises:
-            UndecidedFieldError: the run limits its spending, and nobody has freed the field.
+            UndecidedFieldError: the run limits its spending, and the operator does not allow the
+                field.
         """
         path = re.sub(r"\[\d+\]", "[]", _shown(place)) + (f"<{kind}>" if kind else "")
         if self._limits and path.replace("[]", "") not in self._free:
