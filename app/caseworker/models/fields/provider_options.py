@@ -60,7 +60,10 @@ OPTIONS: Final = Section(
         Fields(Use.FREE, "prompt_cache_options.mode"),
         Fields(Use.FREE, "prompt_cache_options.ttl", values=("30m", "12h")),
         Fields(Use.FREE, "response_format response_format.type"),
-        Fields(Use.TEXT, "response_format.schema.** response_format.json_schema.**"),
+        Fields(
+            Use.TEXT,
+            "response_format.{schema,json_schema,structures,triggers,format,grammar}.**",
+        ),
         Fields(Use.FREE, "modalities", values=("text",)),
         Fields(Use.PRICED, "modalities", AUDIO_OUT, values=("audio", "image")),
         Fields(Use.PRICED, "audio image_config", AUDIO_OUT),
@@ -137,7 +140,7 @@ OPTIONS: Final = Section(
         ),
         Fields(
             Use.PRICED,
-            "logits_processors kv_transfer_params vllm_xargs",
+            "logits_processors kv_transfer_params ec_transfer_params vllm_xargs",
             "it runs code of the server",
         ),
         Fields(
@@ -147,8 +150,10 @@ OPTIONS: Final = Section(
             " guided_grammar guided_json.** guided_regex guided_whitespace_pattern ignore_eos"
             " include_reasoning include_stop_str_in_output length_penalty min_p priority"
             " prompt_logprobs repetition_penalty request_id return_token_ids"
-            " return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens"
-            " stop_token_ids structured_outputs.** top_k truncate_prompt_tokens",
+            " repetition_detection.** return_assistant_tokens_mask return_prompt_text"
+            " return_token_offsets return_tokens_as_token_ids skip_special_tokens"
+            " spaces_between_special_tokens stop_token_ids structured_outputs.** top_k"
+            " truncate_prompt_tokens truncation_side",
             "vLLM",
         ),
         Fields(Use.TEXT, "chat_template_kwargs.** documents.**", "vLLM, Groq"),
@@ -158,7 +163,7 @@ OPTIONS: Final = Section(
             "OpenRouter",
         ),
         Fields(Use.FREE, "reasoning.{effort,enabled,exclude,summary}", "OpenRouter, Ollama"),
-        Fields(Use.FREE, "thinking.{type,clear_thinking,keep,display}", "DeepSeek, LiteLLM"),
+        Fields(Use.FREE, "thinking.{type,effort,clear_thinking,keep,display}", "DeepSeek, LiteLLM"),
         Fields(
             Use.THINKING,
             "reasoning.max_tokens thinking.budget_tokens thinking_budget thinking_token_budget",
@@ -184,8 +189,8 @@ OPTIONS: Final = Section(
         Fields(
             Use.FREE,
             "enable_thinking incremental_output max_input_tokens preserve_thinking result_format"
-            " tool_stream do_sample",
-            "Qwen, GLM",
+            " tool_stream do_sample clear_thinking disable_reasoning",
+            "Qwen, GLM, Cerebras",
         ),
         Fields(Use.TEXT, "translation_options.**", "Qwen"),
         Fields(Use.FREE, "cache_prompt keep_alive return_progress timings_per_token", "llama.cpp"),

@@ -16,7 +16,7 @@ MAX_CHOICES: Final = 128
 
 _DATE = re.compile(r"_\d{8}$|_\d{4}_\d{2}_\d{2}$")
 """The version of a type: `web_search_20250305` is read as `web_search`."""
-_STEP = re.compile(r"([\w-]+)(?:\[\])?(?:<([\w|]*)>)?")
+_STEP = re.compile(r"([^.\[\]<>{}\s]+)(?:\[\])*(?:<([^<>]*)>)?")
 _NAMES = re.compile(r"\{([^}]*)\}")
 
 

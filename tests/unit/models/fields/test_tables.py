@@ -186,6 +186,9 @@ def test_a_line_of_the_message_allows_the_field() -> None:
         {"messages": [{"content": [{"type": "text", "foo": 1}]}]},
         {"messages": [{"content": [{"type": "hologram", "url": "x"}]}]},
         {"tools": [{"type": "teleport_20270101", "name": "x"}]},
+        {"tools": [{"type": "vendor:teleport"}]},
+        {"messages": [{"@name": 1}]},
+        {"messages": [[{"role": "user"}]]},
         {"extra_body": {"foo": 1}},
     ]
     for body in bodies:
