@@ -104,6 +104,10 @@ COSTLY: list[tuple[str, dict[str, Any]]] = [
     ("web_search_options", {"web_search_options": {}}),
     ("service_tier", {"service_tier": "priority"}),
     ("chat_template", {"chat_template": "{% for i in range(9999999) %}x{% endfor %}"}),
+    (
+        "chat_template_kwargs.chat_template",
+        {"chat_template_kwargs": {"enable_thinking": False, "chat_template": "{{ messages }}"}},
+    ),
     ("n_predict", {"n_predict": 100_000}),
     ("extra_body.model", {"extra_body": {"model": "o1-pro"}}),
     ("extra_body.max_tokens", {"extra_body": {"max_tokens": 100_000}}),
