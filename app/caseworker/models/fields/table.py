@@ -14,6 +14,9 @@ from typing import Any, Final
 MAX_CHOICES: Final = 128
 """Largest number of choices that a request may ask for."""
 
+MAX_NAME_CHARS: Final = 100
+"""Number of characters of a name or type that a message shows."""
+
 _DATE = re.compile(r"_\d{8}$|_\d{4}_\d{2}_\d{2}$")
 """The version of a type: `web_search_20250305` is read as `web_search`."""
 _STEP = re.compile(r"([^.\[\]<>{}\s]+)(?:\[\])*(?:<([^<>]*)>)?")
@@ -127,7 +130,7 @@ class _Node:
         self.types: dict[str, _Node] = {}
         self.untyped: Callable[[Mapping[str, Any]], str] | None = None
         self.row: Fields | None = None
-        self.by_value: dict[Any, Fields] = {}
+        self.by_value: dict[tuple[type, Any], Fields] = {}
         self.is_plain = False
         """Whether all values are free or text."""
         self.is_whole = False
@@ -249,8 +252,10 @@ class _Reading:
 
     def _row(self, node: _Node, value: Any, holder: Mapping[str, Any]) -> Fields | None:
         """Return the row that is about a value; None if there is none."""
-        if isinstance(value, str | int | float) and value in node.by_value:
-            return node.by_value[value]
+        if node.by_value and isinstance(value, str | int):
+            of_value = node.by_value.get((type(value), value))
+            if of_value is not None:
+                return of_value
         row = node.row
         if row is not None and row.unless_beside and holder.get(row.unless_beside):
             return _FREE
@@ -281,6 +286,7 @@ class _Reading:
             UndecidedFieldError: the run limits its spending, and the operator does not allow the
                 field.
         """
+        kind = kind[:MAX_NAME_CHARS]
         path = re.sub(r"\[\d+\]", "[]", _shown(place)) + (f"<{kind}>" if kind else "")
         if self._limits and path.replace("[]", "") not in self._free:
             line = f'gateway.free_fields: {{{self._table.dialect}: ["{path}"]}}'
@@ -324,7 +330,7 @@ def _nodes(root: _Node, path: str) -> list[_Node]:
 def _enter(root: _Node, path: str, row: Fields) -> None:
     for node in _nodes(root, path.removesuffix(".**")):
         if row.values:
-            node.by_value.update(dict.fromkeys(row.values, row))
+            node.by_value |= {(type(value), value): row for value in row.values}
         elif node.row is not None:
             raise ValueError(f"two rows: {path!r}")
         else:
@@ -371,7 +377,7 @@ def _refusal(
     error: type[RefusedBodyError], place: _Place, name: Any, reason: str
 ) -> RefusedBodyError:
     shown = _shown(place)
-    about = f"{shown}: {name}" if name else shown
+    about = f"{shown}: {str(name)[:MAX_NAME_CHARS]}" if name else shown
     return error("unsupported_field", f"The field {about} is not offered: {reason}.", shown)
 
 
@@ -379,5 +385,5 @@ def _shown(place: _Place) -> str:
     steps: list[str] = []
     while place is not None:
         place, step = place
-        steps.append(f"[{step}]" if isinstance(step, int) else f".{step}")
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step[:MAX_NAME_CHARS]}")
     return "".join(reversed(steps)).lstrip(".")

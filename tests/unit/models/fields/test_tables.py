@@ -307,6 +307,8 @@ def test_choices_thinking_and_compaction_are_reported_where_each_api_has_them() 
         {"max_tokens": -1},
         {"max_tokens": True},
         {"max_tokens": [100]},
+        {"max_tokens": False},
+        {"max_tokens": 0.0},
         {"n": []},
         {"max_completion_tokens": 10.5},
         {"thinking": {"budget_tokens": "many"}},
@@ -359,6 +361,15 @@ def test_references_in_unknown_objects_are_reported() -> None:
     }
     freed = {"foo": {"file_id": "f1"}}
     assert read(freed, free_fields=["foo"]) == [(Use.REFERENCE, "foo.**.file_id")]
+
+
+def test_a_message_shows_only_the_beginning_of_long_names() -> None:
+    """A name of megabytes would make the refusal as long as the request."""
+    long = "x" * 10_000
+    for body in ({long: 1}, {"tools": [{"type": long}]}, {"messages": [{long: [1]}]}):
+        with pytest.raises(UndecidedFieldError) as refused:
+            read(body)
+        assert len(str(refused.value)) < 600
 
 
 def nested(depth: int, value: Any) -> Any:
