@@ -4,6 +4,10 @@
 parallel, each of which costs exactly $0.01, under a limit of ten calls. The record of the provider
 shows how many calls were made. LiteLLM is one process, whose limits are those of an agent's
 session.
+
+A second table shows what calls really cost whose price is not in their text: images, documents,
+choices, and streams whose clients disconnect. A provider counts what it generates, and ten calls
+cost about the limit.
 """
 
 import asyncio
@@ -12,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import count
 from typing import Annotated, Any, Final
 
@@ -40,6 +45,39 @@ THEIR_LIMITS: Final[Mapping[str, Mapping[str, Any]]] = {
     "$0.10": {"max_budget_per_session": 0.10},
 }
 
+USD_PER_MILLION: Final = {"IN": 1, "OUT": 8}
+"""Prices in the races for real costs, those of ``tests.property.judge.truth``."""
+_TEXT: Final = {"type": "text", "text": "Describe it."}
+_IMAGE: Final = {"type": "image_url", "image_url": {"url": "https://e.example/2048x768.png"}}
+_FILE: Final = {"type": "input_file", "file_url": "https://e.example/tokens-9000.pdf"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """A kind of calls, ten of which cost about the limit."""
+
+    limit_usd: float
+    content: Any
+    """Content of the message, after the marker."""
+    path: str = "/chat/completions"
+    fields: Mapping[str, Any]
+    leaves: bool = False
+    """Whether the clients disconnect after the first text."""
+
+
+CONTENTS: Final[Mapping[str, Contents]] = {
+    "images": Contents(limit_usd=0.07, content=4 * [_IMAGE], fields={"max_tokens": 100}),
+    "documents": Contents(
+        limit_usd=0.1, path="/responses", content=[_FILE], fields={"max_output_tokens": 100}
+    ),
+    "choices": Contents(
+        limit_usd=0.065, content=[_TEXT], fields={"max_tokens": 100, "n": 8, "stream": True}
+    ),
+    "cancelled": Contents(
+        limit_usd=0.16, content=[_TEXT], fields={"max_tokens": 2_000, "stream": True}, leaves=True
+    ),
+}
+
 _numbers = count(1)
 
 
@@ -53,15 +91,17 @@ class Race:
     """Answers of the clients by their status."""
 
 
-def settings_of(provider: FakeProvider) -> dict[str, str]:
-    """Return the settings of a service whose model costs $0.01 a call."""
+def settings_of(
+    provider: FakeProvider, model_name: str = "fake-small", prices: tuple[int, int] = (0, 100)
+) -> dict[str, str]:
+    """Return the settings of a service whose model costs $0.01 a call, or these prices."""
     model = {
         "PROVIDER": "openai",
         "BASE_URL": provider.openai_url,
         "API_KEY": "none",
-        "MODEL": "fake-small",
-        "PRICE_PER_MILLION_IN_USD": "0",
-        "PRICE_PER_MILLION_OUT_USD": "100",
+        "MODEL": model_name,
+        "PRICE_PER_MILLION_IN_USD": str(prices[0]),
+        "PRICE_PER_MILLION_OUT_USD": str(prices[1]),
     }
     return {f"MODELS_SMALL_{name}": value for name, value in model.items()}
 
@@ -97,12 +137,62 @@ async def race_of_run(
         run = (await http.post("/runs", json=body)).raise_for_status().json()
         access = run["access"]
         raced = await race(clients, provider, access["openai_base_url"], access["key"])
-        accept = {"Accept": "text/event-stream"}
         path = f"/runs/{run['run_id']}"
-        async with http.stream("GET", f"{path}/events", headers=accept) as events:
+        async with http.stream("GET", f"{path}/events", headers=_EVENTS) as events:
             async for _ in events.aiter_lines():
                 pass  # until the run has ended
         return raced, (await http.get(path)).raise_for_status().json()
+
+
+async def cost_of_race(
+    clients: Sequence[Worker], provider: FakeProvider, url: str, key: str, kind: str, **fields: Any
+) -> tuple[Decimal, Mapping[str, int]]:
+    """Race with calls of a kind; return what they cost the provider, and the answers."""
+    contents, marker = CONTENTS[kind], f"<{next(_numbers)}/{kind}>"
+    is_chat = contents.path == "/chat/completions"
+    first = {"type": "text" if is_chat else "input_text", "text": marker}
+    message = {"role": "user", "content": [first, *contents.content]}
+    asked: dict[str, Any] = {
+        "url": url + contents.path,
+        "headers": {"Authorization": f"Bearer {key}"},
+        "body": {
+            "model": "small",
+            "messages" if is_chat else "input": [message],
+            **contents.fields,
+            **fields,
+        },
+        "calls": CALLS // len(clients),
+        "leaves": contents.leaves,
+    }
+    async with asyncio.TaskGroup() as group:
+        answers = [group.create_task(each.ask("race", **asked)) for each in clients]
+    total: Counter[str] = Counter()
+    for each in answers:
+        total.update(each.result())
+    async with httpx.AsyncClient(trust_env=False, timeout=120) as http:
+        counted = await http.get(f"{provider.url}/counted", params={"marker": marker})
+    return Decimal(str(counted.json()["cost_usd"])), total
+
+
+async def cost_of_run(
+    clients: Sequence[Worker], provider: FakeProvider, address: str, kind: str
+) -> tuple[Decimal, Mapping[str, int], Decimal]:
+    """Race for the budget of a new external run; return also what the run was charged."""
+    body = {"kind": "external", "budget": {"max_cost_usd": CONTENTS[kind].limit_usd}}
+    async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=60) as http:
+        run = (await http.post("/runs", json=body)).raise_for_status().json()
+        access, path = run["access"], f"/runs/{run['run_id']}"
+        url, key = access["openai_base_url"], access["key"]
+        cost, answers = await cost_of_race(clients, provider, url, key, kind)
+        await http.delete(path)
+        async with http.stream("GET", f"{path}/events", headers=_EVENTS) as events:
+            async for _ in events.aiter_lines():
+                pass  # until the run has ended
+        usage = (await http.get(path)).raise_for_status().json()["usage"]
+    return cost, answers, Decimal(str(usage["cost_usd"]))
+
+
+_EVENTS: Final = {"Accept": "text/event-stream"}
 
 
 async def started(stack: AsyncExitStack, clients: int) -> list[Worker]:
@@ -140,6 +230,49 @@ async def _measure(clients: int, servers: int, repeats: int, with_litellm: bool)
     return table
 
 
+async def _measure_costs(clients: int, repeats: int, with_litellm: bool) -> Table:
+    table = Table("side", "calls with", "limit", "races", "real cost", "charged", "answers")
+    prices = USD_PER_MILLION["IN"], USD_PER_MILLION["OUT"]
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(database())
+        counting = FakeProvider("bench.sides.counting_server")
+        provider = await stack.enter_async_context(counting)
+        racers = await started(stack, clients)
+        settings = settings_of(provider, "gpt-4o", prices)
+        ours = await stack.enter_async_context(service(url, settings=settings))
+        for kind, contents in CONTENTS.items():
+            races = [await cost_of_run(racers, provider, ours, kind) for _ in range(repeats)]
+            costs, charges = [race[0] for race in races], [race[2] for race in races]
+            answers = json.dumps(dict(races[-1][1]))
+            cells = (str(repeats), _dollars(costs), _dollars(charges), answers)
+            table.add_row("caseworker", kind, f"${contents.limit_usd}", *cells)
+        if with_litellm:
+            environment = await peer_environment(*LITELLM)
+            limits = {
+                kind: {"max_budget_per_session": each.limit_usd} for kind, each in CONTENTS.items()
+            }
+            asked = {"MODELS_URL": provider.openai_url, "MODEL": "gpt-4o"}
+            asked |= {"AGENT_LIMITS": json.dumps(limits)}
+            asked |= {f"USD_PER_MILLION_{name}": str(n) for name, n in USD_PER_MILLION.items()}
+            theirs = await stack.enter_async_context(peer(environment, "litellm_proxy", url, asked))
+            for kind, contents in CONTENTS.items():
+                theirs_races = []
+                for number in range(repeats):
+                    session = {"session_id": f"{kind} {number}"}
+                    race_of = (racers, provider, f"{theirs}/v1", kind, kind)
+                    theirs_races.append(await cost_of_race(*race_of, metadata=session))
+                costs = [race[0] for race in theirs_races]
+                answers = json.dumps(dict(theirs_races[-1][1]))
+                cells = (str(repeats), _dollars(costs), "", answers)
+                table.add_row("LiteLLM", kind, f"${contents.limit_usd}", *cells)
+    return table
+
+
+def _dollars(amounts: Sequence[Decimal]) -> str:
+    least, most = min(amounts), max(amounts)
+    return f"${most:.4f}" if least == most else f"${least:.4f} to ${most:.4f}"
+
+
 def _cells(races: Sequence[Race]) -> tuple[str, ...]:
     made = sorted({each.made for each in races})
     shown = f"{made[0]}" if len(made) == 1 else f"{made[0]} to {made[-1]}"
@@ -152,8 +285,9 @@ def main(
     repeats: Annotated[int, typer.Option(help="Number of races for each limit.")] = 10,
     litellm: Annotated[bool, typer.Option(help="Whether LiteLLM takes part.")] = True,
 ) -> None:
-    """Print how many calls were made under each limit."""
+    """Print how many calls were made under each limit, and what the dearest ones really cost."""
     Console().print(asyncio.run(_measure(clients, servers, repeats, litellm)))
+    Console().print(asyncio.run(_measure_costs(clients, repeats, litellm)))
 
 
 if __name__ == "__main__":

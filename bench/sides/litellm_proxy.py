@@ -1,7 +1,8 @@
 """The proxy of LiteLLM in one process, without a database: one model, and agents with limits.
 
 ``AGENT_LIMITS`` maps the name of an agent to the limits of its sessions. The name is also the key
-of the agent; any other key has no limits. The model costs $100 for a million output tokens.
+of the agent; any other key has no limits. The model costs ``USD_PER_MILLION_IN`` and
+``USD_PER_MILLION_OUT``; by default, only output costs anything: $100 for a million tokens.
 """
 
 import json
@@ -38,8 +39,8 @@ def configuration() -> dict[str, Any]:
         "model": f"openai/{os.environ['MODEL']}",
         "api_base": os.environ["MODELS_URL"],
         "api_key": "none",
-        "input_cost_per_token": 0,
-        "output_cost_per_token": 0.0001,
+        "input_cost_per_token": float(os.environ.get("USD_PER_MILLION_IN", "0")) / 1e6,
+        "output_cost_per_token": float(os.environ.get("USD_PER_MILLION_OUT", "100")) / 1e6,
     }
     agents = json.loads(os.environ.get("AGENT_LIMITS", "{}"))
     return {

@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.graph.problems import listed
-from caseworker.models.families import UNKNOWN_OUTPUT_TOKENS
 from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.ports import ModelProvider, RateLimit
@@ -51,7 +50,7 @@ class ChatModel:
     listed in the configuration."""
     max_output_tokens: int
     """Output limit of the requests that the service writes."""
-    largest_output_tokens: int = UNKNOWN_OUTPUT_TOKENS
+    largest_output_tokens: int
     """Largest output of the model, which a client's request without a limit may get."""
     max_image_tokens: int | None = None
     """Tokens of the largest image that the model takes; None means those of its family."""
