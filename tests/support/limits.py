@@ -112,8 +112,6 @@ def tier_model(**given: Any) -> ChatModel:
         "tokens_per_second": 200,
         "timeout_seconds": 30.0,
         "structured_output": StructuredOutput.AUTO,
-        "stream": True,
-        "tokens_per_second": 200,
         "capabilities": (),
         "provider_tools": {},
     }

@@ -117,8 +117,6 @@ async def run_agent(
         temperature=temperature,
         structured_output=StructuredOutput.AUTO,
         price=price,
-        stream=True,
-        tokens_per_second=DEFAULT_TOKENS_PER_SECOND,
         capabilities=(),
         provider_tools={},
     )
