@@ -125,6 +125,7 @@ docs: $(SYNC_STAMP)
 
 example: $(SYNC_STAMP)
 	$(BIN)/python -m tests.support.config_example > config.yaml.example
+	$(BIN)/python -m tests.support.fields_page
 
 # The selection is that of tests/acceptance/test_eval.py, by which `make test` applies the gates.
 eval: $(SYNC_STAMP)

@@ -3,13 +3,13 @@
 A request that refers to the object reserves them. A null is unknown: the context window counts.
 
 Revision: 20261129_1200
-Revises: 20261127_1600
+Revises: 20261129_1100
 """
 
 from alembic import op
 
 revision = "20261129_1200"
-down_revision = "20261127_1600"
+down_revision = "20261129_1100"
 branch_labels = None
 depends_on = None
 

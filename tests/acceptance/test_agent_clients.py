@@ -197,7 +197,7 @@ async def ask(
 async def execute(
     client: Client, run: Mapping[str, Any], question: str, folder: Path, *, stream: bool
 ) -> tuple[str, str]:
-    """Return what a client writes to its stdout and stderr."""
+    """Return the text on stdout and stderr of a client's process."""
     access = run["access"]
     _prepare(folder, access["openai_base_url"])
     env = {

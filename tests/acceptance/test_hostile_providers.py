@@ -66,7 +66,8 @@ async def test_a_reply_of_many_megabytes_is_refused(
     client: JsonClient, provider: FakeProvider, packed: bool
 ) -> None:
     """A reply of many megabytes is neither decompressed nor stored nor requested again."""
-    await provider.script("huge", [Step(text="x" * 20_000_000, gzip=packed)], repeat_last=True)
+    step = Step(text="x" * 20_000_000, chunk_chars=100_000, gzip=packed)
+    await provider.script("huge", [step], repeat_last=True)
 
     run = await ask(client, "huge")
 

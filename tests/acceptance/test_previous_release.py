@@ -1,23 +1,32 @@
 """Rolling upgrades: the previous release keeps working after the schema has changed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from caseworker.platform.postgres.migrating import TableLockedError, upgrade
+from tests.acceptance.test_external_runs import start
 from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
 from tests.support.previous_release import REVISION, PreviousService, unpack
 from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.stores import eventually, open_oracle
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+
+PRICES = {
+    f"MODELS_{tier}_PRICE_PER_MILLION_{side}_USD": price
+    for tier in ("SMALL", "BIG")
+    for side, price in (("IN", "0"), ("OUT", "100"))
+}
 
 pytestmark = pytest.mark.proof
 
@@ -44,14 +53,20 @@ class Fleet:
     after: ServiceProcess
     of_before: JsonClient
     of_after: JsonClient
+    http_before: httpx.AsyncClient
+    http_after: httpx.AsyncClient
 
 
 @asynccontextmanager
 async def rolled_out(
-    folder: Path, url: str, provider: FakeProvider, *under_way: str
+    folder: Path,
+    url: str,
+    provider: FakeProvider,
+    *under_way: str,
+    prices: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Fleet]:
     """Migrate under a running process of the previous release, and start the new one."""
-    settings = model_settings(provider.openai_url)
+    settings = {**model_settings(provider.openai_url), **(prices or {})}
     async with (
         PreviousService(folder, url, settings) as before,
         before.client() as of_before,
@@ -62,8 +77,10 @@ async def rolled_out(
         async with (
             ServiceProcess(url, settings=settings) as after,
             after.client() as of_after,
+            httpx.AsyncClient(base_url=before.url, trust_env=False, timeout=150) as http_before,
+            httpx.AsyncClient(base_url=after.url, trust_env=False, timeout=150) as http_after,
         ):
-            yield Fleet(before, after, of_before, of_after)
+            yield Fleet(before, after, of_before, of_after, http_before, http_after)
 
 
 def _upgrade_at_last(url: str) -> None:
@@ -167,6 +184,68 @@ async def test_the_release_before_takes_over_the_runs_of_a_killed_process_of_the
 
     assert (run["status"], run["result"]["answer"], run["attempts"]) == ("completed", "42", 2)
     assert len(await provider.arrivals("OF-AFTER")) == 2
+
+
+async def test_both_releases_see_what_the_other_has_reserved_of_a_quota(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """The previous release reserves whole runs, and the new one each call."""
+    async with rolled_out(folder, older_url, provider, prices=PRICES) as fleet:
+        older, newer = fleet.http_before, fleet.http_after
+        (await newer.put("/quotas/default", json={"max_cost_usd_per_day": 1})).raise_for_status()
+        await provider.script("OF-BEFORE", [Step(hang=True)], repeat_last=True)
+        await provider.script("OF-AFTER", [Step(hang=True), Step()])
+        limited = question("OF-BEFORE") | {"budget": {"max_cost_usd": 1}}
+        (await older.post("/runs", json=limited)).raise_for_status()
+        await provider.wait_for_arrivals(1, "OF-BEFORE")
+        agent = await start(newer)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(agent.ask("OF-AFTER", max_completion_tokens=5000))
+            async with open_oracle(older_url) as oracle:
+                awaited = "SELECT count(*) > 0 FROM accounts WHERE awaited_until IS NOT NULL"
+                await eventually(lambda: oracle.value(awaited))
+            assert await provider.count("OF-AFTER") == 0
+            await fleet.of_before.cancel_run("OF-BEFORE")
+            await provider.wait_for_arrivals(1, "OF-AFTER")
+            limited["budget"] = {"max_cost_usd": 0.6}
+            refused = await older.post("/runs", json=limited | {"run_id": "REFUSED"})
+            used = [(await http.get("/quotas")).json()["use"] for http in (older, newer)]
+            await provider.release()
+        accepted = await older.post("/runs", json=limited | {"run_id": "ACCEPTED"})
+
+    assert waiting.result().status_code == 200
+    assert (refused.status_code, accepted.status_code) == (429, 202)
+    assert used[0] == used[1]
+    assert used[0]["reserved_usd_today"] == pytest.approx(0.5, abs=0.01)
+
+
+async def test_the_release_before_claims_no_run_whose_calls_must_reserve(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """It requeues the run of a killed process, and the next new process executes it."""
+    async with rolled_out(folder, older_url, provider, prices=PRICES) as fleet:
+        older = fleet.http_before
+        quota = await fleet.http_after.put("/quotas/default", json={"max_cost_usd_per_day": 9})
+        quota.raise_for_status()
+        fleet.before.child.freeze()
+        await hanging("OF-AFTER", fleet.of_after, provider)
+        fleet.after.child.kill()
+        fleet.before.child.thaw()
+        async with open_oracle(older_url) as oracle:
+            queued = "SELECT status = 'queued' FROM runs WHERE run_id = 'OF-AFTER'"
+            await eventually(lambda: oracle.value(queued))
+            for number in range(3):
+                await provider.script(f"OF-BEFORE-{number}", [Step(plan=PLAN)], repeat_last=True)
+                limited = question(f"OF-BEFORE-{number}") | {"budget": {"max_cost_usd": 1}}
+                (await older.post("/runs", json=limited)).raise_for_status()
+                run = await finished(fleet.of_before, f"OF-BEFORE-{number}")
+                assert run["status"] == "completed"
+            assert await oracle.value(queued)
+        settings = {**model_settings(provider.openai_url), **PRICES}
+        async with ServiceProcess(older_url, settings=settings) as after, after.client() as client:
+            run = await finished(client, "OF-AFTER")
+
+    assert (run["status"], run["result"]["answer"], run["attempts"]) == ("completed", "42", 2)
 
 
 async def _kinds(client: JsonClient, run_id: str) -> list[Any]:

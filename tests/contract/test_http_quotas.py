@@ -80,18 +80,19 @@ async def test_a_refused_run_is_told_how_the_quota_stands(
     client: httpx.AsyncClient, api: Api
 ) -> None:
     """The refusal gives the retry delay and, if the quota has one, the rate limit."""
-    cost = Decimal("0.9")
-    await api.quotas.put("default", Quota(max_runs_per_minute=60, max_cost_usd_per_day=cost))
-    accepted = await client.post("/runs", json=CASE | {"budget": {"max_cost_usd": 0.5}})
-    refused = await client.post("/runs", json=CASE | {"budget": {"max_cost_usd": 0.5}})
+    quota = Quota(max_runs_per_minute=60, max_cost_usd_per_day=Decimal(1))
+    await api.quotas.put("default", quota)
+    accepted = await client.post("/runs", json=CASE)
+    await api.quotas.put("default", replace(quota, max_cost_usd_per_day=Decimal(0)))
+    refused = await client.post("/runs", json=CASE)
 
     assert (accepted.status_code, refused.status_code) == (202, 429)
     assert refused.json()["quota"] == {
         "dimension": "cost_usd_today",
         "used": 0.0,
-        "reserved": 0.5,
-        "requested": 0.5,
-        "limit": 0.9,
+        "reserved": 0.0,
+        "requested": 0,
+        "limit": 0.0,
     }
     assert 0 < int(refused.headers["retry-after"]) <= 86_400
     assert RATE.fullmatch(refused.headers["ratelimit"])

@@ -43,7 +43,7 @@ class CountingProvider:
         tokens_per_second: float,
         first_seconds: float = 0,
     ) -> None:
-        """Set the replies of the next calls, the last one for all others; forget the calls."""
+        """Set the replies of the next calls, and clear the counts; the last reply is repeated."""
         plan = {
             "replies": replies,
             "tokens_per_second": tokens_per_second,
@@ -61,6 +61,12 @@ class CountingProvider:
             answer = await client.get("/calls", params=until)
             calls: list[dict[str, Any]] = answer.raise_for_status().json()
             return calls
+
+    async def count(self, body: Mapping[str, Any]) -> int:
+        """Return the number of input tokens of a body of any dialect."""
+        async with self._client() as client:
+            answer = await client.post("/v1/messages/count_tokens", json=body)
+            return int(answer.raise_for_status().json()["input_tokens"])
 
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self._url, trust_env=False, timeout=_WAIT_SECONDS)

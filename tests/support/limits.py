@@ -110,6 +110,7 @@ def tier_model(**given: Any) -> ChatModel:
         "timeout_seconds": 30.0,
         "structured_output": StructuredOutput.AUTO,
         "capabilities": (),
+        "provider_tools": {},
     }
     return ChatModel(**{**usual, **given})
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from caseworker.core.budget.accounts import Hold
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -173,6 +174,7 @@ class MemoryRuns(MemoryTraces):
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
+        settled: Sequence[Hold] = (),
     ) -> None:
         async with transaction():
             row = self._owned(run.key, run.fence)

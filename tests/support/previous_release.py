@@ -13,9 +13,9 @@ from pathlib import Path
 from tests.support.processes import ChildProcess
 from tests.support.service import QUICK, ServiceProcess
 
-REVISION = "20261125_0300"
+REVISION = "20261127_1600"
 """The newest revision of that release."""
-FOLLOWED_BY = "migrations/versions/20261126_1600_share_run_slots.py"
+FOLLOWED_BY = "migrations/versions/20261129_1100_reserve_calls_in_accounts.py"
 """A file that the commit after the previous release added."""
 
 _ROOT = Path(__file__).parents[2]
@@ -60,6 +60,8 @@ class PreviousService(ServiceProcess):
     def __init__(self, folder: Path, database_url: str, settings: Mapping[str, str]) -> None:
         super().__init__(database_url, settings=settings)
         self.child.close()  # it was never started
-        path = os.pathsep.join((str(folder), str(_ROOT / "clients" / "python")))
+        path = os.pathsep.join(map(str, (folder, folder / "app", _ROOT / "clients" / "python")))
         env = {**QUICK, **settings, "DATABASE_URL": database_url, "PYTHONPATH": path}
-        self.child = ChildProcess.python("-m", "app", "serve", env=env, cwd=folder, name="previous")
+        self.child = ChildProcess.python(
+            "-m", "caseworker", "serve", env=env, cwd=folder, name="previous"
+        )

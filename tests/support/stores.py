@@ -51,9 +51,10 @@ async def open_stores(
     """Open the stores as a process does."""
     sizes = sizes or pool_sizes()
     engines = open_engines(url, sizes)
-    journal = PostgresJournal(url, sizes.patience)
+    limits = limits or store_limits()
+    journal = PostgresJournal(url, sizes.patience, usual=limits.quota)
     await journal.start()
-    runs = PostgresRuns(engines, journal, limits or store_limits())
+    runs = PostgresRuns(engines, journal, limits)
     try:
         yield Stores(engines, journal, runs, PostgresWorkers(engines))
     finally:

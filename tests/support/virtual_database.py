@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from caseworker.core.budget.accounts import Hold
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import (
     Accepted,
@@ -146,6 +147,7 @@ class Database(MemoryRuns):
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
+        settled: Sequence[Hold] = (),
     ) -> None:
         self.diary.note("release begun", run.key)
         if self.network.loses_the_answer():
@@ -159,6 +161,7 @@ class Database(MemoryRuns):
             events=events,
             pause_seconds=pause_seconds,
             waits_for=waits_for,
+            settled=settled,
         )
         await self._travel(back)
 

@@ -8,7 +8,9 @@ A call passes these stages:
 3. It acquires a **rate slot** if its model is rate-limited. It holds no reservation while it waits
    for the slot.
 4. The journal's **barrier** makes all earlier results durable. It refuses the call if the run was
-   cancelled or another worker owns it now.
+   cancelled or another worker owns it now. The same statement reserves the cost in the **accounts**
+   above the run, such as the quota of its tenant. If they are full, the call releases its
+   reservation and its slot, and starts again once they may have changed.
 5. The call is **performed**, with retries.
 6. Its reservation is **settled** with the actual cost, or with an estimate if the response was
    lost. The estimate is marked as one.
@@ -25,8 +27,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
+from caseworker.core.budget.accounts import Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Reservation, Room, Scope
 from caseworker.core.budget.usage import NOTHING, Charge, checked, sum_of
@@ -59,7 +63,14 @@ from caseworker.engine.events import (
     Event,
     EventSink,
 )
-from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
+from caseworker.engine.ports import (
+    AccountPlace,
+    CallOutcome,
+    Entry,
+    Journal,
+    Recorded,
+    RunAccounts,
+)
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import DetachedWork
 from caseworker.platform.logs.errors import message_of_error
@@ -85,14 +96,17 @@ class Calls:
         deadline_in: Callable[[], float | None] = lambda: None,
         events: EventSink | None = None,
         span_of: SpanOf | None = None,
+        accounts: RunAccounts | None = None,
     ) -> None:
         """Open the gateway.
 
         ``jitter`` draws from [-1, 1]. ``deadline_in`` returns the seconds until the run's deadline,
         or None if it has none. ``events`` receives the start and the end of each call. ``span_of``
         returns the trace context of a call's span, which is propagated to the called service.
+        ``accounts`` are the limits above the run; None if there are none.
         """
         self.graph = graph
+        self.accounts = accounts
         self.journal = journal
         self.token = token
         self.events = events
@@ -232,19 +246,60 @@ class _CallInProgress:
         self._slot: RateSlot | None = None
 
     async def attempt(self, counted: Charge) -> Reply:
-        """Reserve the cost, acquire the rate slot, pass the barrier, make one attempt, settle it.
+        """Make one attempt as soon as the accounts above the run have room for it.
 
         ``counted`` is the charge in addition to the estimated usage.
+        """
+        accounts = self._calls.accounts
+        if accounts is None or (least := self._call.estimate(_NO_ROOM)) == FREE:
+            return await self._attempt(counted)
+        place = accounts.place()
+        try:
+            await place.enter()
+            while True:
+                try:
+                    return await self._attempt(counted, accounts, place)
+                except _AccountFullError as full:
+                    self.note_usage()  # the charge in flight is stored, but the call is not made
+                    await self._wait_for_account(full.answer, least.charge(counted), place)
+        finally:
+            place.leave()
+
+    async def _attempt(
+        self,
+        counted: Charge,
+        accounts: RunAccounts | None = None,
+        place: AccountPlace | None = None,
+    ) -> Reply:
+        """Reserve the cost, acquire the rate slot, pass the barrier, make one attempt, settle it.
+
+        ``place`` is left once the call is reserved in ``accounts``.
+
+        Raises:
+            _AccountFullError: an account has no room; nothing is held.
         """
         call, calls = self._call, self._calls
         reservation = await self._reserved_with_slot(counted)
         spent: Spent | None = FREE
-        started = False
+        started, hold = False, None
         try:
             # Order matters: the barrier makes the charge in flight durable before the call is made,
             # so that recovery charges the call even if this worker is lost right after it.
             self._note_in_flight(counted)
-            await calls.journal.barrier(external=call.external)
+            if accounts is None or place is None:
+                await calls.journal.barrier(external=call.external)
+            else:
+                hold = Hold(
+                    node_id=self.node,
+                    attempt=self.attempts.made + 1,
+                    cost_usd=self._estimate.cost_usd or Decimal(0),
+                    tokens=self._estimate.tokens,
+                )
+                answer = await accounts.barrier(hold)
+                if not answer.granted:
+                    hold = None
+                    raise _AccountFullError(answer)
+                place.leave()
             calls._check(call)
             if self.attempts.made:
                 self._graph.increment_retries(self.node)
@@ -279,6 +334,8 @@ class _CallInProgress:
                 used = spent.charge(counted)
                 self._spent.add(spent, counted)
             reservation.settle(used)
+            if accounts is not None and hold is not None:
+                accounts.settle(hold, used)
             if self._slot is not None:
                 self._slot.settle(spent.tokens)
 
@@ -308,15 +365,28 @@ class _CallInProgress:
 
     async def _reserved(self, counted: Charge) -> Reservation:
         """Reserve the maximum cost of an attempt; wait for other reservations if needed."""
+        accounts = self._calls.accounts
+
+        def with_accounts(room: Room) -> Room:
+            if accounts is None:
+                return room
+            free = accounts.room()
+            return {**free, **{each: min(free.get(each, n), n) for each, n in room.items()}}
 
         def charge(room: Room) -> Charge:
+            room = with_accounts(room)
             self._estimate = self._call.estimate(room)
+            if accounts is not None and _exceeds(self._estimate, room):
+                self._estimate = self._call.estimate(_NO_ROOM)
             return self._estimate.charge(counted)
 
         def maximum(room: Room) -> Charge | None:
+            room = with_accounts(room)
             most = self._call.maximum(room)
-            self._estimate = most or FREE
-            return None if most is None else most.charge(counted)
+            if most is None or (accounts is not None and _exceeds(most, room)):
+                return None
+            self._estimate = most
+            return most.charge(counted)
 
         if (reservation := self._scope.reserve_now(maximum)) is not None:
             return reservation
@@ -336,6 +406,28 @@ class _CallInProgress:
         self._calls.journal.touch()
         if self._slot is not None:
             self._slot.step_aside()
+
+    async def _wait_for_account(
+        self, answer: HoldAnswer, least: Charge, place: AccountPlace
+    ) -> None:
+        """Wait until the accounts may have room for at least ``least``.
+
+        Return at once if they have it now: the next attempt then requests less.
+
+        Raises:
+            BudgetExceededError: the call does not fit even without the reservations of other calls.
+        """
+        for limit in answer.limits:
+            if not limit.allows(least, beside_reserved=False):
+                raise limit.exceeded_by(least)
+        if all(limit.allows(least, beside_reserved=True) for limit in answer.limits):
+            return
+        since_ms = self._graph.now_ms()
+        try:
+            await place.wait()
+        finally:
+            self._waited_ms += self._graph.now_ms() - since_ms
+            self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
 
     async def _wait_for(self, slot: RateSlot) -> None:
         since_ms = self._graph.now_ms()
@@ -422,6 +514,22 @@ class _CallInProgress:
         if events is not None:
             about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
             events.emit(Event(type=kind, step_id=self._step_id, node_id=self.node, data=about))
+
+
+class _AccountFullError(Exception):
+    """An account above the run has no room for a call now."""
+
+    def __init__(self, answer: HoldAnswer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+def _exceeds(estimate: Spent, room: Room) -> bool:
+    """Return whether an estimate is larger than a room, be it by a rounding error."""
+    charge = estimate.charge()
+    return any(
+        charge.get(dimension, 0) > room[dimension] for dimension in _NO_ROOM if dimension in room
+    )
 
 
 def _timed_out(call: Call) -> AttemptError:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from caseworker.core.budget.accounts import Hold, HoldAnswer
+from caseworker.core.budget.ledger import Room
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import StepPath
@@ -108,6 +110,49 @@ class Journal(Protocol):
 
         Raises:
             Stop: the run was cancelled, or another worker owns it now.
+        """
+        ...
+
+
+class AccountPlace(Protocol):
+    """The position of one call among the calls that wait for the accounts of a run."""
+
+    async def enter(self) -> None:
+        """Wait while calls that arrived earlier wait."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until the accounts may have changed since the last answer."""
+        ...
+
+    def leave(self) -> None:
+        """Give up the position; repeating the call changes nothing."""
+        ...
+
+
+class RunAccounts(Protocol):
+    """The accounts above a run, in which each of its model calls reserves its maximum."""
+
+    def room(self) -> Room:
+        """Return about how much is free in the accounts; a dimension without a limit is absent."""
+        ...
+
+    def place(self) -> AccountPlace:
+        """Return a new position behind all calls that wait for the accounts in this process."""
+        ...
+
+    async def barrier(self, hold: Hold) -> HoldAnswer:
+        """Pass the journal's barrier and reserve ``hold``, in the same statement.
+
+        Raises:
+            Stop: the run was cancelled, or another worker owns it now.
+        """
+        ...
+
+    def settle(self, hold: Hold, charge: Charge) -> None:
+        """Replace a hold by the actual charge; stored with the next changes of the journal.
+
+        It may be called for a hold that was not stored.
         """
         ...
 

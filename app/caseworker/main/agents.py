@@ -24,6 +24,7 @@ from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.ports import ModelEndpoint, RateLimit, RateLimits
 from caseworker.models.pricing import ListPrice, TokenPrice, no_list_price
 from caseworker.models.recorded import Recorder, RecordingProvider
+from caseworker.models.speeds import tokens_per_second_at
 from caseworker.models.table import BUILT_IN, DEFAULT_OUTPUT_TOKENS, ModelTable
 from caseworker.models.turns import Turns
 from caseworker.nodes.agent.execution import Agents
@@ -122,6 +123,8 @@ def build_models(
             structured_output=StructuredOutput(chosen.structured_output),
             price=_stated_price(chosen),
             limit=_rate_limit(chosen),
+            stream=chosen.stream,
+            tokens_per_second=chosen.tokens_per_second or tokens_per_second_at(chosen.base_url),
             capabilities=chosen.capabilities,
             provider_tools={
                 name: ToolPrice(**dict(price))
@@ -245,6 +248,8 @@ def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
         usd_per_million_in=chosen.price_per_million_in_usd,
         usd_per_million_out=chosen.price_per_million_out_usd,
         usd_per_million_cached=chosen.price_per_million_cached_usd,
+        usd_per_million_audio_in=chosen.price_per_million_audio_in_usd,
+        usd_per_million_audio_out=chosen.price_per_million_audio_out_usd,
     )
 
 

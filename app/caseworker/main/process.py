@@ -40,6 +40,7 @@ from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
 from caseworker.platform.postgres.migrating import is_current
+from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import RunApprovals
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
@@ -98,7 +99,10 @@ class Process:
         self._patience = pool_sizes(settings).patience
         self._engines = open_engines(url, pool_sizes(settings))
         tenants_wait = settings.quotas.max_running is not None
-        self._journal = PostgresJournal(url, self._patience, tenants_wait=tenants_wait)
+        self._journal = PostgresJournal(
+            url, self._patience, tenants_wait=tenants_wait, usual=settings.quotas.quota
+        )
+        self._accounts = Accounts()
         self._store = PostgresRuns(self._engines, self._journal, store_limits(settings))
         key = settings.secrets.encryption_key
         credentials = PostgresMcpCredentials(
@@ -285,6 +289,7 @@ class Process:
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
             approvals=self._approvals,
             observers=self.telemetry.observers,
+            accounts=self._accounts,
         )
 
     async def _take_work(self, executor: RunExecutor) -> None:
@@ -303,6 +308,7 @@ class Process:
             patience=patience,
             cancelled=executor.cancel,
             decided=self._approvals.notifier.notify,
+            settled=self._accounts.settled,
             listening=self._heartbeat.beat,
         )
         self._queue = QueueWorker(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from caseworker.models.fields.provider_tools import ProviderTool
 from caseworker.models.fields.table import Part
+from caseworker.models.tokens import utf8
 
 _NESTED: Final = ("content", "output", "source", "file", "image_url", "input_audio")
 """Fields of a message or a part that hold further parts."""
@@ -77,7 +78,7 @@ def read_body(
     """
     items = items_in(document, field)
     text = json.dumps(document, ensure_ascii=False)
-    written, caches = len(text.encode()), '"cache_control": {' in text
+    written, caches = len(utf8(text)), '"cache_control": {' in text
     return ClientBody(
         document=document,
         hashes={name: _hash_of(document[name]) for name in document if name != field},
@@ -98,7 +99,7 @@ def items_in(document: Mapping[str, Any], field: str) -> Sequence[Any]:
 
 
 def _hash_of(value: Any) -> str:
-    content = json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    content = utf8(json.dumps(value, sort_keys=True, ensure_ascii=False))
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

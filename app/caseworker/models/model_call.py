@@ -325,10 +325,10 @@ class ModelCall(Call):
 
         Impossible counts are replaced by the maximum that was reserved.
         """
-        usage, arrived = reply.usage, self._delivery.reply
+        usage, arrived = reply.usage, self._delivery.read_reply
         texts = (reply.text, reply.thinking, *(call.arguments for call in reply.tool_calls))
         if usage is None:
-            usage = self._uncounted(texts)
+            usage = self._uncounted(texts) if self.external else _NOT_SENT
             return usage, self._charged(usage, estimated=self.external)
         if is_possible(usage, "".join(texts if arrived is None else arrived.received)):
             self._note_ratio(usage)

@@ -174,8 +174,12 @@ class SendState:
     """
 
     sent: bool = True
-    reply: PartialReply | None = None
-    """The reply as far as it has arrived; None if the provider does not show it."""
+    read_reply: PartialReply | None = None
+    """The part of the reply that was read while it arrived; None if there is none."""
+    read_later: "Callable[[SendState, Sequence[tuple[float, bytes]]], None] | None" = None
+    """Function that reads the parts of a reply that nobody reads while it arrives."""
+    unread: list[tuple[float, bytes]] = field(default_factory=list)
+    """These parts, each with its time."""
     _silent_seconds: float = 0.0
     _since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """Time of the last part that was shown, or when the request was sent."""
@@ -186,15 +190,23 @@ class SendState:
         """Record that the request is sent now."""
         self.sent, self._since = True, asyncio.get_running_loop().time()
 
-    def note_part(self, reply: PartialReply) -> None:
-        """Record that a part of the reply has arrived."""
-        self.reply = reply
+    def note_part(self, reply: PartialReply, at: float | None = None) -> None:
+        """Record that a part of the reply has arrived, by default now."""
+        self.read_reply = reply
         if len(reply.received) > self._parts:
-            now = asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time() if at is None else at
             if self._is_hiding or not self._parts:
                 self._silent_seconds += now - self._since
             self._since, self._parts, self._is_hiding = now, len(reply.received), False
         self._is_hiding = self._is_hiding or reply.is_hiding
+
+    @property
+    def reply(self) -> PartialReply | None:
+        """The reply as far as it has arrived; None if the provider does not show it."""
+        if self.unread and self.read_later is not None:
+            parts, self.unread = self.unread, []
+            self.read_later(self, parts)
+        return self.read_reply
 
     @property
     def silent_seconds(self) -> float:

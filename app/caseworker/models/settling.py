@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from caseworker.models.families import family_of
+from caseworker.models.families import Family, family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
 
@@ -40,19 +40,17 @@ def uncounted_usage(
     counted = None if reply is None else reply.counted(so_far=True)
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
-    tokens_out = min(near_tokens(received, family_of(model)) + silent, reserved.tokens_out)
+    tokens_out = min(_tokens(received, family_of(model)) + silent, reserved.tokens_out)
     usage = reserved if counted is None else counted
-    uses = (
-        dict(usage.provider_tool_uses)
-        if reply is None
-        else {
-            name: max(number, usage.provider_tool_uses.get(name, 0))
-            for name, number in {**usage.provider_tool_uses, **reply.tool_uses}.items()
-        }
-    )
-    return replace(
-        usage,
-        tokens_out=max(tokens_out, usage.tokens_out if counted is not None else 0),
-        tokens_reasoning=0,
-        provider_tool_uses=uses,
-    )
+    if counted is not None:
+        tokens_out = max(tokens_out, counted.tokens_out)
+    uses = dict(usage.provider_tool_uses)
+    if reply is not None and reply.tool_uses:  # the provider read the results of its tools
+        usage = replace(usage, tokens_in=max(usage.tokens_in, reserved.tokens_in))
+        uses |= {name: max(n, uses.get(name, 0)) for name, n in reply.tool_uses.items()}
+    return replace(usage, tokens_out=tokens_out, tokens_reasoning=0, provider_tool_uses=uses)
+
+
+def _tokens(text: str, family: Family) -> int:
+    """Return about how many tokens a text has; every word has one."""
+    return max(near_tokens(text, family), len(text.split()))

@@ -1,7 +1,7 @@
 """The configured models by name. A tier is also a name and may be an alias of another model."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from caseworker.core.budget.budget import Dimension
@@ -73,10 +73,10 @@ class ChatModel:
     """Highest output speed of one choice, by which unseen parts of interrupted replies count."""
     capabilities: tuple[str, ...]
     """Names of supported features beyond text, as configured."""
+    provider_tools: Mapping[str, ToolPrice]
+    """Prices of the tools that the provider executes, by their type without its date."""
     fallbacks: tuple["ChatModel", ...] = ()
     """Models to call, in this order, if this one fails."""
-    provider_tools: Mapping[str, ToolPrice] = field(default_factory=dict)
-    """Prices of the tools that the provider executes, by their type without its date."""
 
     @property
     def chain(self) -> tuple["ChatModel", ...]:

@@ -19,6 +19,7 @@ from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import RunContext
 from caseworker.engine.events import BUDGET_WARNING, Event
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.runs.accounts import Accounts, AccountsOfRun
 from caseworker.runs.journal import RunJournal, run_ended
 from caseworker.runs.outcome import RunOutcome, close
 from caseworker.runs.ports import JournalStore, LateResult
@@ -108,6 +109,7 @@ class Execution:
             warn=_warner(self.journal, *on),
             requires_prices=run.request.requires_prices,
             limits_spending=run.request.limits_spending,
+            in_account=bool(run.accounts),
         )
         if earlier:
             self.scope.restore(spent_before(earlier))
@@ -134,12 +136,17 @@ class Execution:
         *,
         grace_seconds: float,
         over: Callable[[], None] = lambda: None,
+        accounts: Accounts | None = None,
     ) -> RunContext:
         """Return the context that the run's steps share.
 
-        ``over`` is called whenever work ends that the run no longer waits for.
+        ``accounts`` are the accounts above runs; None reserves in none of them. ``over`` is called
+        whenever work ends that the run no longer waits for.
         """
         seed = f"{self.run.key.run_id}/{self.run.fence}"
+        of_run = None
+        if accounts is not None and self.run.accounts:
+            of_run = AccountsOfRun(self.run.key.tenant, accounts, self.journal)
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,
@@ -156,6 +163,7 @@ class Execution:
                 deadline_in=self.deadline_in,
                 events=self.journal,
                 span_of=self._span_of,
+                accounts=of_run,
             ),
             services=services,
             tenant=self.run.key.tenant,
@@ -190,6 +198,7 @@ class Execution:
             snapshot=self.graph.snapshot(),
             events=self.journal.unstored_events(end),
             delivered_at=delivered_at,
+            settled=self.journal.settled,
         )
 
     def late(self) -> LateResult:

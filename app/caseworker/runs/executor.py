@@ -40,6 +40,7 @@ from caseworker.nodes.chat import chat_services
 from caseworker.nodes.node_type import RunFacts
 from caseworker.platform.fair_slots import share_of
 from caseworker.platform.logs.trace_context import outside_spans
+from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import ApprovalStore, RunDesk
 from caseworker.runs.execution import ActiveRun, Execution
 from caseworker.runs.giving_back import (
@@ -169,9 +170,13 @@ class RunExecutor:
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
         approvals: ApprovalStore | None = None,
         observers: RunObservers | None = None,
+        accounts: Accounts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``artifacts`` stores files, ``approvals`` questions; None disables the feature."""
+        """``artifacts`` stores files, ``approvals`` questions; None disables the feature.
+
+        ``accounts`` are the accounts above runs; None reserves in none of them.
+        """
         self.worker_id = worker_id
         self.broken: dict[RunKey, int] = {}
         """Fencing tokens of runs whose execution crashed here, by run; the heartbeat releases
@@ -184,6 +189,7 @@ class RunExecutor:
         self._limits = limits
         self._artifacts = artifacts
         self._approvals = approvals
+        self._accounts = accounts
         self._observers = observers or RunObservers()
         self._clock = clock
         self.changes = 0
@@ -506,7 +512,11 @@ class RunExecutor:
             services[Approvals] = Approvals(RunDesk(self._approvals, run, execution.token))
         slots = StepSlots(self._limits.max_parallel_steps)
         context = execution.context(
-            services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
+            services,
+            slots,
+            grace_seconds=self._supervisor.grace_seconds,
+            over=over,
+            accounts=self._accounts,
         )
         return GraphExecution(prepared, KINDS[request.kind].inputs(request), context)
 
@@ -525,6 +535,7 @@ class RunExecutor:
             calls=calls,
             events=events,
             counted=False,
+            settled=execution.journal.settled,
             **how,
         )
         async with self._releasing:

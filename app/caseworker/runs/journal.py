@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import structlog
 
-from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.accounts import Hold, HoldAnswer, HoldKey
+from caseworker.core.budget.budget import Dimension, money
 from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -136,6 +137,11 @@ class RunJournal:
         """Ends with the write in flight; None while there is none."""
         self._sent: _Sent | None = None
         self._writes_begun = self._last_granted = 0
+        self._holds: dict[HoldKey, Hold] = {}
+        """Holds that no answer to a write has granted or refused yet."""
+        self._answers: dict[HoldKey, HoldAnswer] = {}
+        self._settled: dict[HoldKey, Hold] = {}
+        """Settled holds that may not be stored yet, with their actual amounts."""
         self._earlier = earlier
         self._spent: Mapping[str, Charge] | None = None  # computed for the first request
         self._recorded: Mapping[str, Recorded] = {}
@@ -252,6 +258,34 @@ class RunJournal:
             if self._is_fresh():
                 return
 
+    async def reserve(self, hold: Hold) -> HoldAnswer:
+        """Pass the barrier of an external call, and reserve ``hold`` in the accounts of the run.
+
+        Raises:
+            CancelledError: the run has a cancel request.
+            LostRunError: the run belongs to another worker, or has ended.
+            RunTooLargeError: the run has reached its storage limit.
+        """
+        self._holds[hold.key] = hold
+        try:
+            await self.barrier(external=True)
+            if (answer := self._answers.get(hold.key)) is None:  # the journal is closed
+                raise lost_run(self._token)
+            return answer
+        finally:
+            self._holds.pop(hold.key, None)
+            self._answers.pop(hold.key, None)
+
+    def settle(self, hold: Hold, charge: Charge) -> None:
+        """Replace a hold, which may not be stored, by the actual charge in the next write."""
+        cost, tokens = charge.get(Dimension.COST_USD, 0), charge.get(Dimension.TOKENS, 0)
+        self._settled[hold.key] = replace(hold, cost_usd=money(cost), tokens=int(tokens))
+
+    @property
+    def settled(self) -> tuple[Hold, ...]:
+        """Settled holds that may not be stored yet."""
+        return tuple(self._settled.values())
+
     def _is_fresh(self) -> bool:
         return self._clock() - self._permitted_at <= PERMISSION_SECONDS
 
@@ -300,6 +334,9 @@ class RunJournal:
                 fence=self._run.fence,
                 calls=() if self._closed else self._changes(),
                 events=() if self._closed else self._events.unconfirmed(),
+                accounts=self._run.accounts,
+                holds=() if self._closed else tuple(self._holds.values()),
+                settled=() if self._closed else self.settled,
             )
             permission = await self._store.write(write)
         except BaseException:
@@ -312,6 +349,7 @@ class RunJournal:
             in_flight.set_result(None)
         if permission.owned:
             self._events.confirm(write.events)
+            self._confirm_holds(write, permission)
             if self._requests:
                 for record in write.calls:
                     self._requests.pop(record.node["node_id"], None)
@@ -323,6 +361,14 @@ class RunJournal:
         self._permitted_at = max(
             self._permitted_at, self._clock() if answered_at is None else answered_at
         )
+
+    def _confirm_holds(self, write: JournalWrite, permission: Permission) -> None:
+        for key, answer in permission.holds.items():
+            if self._holds.pop(key, None) is not None:
+                self._answers[key] = answer
+        for hold in write.settled:
+            if self._settled.get(hold.key) is hold:
+                del self._settled[hold.key]
 
     def _take_back(self, sent: "_Sent") -> None:
         self._revision = min(self._revision, sent.revision)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from caseworker.core.budget.accounts import Hold, HoldAnswer, HoldKey
 from caseworker.core.budget.usage import Charge
 from caseworker.runs.paging import Page
 from caseworker.runs.quotas import RateState
@@ -302,13 +303,15 @@ class RunStore(Protocol):
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
+        settled: Sequence[Hold] = (),
     ) -> None:
         """Release a claimed run to the queue; if ``counted``, the execution counts as an attempt.
 
         The run can be claimed again after ``pause_seconds``. ``waits_for`` holds IDs of approvals.
         If it is not empty, the run becomes ``waiting`` and has no owner. It is queued once an
         approval is decided or times out, the deadline of the run passes, or the run is cancelled.
-        If that has already happened, the run is queued at once.
+        If that has already happened, the run is queued at once. ``settled`` are holds of the run
+        with their actual amounts.
 
         Raises:
             StoreUnavailableError: the database did not answer; the release may have succeeded.
@@ -395,6 +398,8 @@ class Permission:
     """Time, on the monotonic clock, from which the age of this permission is measured: the arrival
     of the response or, if it was slow, the time of the request. None stands for the time of the
     check."""
+    holds: Mapping[HoldKey, HoldAnswer] = field(default_factory=dict, compare=False)
+    """Answers to the holds of the write, by :attr:`Hold.key`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +411,12 @@ class JournalWrite:
     calls: tuple[CallRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
     """Events that may not be stored yet; writing a stored event again does not change it."""
+    accounts: tuple[str, ...] = ()
+    """Accounts in which ``holds`` reserve."""
+    holds: tuple[Hold, ...] = ()
+    """Calls to reserve, each completely or not at all; a repeated hold reserves once."""
+    settled: tuple[Hold, ...] = ()
+    """Holds to settle, with their actual amounts. Settling a hold again changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

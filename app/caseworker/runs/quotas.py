@@ -1,8 +1,8 @@
 """Tenant quotas: limits on concurrent runs, rate, cost and storage.
 
-A quota is enforced by the transaction that accepts or claims a run, so it holds for any number of
-processes. When a run is accepted, its cost limit is reserved. When it ends, its actual cost
-replaces the reservation.
+A quota is enforced by the statements that accept and claim runs, so it holds for any number of
+processes. Its cost limits are those of an account in which each model call reserves its maximum
+cost (:mod:`caseworker.core.budget.accounts`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class Quota:
     """Maximum number of accepted runs per minute (token bucket). This number may be sent at once;
     afterwards the allowance refills steadily."""
     max_cost_usd_per_day: Decimal | None = None
-    """Maximum cost in US dollars of all runs accepted on the same day (UTC)."""
+    """Maximum cost in US dollars of the model calls that are reserved on the same day (UTC)."""
     max_cost_usd_per_month: Decimal | None = None
     max_stored_bytes: int | None = None
     """Maximum size of stored data in bytes; see :class:`QuotaUse` for what counts."""
@@ -58,7 +58,7 @@ class Quota:
 
     @property
     def limits_cost(self) -> bool:
-        """Whether the cost limit of each run has to be reserved."""
+        """Whether each model call has to reserve its maximum cost."""
         return self.max_cost_usd_per_day is not None or self.max_cost_usd_per_month is not None
 
     @property

@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from caseworker.core.budget.accounts import Hold
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import CancelledError
 from caseworker.engine.prepared import PreparedGraph
@@ -266,6 +267,8 @@ class Run:
     stored_once: frozenset[str] = frozenset()
     """Deduplication keys of stored events, which must not be stored again; only set on claimed
     runs."""
+    accounts: tuple[str, ...] = ()
+    """Names of the accounts in which each model call of the run reserves its maximum."""
     streamed: dict[tuple[str | None, str], tuple[int, str]] = field(default_factory=dict)
     """Answers that earlier executions streamed only in part: turn and text, by step ID and event
     type. Only set for the process that claims or ends the run; an entry is removed once a new
@@ -339,6 +342,9 @@ class FinishRun:
     events: tuple[EventRecord, ...] = ()
     """Events that may not be stored yet; the last one reports the end of the run."""
     delivered_at: datetime | None = None
+    settled: tuple[Hold, ...] = ()
+    """Holds of the run with their actual amounts; the store settles all further ones at their
+    maximum."""
 
 
 def as_ended(run: Run, end: FinishRun, finished_at: datetime) -> Run:

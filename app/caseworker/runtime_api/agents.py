@@ -114,6 +114,7 @@ async def run_agent(
         structured_output=StructuredOutput.AUTO,
         price=price,
         capabilities=(),
+        provider_tools={},
     )
     table = ModelTable(dict.fromkeys(Tier, tier))
     table.allow_unlisted = True

@@ -99,11 +99,9 @@ class QuotaSettings(Section):
     max_runs_per_minute: Count | None = key(
         None, "Maximum number of accepted runs per minute; further runs are rejected with 429."
     )
-    max_cost_usd_per_day: Money | None = key(
-        None, "Maximum cost of the runs accepted per day (UTC)."
-    )
+    max_cost_usd_per_day: Money | None = key(None, "Maximum cost of the model calls per day (UTC).")
     max_cost_usd_per_month: Money | None = key(
-        None, "Maximum cost of the runs accepted per month (UTC)."
+        None, "Maximum cost of the model calls per month (UTC)."
     )
     max_stored_bytes: Count | None = key(
         10 << 30,

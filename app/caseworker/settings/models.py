@@ -89,20 +89,23 @@ class ProviderToolSettings(Section):
     max_uses: Positive
 
 
+def _tool(usd: str, tokens: int) -> ProviderToolSettings:
+    return ProviderToolSettings(usd_per_use=Decimal(usd), tokens_per_use=tokens, max_uses=5)
+
+
 SEARCH_PRICES: Mapping[str, Mapping[str, ProviderToolSettings]] = {
-    provider: {
-        name: ProviderToolSettings(usd_per_use=Decimal(usd), tokens_per_use=10_000, max_uses=5)
-        for name, usd in prices.items()
-    }
-    for provider, prices in {
-        "openai": {"web_search": "0.01", "web_search_preview": "0.025"},
-        "anthropic": {"web_search": "0.01"},
-    }.items()
+    "openai": {
+        "web_search": _tool("0.01", 10_000),
+        "web_search_preview": _tool("0.025", 10_000),
+        "tool_search": _tool("0", 0),
+    },
+    "anthropic": {"web_search": _tool("0.01", 10_000)},
 }
-"""Prices of web searches by provider and tool, on 2026-11-29, from
+"""Prices of searches by provider and tool, on 2026-11-29, from
 https://developers.openai.com/api/docs/pricing and
-https://platform.claude.com/docs/en/about-claude/pricing. Their results are billed as input tokens,
-without a published maximum: 10,000 is an estimate."""
+https://platform.claude.com/docs/en/about-claude/pricing. The results of web searches are billed as
+input tokens, without a published maximum: 10,000 is an estimate. A search of tools loads tools of
+the request itself, which are reserved with the request."""
 
 
 class ModelSettings(ProviderSettings):
@@ -148,6 +151,21 @@ class ModelSettings(ProviderSettings):
         None, "Price of cached input tokens; null: no discount."
     )
 
+    price_per_million_audio_in_usd: Usd | None = key(
+        None, "Price of input tokens of sound; null: that of input tokens."
+    )
+    price_per_million_audio_out_usd: Usd | None = key(
+        None, "Price of output tokens of sound; null: that of output tokens."
+    )
+    stream: bool = key(
+        True,
+        "Whether replies are requested as streams, so that interrupted ones are charged by what"
+        " arrived.",
+    )
+    tokens_per_second: Annotated[float, Field(gt=0, strict=True)] | None = None
+    """Highest output speed of one reply, by which unseen parts of interrupted replies are charged.
+    Null: the provider's published speed, or 200."""
+
     capabilities: tuple[Capability, ...] = key((), "Capabilities of the model beyond text.")
     provider_tools: dict[Text, ProviderToolSettings | None] = key(
         {},
@@ -174,7 +192,12 @@ class ModelSettings(ProviderSettings):
         if not self.chosen_model:
             raise ValueError(f"model: required because the provider is {self.chosen_provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd
-        if None in prices and {*prices, self.price_per_million_cached_usd} != {None}:
+        others = (
+            self.price_per_million_cached_usd,
+            self.price_per_million_audio_in_usd,
+            self.price_per_million_audio_out_usd,
+        )
+        if None in prices and {*prices, *others} != {None}:
             raise ValueError(
                 "price_per_million_in_usd: must be set together with price_per_million_out_usd"
             )

@@ -50,7 +50,7 @@ class Batch:
     async def __call__(self, *writes: JournalWrite | FinishRun) -> Sequence[OwnersAnswer]:
         rows = [await as_rows(write) for write in writes]
         async with await self._connect() as connection:
-            return await write_in_batch(connection, rows, usual=UsualTimes())
+            return await write_in_batch(connection, rows, usual=UsualTimes(), costs="{}")
 
     async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer | Later]:
         async with await self._connect() as connection:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from caseworker.core.budget.budget import Budget
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.errors import InvalidRunError, QueueFullError
+from caseworker.runs.errors import QueueFullError
 from caseworker.runs.ports import LateResult, RunFilter
 from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.postgres.runs import halt_overdue
@@ -146,7 +146,7 @@ async def test_whatever_quota_is_used_up_its_refusal_says_what_is_left_of_the_ra
         assert refused.value.dimension == "queued"
         assert refused.value.rate is not None
         assert (refused.value.rate.limit, refused.value.rate.remaining) == (10, 9)
-    await give(pair[0], max_runs_per_minute=10, max_cost_usd_per_day=Decimal(5))
+    await give(pair[0], max_runs_per_minute=10, max_cost_usd_per_day=Decimal(0))
     with pytest.raises(QuotaExceededError) as refused:
         await pair[1].runs.accept(run("r1", cost="9"), worker_id="w1")
     assert refused.value.dimension == "cost_usd_today"
@@ -180,29 +180,6 @@ async def test_a_full_queue_and_repeated_requests_tell_what_is_left_of_the_rate(
     assert free.value.rate is None
 
 
-async def test_the_cost_of_a_day_is_never_overshot(
-    pair: tuple[Stores, Stores], oracle: Oracle
-) -> None:
-    """Each run reserves its limit until it ends, and then its actual cost counts."""
-    await give(pair[0], max_cost_usd_per_day=Decimal("1.00"))
-
-    found = await together(accepted(pair[n % 2], run(f"r{n}", cost="0.30")) for n in range(8))
-    runs = [each for each in found if isinstance(each, Run)]
-    refusals = [each for each in found if isinstance(each, QuotaExceededError)]
-
-    assert len(runs) == 3
-    assert {each.dimension for each in refusals} == {"cost_usd_today"}
-    assert {each.amounts["reserved"] for each in refusals} == {Decimal("0.90")}
-    for each in runs:
-        await pair[0].journal.finish(end_of(each, usage={"cost_usd": 0.05}))
-    (day,) = await oracle.rows("SELECT cost_usd, reserved_usd FROM quota_days")
-    assert day == {"cost_usd": Decimal("0.15"), "reserved_usd": Decimal(0)}
-    assert isinstance(await accepted(pair[0], run("r9", cost="0.30")), Run)
-    late = LateResult(key=runs[0].key, fence=1, calls=(), usage={"cost_usd": 0.25})
-    await pair[0].runs.late(late)
-    assert await oracle.value("SELECT cost_usd FROM quota_days") == Decimal("0.35")
-
-
 async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
@@ -210,10 +187,9 @@ async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
     runs = [await accepted(pair[0], run(f"r{number}", cost="0.30")) for number in range(4)]
     begun = [each for each in runs if isinstance(each, Run)]
     await pair[0].journal.finish(end_of(begun[0], usage={"cost_usd": 0.40}))
-    await give(pair[0], max_cost_usd_per_day=Decimal("1.00"))
+    await give(pair[0], max_cost_usd_per_day=Decimal("0.75"))
 
-    limited = await accepted(pair[1], run("limited", cost="0.30"))
-    assert isinstance(limited, Run)
+    assert isinstance(await accepted(pair[1], run("limited")), Run)
     usages: list[dict[str, Any]] = [{"cost_usd": 0.35}, {"cost_usd": None}, {"tokens": 5}]
     await together(
         pair[n % 2].journal.finish(end_of(each, usage=usage))
@@ -223,22 +199,19 @@ async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
     assert isinstance(refused, QuotaExceededError)
     assert refused.amounts == {
         "used": Decimal("0.75"),
-        "reserved": Decimal("0.30"),
-        "requested": Decimal("0.05"),
-        "limit": Decimal("1.00"),
+        "reserved": 0,
+        "requested": 0,
+        "limit": Decimal("0.75"),
     }
-    await pair[1].journal.finish(end_of(limited, usage={"cost_usd": 0.01}))
     late = LateResult(key=begun[3].key, fence=1, calls=(), usage={"cost_usd": 0.04})
     await pair[1].runs.late(late)
-    (day,) = await oracle.rows("SELECT cost_usd, reserved_usd FROM quota_days")
-    assert day == {"cost_usd": Decimal("0.80"), "reserved_usd": Decimal(0)}
+    assert await oracle.value("SELECT used_cost_usd FROM accounts") == Decimal("0.79")
 
 
 async def test_a_call_of_unknown_price_does_not_make_the_others_free(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """The known cost of the others counts at the end of the run and with a late result."""
-    await give(pair[0], max_cost_usd_per_day=Decimal(100))
     mixed, priced = [await accepted(pair[0], run(f"r{n}", cost="10")) for n in range(2)]
     assert isinstance(mixed, Run)
     assert isinstance(priced, Run)
@@ -248,8 +221,7 @@ async def test_a_call_of_unknown_price_does_not_make_the_others_free(
     usage = {"cost_usd": None, "cost_usd_known": 2.0}
     await pair[0].runs.late(LateResult(key=priced.key, fence=1, calls=(), usage=usage))
 
-    (day,) = await oracle.rows("SELECT cost_usd, reserved_usd FROM quota_days")
-    assert day == {"cost_usd": Decimal(11), "reserved_usd": Decimal(0)}
+    assert await oracle.value("SELECT used_cost_usd FROM accounts") == 11
 
 
 async def test_runs_without_a_cost_are_not_counted(
@@ -260,16 +232,7 @@ async def test_runs_without_a_cost_are_not_counted(
     assert isinstance(begun, Run)
     await pair[0].journal.finish(end_of(begun, usage={"cost_usd": 0}))
 
-    assert await oracle.rows("SELECT * FROM quota_days") == []
-
-
-async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(
-    pair: tuple[Stores, Stores],
-) -> None:
-    """There would be no amount to reserve."""
-    await give(pair[0], max_cost_usd_per_month=Decimal(1))
-    with pytest.raises(InvalidRunError, match="has a cost quota"):
-        await pair[0].runs.accept(run("r1"), worker_id="w1")
+    assert await oracle.rows("SELECT * FROM accounts") == []
 
 
 async def test_who_waits_for_a_tenant_holds_no_run(
@@ -319,16 +282,23 @@ async def test_overdue_runs_are_ended_in_the_order_of_their_tenants(
         await PostgresQuotas(pair[0].engines.work, USUAL).put(tenant, quota)
         new = replace(run("late", cost="1", deadline=deadline), key=RunKey(tenant, "late"))
         await pair[0].runs.accept(new, worker_id=None)
-    await oracle.rows("UPDATE runs SET deadline = deadline - interval '2 hours'")
+    # As the previous release accepted them:
+    await oracle.rows(
+        """UPDATE runs SET deadline = deadline - interval '2 hours', reserved_cost_usd = 1"""
+    )
+    await oracle.rows(
+        """INSERT INTO accounts (tenant_id, account, period, reserved_cost_usd)
+        SELECT tenant_id, 'tenant', (created_at AT TIME ZONE 'UTC')::date, 1 FROM runs"""
+    )
     async with asyncio.TaskGroup() as group, transaction(pair[0].engines.work) as charging:
-        mine = text("SELECT FROM quota_days WHERE tenant_id = 'a' FOR UPDATE")
+        mine = text("SELECT FROM accounts WHERE tenant_id = 'a' FOR UPDATE")
         await charging.execute(mine)
         group.create_task(halted(pair[1]))
         await oracle.until_waiting("transactionid")
-        others = text("SELECT FROM quota_days WHERE tenant_id = 'b' FOR UPDATE NOWAIT")
+        others = text("SELECT FROM accounts WHERE tenant_id = 'b' FOR UPDATE NOWAIT")
         await charging.execute(others)
 
-    assert await oracle.value("SELECT sum(reserved_usd) FROM quota_days") == 0
+    assert await oracle.value("SELECT sum(reserved_cost_usd) FROM accounts") == 0
 
 
 async def halted(stores: Stores) -> None:

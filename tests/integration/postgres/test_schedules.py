@@ -259,7 +259,6 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
         await accepting.exec_driver_sql(LOCK, ("default",))
         tasks.create_task(schedules.fire("default", "hourly"))
         await oracle.until_waiting("advisory")
-        await accepting.execute(text("SELECT FROM quota_days FOR UPDATE NOWAIT"))
         await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))
 
     statuses = "SELECT array_agg(status ORDER BY created_at) FROM runs"

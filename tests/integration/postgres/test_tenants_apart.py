@@ -18,6 +18,7 @@ NOT_FOR_TENANTS = {"api_keys"}
 KEPT_APART = sorted(
     {str(table.name) for table in metadata.tables.values() if "tenant_id" in table.columns}
     | {
+        "accounts",
         "audit",
         "provider_turns",
         "quotas",

@@ -81,7 +81,9 @@ def _anthropic_problems(body: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(body.get("max_tokens"), int):
         yield "max_tokens: Field required"
     for at, tool in enumerate(body.get("tools") or ()):
-        if any(name in tool["input_schema"] for name in ("anyOf", "oneOf", "allOf")):
+        own = tool.get("type", "custom") == "custom"  # other types are Anthropic's
+        schema = tool["input_schema"] if own else {}
+        if any(name in schema for name in ("anyOf", "oneOf", "allOf")):
             yield (
                 f"tools.{at}.custom.input_schema: input_schema does not support oneOf, allOf, or"
                 " anyOf at the top level"

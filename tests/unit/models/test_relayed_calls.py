@@ -105,7 +105,8 @@ def test_a_lowered_limit_stays_above_the_limit_for_thinking() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "cost"), [("", 337), (', "cache_creation": {"ephemeral_1h_input_tokens": 8}', 343)]
+    ("more", "cost"),
+    [("", 337), (', "cache_creation": {"ephemeral_1h_input_tokens": 8}', 343)],
 )
 def test_cached_and_written_prompt_tokens_are_charged_as_input(more: str, cost: int) -> None:
     """Writing to the cache costs 1.25 times the price of a token, and twice for an hour."""

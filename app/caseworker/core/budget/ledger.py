@@ -55,12 +55,14 @@ class Scope(Account):
         warn: Warn | None = None,
         requires_prices: bool = True,
         limits_spending: bool = True,
+        in_account: bool = False,
     ) -> None:
         """Open a scope.
 
         ``requires_prices`` is whether a cost limit on this scope refuses calls whose price is
         unknown. ``limits_spending`` is whether its limits on cost and tokens were chosen for it;
-        False if they are only the service's ceilings.
+        False if they are only the service's ceilings. ``in_account`` is whether an account above
+        the scope limits its cost.
         """
         super().__init__(
             name,
@@ -72,6 +74,7 @@ class Scope(Account):
         self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
         self._requires_prices = requires_prices
         self._limits_spending = limits_spending
+        self._in_account = in_account
         self.line: WaitingLine = WaitingLine(self.usage.lock) if parent is None else parent.line
         """The queue of pending reservations, shared by all scopes of the tree."""
         self.usage.lock = self.line.lock
@@ -200,15 +203,19 @@ class Scope(Account):
                 raise scope.stop(tripped[0])
 
     def requires_prices(self) -> bool:
-        """Return whether a cost limit here or in an ancestor forbids calls at an unknown price."""
-        limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope.limits)
+        """Return whether a cost limit here or above forbids calls at an unknown price."""
+        limited = (
+            scope
+            for scope in self.lineage()
+            if scope._in_account or Dimension.COST_USD in scope.limits
+        )
         return any(scope._requires_prices for scope in limited)
 
     def limits_spending(self) -> bool:
         """Return whether cost or tokens are limited here or in an ancestor, ceilings apart."""
         spending = {Dimension.COST_USD, Dimension.TOKENS}
         return any(
-            scope._limits_spending and not spending.isdisjoint(scope.limits)
+            scope._in_account or (scope._limits_spending and not spending.isdisjoint(scope.limits))
             for scope in self.lineage()
         )
 

@@ -54,6 +54,9 @@ class StopCause:
     applicable."""
     requested: Amount | None = None
     """Amount that was requested and refused; None if not applicable."""
+    resets_at: datetime | None = None
+    """Time at which the period of the limit ends, such as the day of a tenant's quota; None for a
+    limit without a period."""
     requested_by: str | None = None
     reason: str | None = None
     step_id: str | None = None
@@ -67,8 +70,8 @@ class StopCause:
         known = ((name, getattr(self, name)) for name in _FIELDS)
         values = {name: value for name, value in known if value is not None}
         values["kind"] = self.kind.value
-        if self.at is not None:
-            values["at"] = rfc3339(self.at)
+        for name in _TIMES & values.keys():
+            values[name] = rfc3339(values[name])
         for name in _AMOUNTS & values.keys():
             values[name] = json_number(values[name])
         return values
@@ -76,13 +79,13 @@ class StopCause:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StopCause":
         """Build a cause from the output of :meth:`to_dict`."""
-        at = values.get("at")
-        read = {"kind": StopKind(values["kind"]), "at": at and datetime.fromisoformat(at)}
-        return cls(**{**values, **read})
+        times = {name: datetime.fromisoformat(values[name]) for name in _TIMES & values.keys()}
+        return cls(**{**values, **times, "kind": StopKind(values["kind"])})
 
 
 _FIELDS = tuple(field.name for field in fields(StopCause))
 _AMOUNTS = frozenset({"limit", "used", "reserved", "requested"})
+_TIMES = frozenset({"at", "resets_at"})
 
 
 class Stop(BaseException):

@@ -290,7 +290,9 @@ class BudgetExceededError(Stop):
         scope: str | None = None,
         reserved: Amount | None = None,
         requested: Amount | None = None,
+        resets_at: datetime | None = None,
     ) -> None:
+        """``resets_at`` is the time at which the limit's period ends; None if it has none."""
         self.usage = usage
         self.budget = budget
         self.reason = reason
@@ -303,6 +305,7 @@ class BudgetExceededError(Stop):
                 used=usage.of(dimension) if dimension else None,
                 reserved=reserved,
                 requested=requested,
+                resets_at=resets_at,
                 reason=reason,
             )
         )

@@ -15,6 +15,9 @@ def open_quotas(parts: Parts) -> Opened:
 QUOTAS: Final = Feature(
     name="quotas",
     routes=http.router.routes,
-    tables=["quotas", "quota_days", "quota_rates", "stored", "stored_runs"],
+    tables=[
+        *("quotas", "accounts", "account_holds", "quota_days", "quota_rates"),
+        *("stored", "stored_runs"),
+    ],
     open=open_quotas,
 )

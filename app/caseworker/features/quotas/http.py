@@ -38,11 +38,11 @@ class QuotaBody(BodyModel):
     max_runs_per_minute: Runs | None = None
     """Maximum number of runs accepted per minute; also the burst size of the token bucket."""
     max_cost_usd_per_day: Dollars | None = None
-    """Maximum cost, in US dollars, of the runs accepted on one UTC day. A run reserves its own cost
-    limit until it ends."""
+    """Maximum cost, in US dollars, of the model calls of one UTC day. Each call reserves its maximum
+    cost until it ends."""
     max_cost_usd_per_month: Dollars | None = None
-    """Maximum cost, in US dollars, of the runs accepted in one calendar month (UTC). A run reserves
-    its own cost limit until it ends."""
+    """Maximum cost, in US dollars, of the model calls of one calendar month (UTC). Each call
+    reserves its maximum cost until it ends."""
     max_stored_bytes: Bytes | None = None
     """Maximum size of the tenant's stored data, in bytes. When it is reached, new runs,
     definitions, threads and schedules are rejected; accepted runs continue."""
@@ -69,11 +69,11 @@ class QuotaUseView(View):
     running: int
     queued: int
     cost_usd_today: float
-    """Cost, in US dollars, of the ended runs that were accepted today (UTC), including those
-    accepted before a limit was set."""
+    """Cost, in US dollars, of the model calls that were reserved today (UTC) and have ended. Runs
+    that were accepted while cost was not limited count when they end, on the day of their
+    acceptance."""
     reserved_usd_today: float
-    """Sum of the cost limits, in US dollars, that unfinished runs accepted today (UTC) have
-    reserved."""
+    """Maximum cost, in US dollars, of the model calls in flight that were reserved today (UTC)."""
     cost_usd_this_month: float
     reserved_usd_this_month: float
     stored_bytes: int
@@ -130,7 +130,8 @@ async def get_quota(tenant: TenantPath, request: ApiRequest) -> QuotaView:
 async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) -> QuotaView:
     """Set a tenant's own quota, replacing the previous one completely.
 
-    It applies to new runs on every replica; accepted runs are not affected.
+    It applies to new runs on every replica. Cost limits also apply to the next calls of runs that
+    were accepted under a cost limit.
     """
     quotas, known = _quotas_of_all(request), request.service(ModelGateway).table
     for at, name in enumerate(body.models or ()):

@@ -38,7 +38,7 @@ from caseworker.features.schedules.schedule import (
 from caseworker.features.schedules.timing import CatchUp, Timing, due
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.errors import InvalidRunError, QueueFullError, RunConflictError
+from caseworker.runs.errors import QueueFullError, RunConflictError
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.paging import Page
 from caseworker.runs.postgres.dispatch import QueuedJob, defer, defer_runs
@@ -100,7 +100,6 @@ WHERE job.id IS NULL LIMIT 200
 _WHY_NOT: Mapping[type[Exception], str] = {
     QueueFullError: "The run queue is full.",
     QuotaExceededError: "A quota of the tenant is exceeded.",
-    InvalidRunError: "The tenant has a cost quota, but the run has no cost limit.",
     RunConflictError: "The run ID is already used for a different request.",
 }
 """Messages for the errors that keep a schedule from starting its run."""

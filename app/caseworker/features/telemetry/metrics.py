@@ -144,6 +144,12 @@ class RunMetrics:
             "Known cost in US dollars, including estimates.",
             ("model", *own),
         )
+        self._overrun = declare(
+            Counter,
+            "overrun_cost_usd",
+            "US dollars by which model calls cost more than was reserved for them.",
+            ("model",),
+        )
         self._repairs = declare(
             Counter, "model_reply_repairs", "Repaired faults in model replies.", ("kind",)
         )
@@ -214,6 +220,8 @@ class RunMetrics:
                 self._tool_seconds(self._tools(node["name"]), node["status"]).observe(seconds)
                 continue
             model = self._models(node["model"])
+            if node["metadata"] and (overrun := node["metadata"].get("overrun_usd")):
+                self._overrun(model).inc(overrun)
             for repair in node["metadata"].get("repairs", ()) if node["metadata"] else ():
                 self._repairs(self._repaired(repair)).inc()
             self._model_seconds(model, node["status"]).observe(seconds)

@@ -46,7 +46,7 @@ _BODY = Section(
             Use.PRICED,
             "billing_policy",
             "another organization would be billed",
-            unless=({"type": "billing_policy", "bill_to": "self"},),
+            unless=({"bill_to": "self"},),
         ),
         Fields(Use.FREE, "billing_policy.{type,bill_to}"),
         Fields(
@@ -231,10 +231,11 @@ _TOOLS = Section(
             ",display_number,enable_zoom} <browser_toolset|computer_toolset>.configs.**",
         ),
         Fields(
-            Use.FREE,
-            "<tool_search_tool_bm25|tool_search_tool_regex>.name",
-            "the provider searches the tools of this body, which count as text",
+            Use.PRICED,
+            "<tool_search_tool_bm25|tool_search_tool_regex>",
+            "each search of the provider reads the prompt again, without a limit of searches",
         ),
+        Fields(Use.FREE, "<tool_search_tool_bm25|tool_search_tool_regex>.name"),
         Fields(Use.PROVIDER_TOOL, "<web_search|web_fetch>"),
         Fields(
             Use.FREE,

@@ -34,7 +34,7 @@ TIERS: Final = (
         Use.FREE,
         "service_tier",
         "flex costs less, auto is what the account has, on_demand is Groq's default",
-        values=("auto", "default", "flex", "on_demand", "standard", "standard_only", "batch"),
+        values=("auto", "default", "flex", "on_demand", "standard", "standard_only"),
     ),
     Fields(
         Use.PRICED,
@@ -57,7 +57,8 @@ OPTIONS: Final = Section(
         ),
         Fields(Use.FREE, "moderation.** prompt_cache_key prompt_cache_retention", "OpenAI"),
         Fields(Use.CACHE, "prompt_cache_options"),
-        Fields(Use.FREE, "prompt_cache_options.{mode,ttl}"),
+        Fields(Use.FREE, "prompt_cache_options.mode"),
+        Fields(Use.FREE, "prompt_cache_options.ttl", values=("30m", "12h")),
         Fields(Use.FREE, "response_format response_format.type"),
         Fields(Use.TEXT, "response_format.schema.** response_format.json_schema.**"),
         Fields(Use.FREE, "modalities", values=("text",)),
@@ -87,7 +88,11 @@ OPTIONS: Final = Section(
             Use.PRICED, "plugins compound_custom google.tools", "the provider would execute tools"
         ),
         Fields(Use.PRICED, "models route provider preset fallbacks", OTHER_MODEL),
-        Fields(Use.PRICED, "context_window_fallbacks content_policy_fallbacks", OTHER_MODEL),
+        Fields(
+            Use.PRICED,
+            "context_window_fallbacks content_policy_fallbacks tags litellm_metadata guardrails",
+            OTHER_MODEL,
+        ),
         Fields(Use.PRICED, "num_retries max_retries", "each repetition may cost again"),
         Fields(
             Use.PRICED,
@@ -161,8 +166,8 @@ OPTIONS: Final = Section(
         ),
         Fields(
             Use.FREE,
-            "cache.** caching guardrails litellm_call_id litellm_metadata.** litellm_session_id"
-            " litellm_trace_id mock_response no-log request_timeout tags timeout",
+            "cache.** caching litellm_call_id litellm_session_id litellm_trace_id mock_response"
+            " no-log request_timeout timeout",
             "LiteLLM",
         ),
         Fields(
@@ -194,6 +199,8 @@ OPTIONS: Final = Section(
         Fields(
             Use.THINKING,
             "google.thinking_config.{thinking_budget,thinkingBudget}",
+            "-1 lets the model choose",
+            unless=(-1,),
         ),
         Fields(Use.REFERENCE, "google.{cached_content,cachedContent}"),
         *CACHE_MARK,

@@ -226,9 +226,14 @@ _TOOLS = Section(
         ),
         Fields(
             Use.PROVIDER_TOOL,
+            "<tool_search>",
+            "each search reads the prompt again",
+            unless=({"execution": "client"},),
+        ),
+        Fields(
+            Use.PROVIDER_TOOL,
             "<shell>",
-            "free in a local environment",
-            unless=({"type": "shell", "environment": {"type": "local"}},),
+            unless=({"environment": {"type": "local"}},),
         ),
         Fields(
             Use.FREE,

@@ -50,7 +50,8 @@ class Use(StrEnum):
 
 
 _COUNTS: Final = (Use.CHOICES, Use.OUTPUT_LIMIT, Use.THINKING)
-_SILENT: Final = (Use.FREE, Use.TEXT, Use.PRICED)
+_PLAIN: Final = (Use.FREE, Use.TEXT)
+_SILENT: Final = (*_PLAIN, Use.PRICED)
 """Uses that a reader does not report."""
 _REFUSING: Final = (Use.PRICED, Use.REFUSED)
 _OBJECTS: Final = (Use.CACHE, Use.COMPACTION, Use.PROVIDER_TOOL)
@@ -87,7 +88,7 @@ class Fields:
     values: tuple[Any, ...] = ()
     """Values to which the row applies; empty for all values that no other row names."""
     unless: tuple[Any, ...] = ()
-    """Values that are free."""
+    """Values that are free; of an object, the fields that make it free."""
     unless_beside: str = ""
     """A field of the same object; where it has a value, this one is free."""
 
@@ -119,7 +120,7 @@ class Part:
 class _Node:
     """What a table says about the values at one path."""
 
-    __slots__ = ("by_value", "fields", "is_whole", "row", "types", "untyped")
+    __slots__ = ("by_value", "fields", "is_plain", "is_whole", "row", "types", "untyped")
 
     def __init__(self) -> None:
         self.fields: dict[str, _Node] = {}
@@ -127,8 +128,14 @@ class _Node:
         self.untyped: Callable[[Mapping[str, Any]], str] | None = None
         self.row: Fields | None = None
         self.by_value: dict[Any, Fields] = {}
+        self.is_plain = False
+        """Whether all values are free or text."""
         self.is_whole = False
-        """Whether the row is about everything in the value, too."""
+        """Whether that includes everything in a value."""
+
+    def is_silent(self, value: Any) -> bool:
+        """Return whether nothing has to be reported or refused about a value."""
+        return self.is_plain and (self.is_whole or not isinstance(value, dict | list))
 
 
 _Place = tuple["_Place", str | int] | None
@@ -168,8 +175,12 @@ class Table:
             inner = (each for node in nodes for each in (node, *node.types.values()))
             nodes = [each.fields[match[1]] for each in inner if match[1] in each.fields]
             if match[2] is not None:
-                nodes = [node.types[match[2]] for node in nodes if match[2] in node.types]
-        return next((node.row for node in nodes if node.row is not None), None)
+                kind = type_without_date(match[2])
+                nodes = [node.types[kind] for node in nodes if kind in node.types]
+            if whole := [node.row for node in nodes if node.is_whole]:
+                return whole[0]
+        rows = (row for node in nodes for row in (node.row, *node.by_value.values()))
+        return next((row for row in rows if row is not None), None)
 
     def read(
         self,
@@ -201,11 +212,12 @@ class _Reading:
         waiting: list[tuple[_Node, _Place, Any, Mapping[str, Any]]]
         waiting = [(self._table.root, None, document, {})]
         for node, place, value, holder in waiting:
-            if value is None:
+            if value is None or node.is_silent(value):
                 continue
             if isinstance(value, list):
-                if value and node.row is not None and node.row.use in _REFUSING:
-                    self._use_of(node.row, place, value, "")
+                row = node.row
+                if row is not None and (row.use in _COUNTS or (value and row.use in _REFUSING)):
+                    self._use_of(row, place, value, "")
                 for at, each in enumerate(value):
                     if isinstance(each, list):
                         yield from self._undecided((place, at), each, holder)
@@ -224,15 +236,14 @@ class _Reading:
                 is_part = use in _OBJECTS or not (isinstance(value, dict) and node.fields)
                 if is_part and use not in _SILENT:
                     yield Part(use=use, place=_shown(place), value=value, holder=holder)
-                if node.is_whole:
-                    continue
             elif not isinstance(value, dict):
                 yield from self._undecided(place, value, holder)
                 continue
             for name, each in value.items() if isinstance(value, dict) else ():
                 inner = node.fields.get(name) or outer.fields.get(name)
                 if inner is not None:
-                    waiting.append((inner, (place, name), each, value))
+                    if not inner.is_silent(each):
+                        waiting.append((inner, (place, name), each, value))
                 elif each is not None and not (name == "type" and outer.types):
                     yield from self._undecided((place, name), each, value)
 
@@ -251,7 +262,7 @@ class _Reading:
         Raises:
             RefusedBodyError: the row refuses it, or it is no number where one is needed.
         """
-        if any(value is each or (value == each and value) for each in row.unless):
+        if any(_matches(value, each) for each in row.unless):
             return Use.FREE
         if row.use in _COUNTS:
             require_count(_shown(place), value, is_choices=row.use is Use.CHOICES)
@@ -317,6 +328,10 @@ def _enter(root: _Node, path: str, row: Fields) -> None:
             raise ValueError(f"two rows: {path!r}")
         else:
             node.row, node.is_whole = row, path.endswith(".**")
+        usual = node.row
+        node.is_plain = usual is not None and usual.use in _PLAIN and not node.by_value
+        if node.is_whole and not node.is_plain:
+            raise ValueError(f"not free or text: {path!r}")
 
 
 def _type_of(value: Mapping[str, Any], node: _Node) -> str:
@@ -324,6 +339,13 @@ def _type_of(value: Mapping[str, Any], node: _Node) -> str:
     if kind is None:
         return node.untyped(value) if node.untyped else ""
     return type_without_date(kind) if isinstance(kind, str) else "?"
+
+
+def _matches(value: Any, pattern: Any) -> bool:
+    """Return whether a value has the type and the value of a pattern, or all fields of it."""
+    if isinstance(pattern, dict) and isinstance(value, dict):
+        return all(_matches(value.get(name), each) for name, each in pattern.items())
+    return type(value) is type(pattern) and value == pattern
 
 
 def type_without_date(kind: str) -> str:

@@ -5,11 +5,12 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Protocol
 
 from multidict import istr
 
-from caseworker.models.ports import ModelError, ModelReply, ModelRequest
+from caseworker.models.ports import ModelError, ModelReply, ModelRequest, SendState
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
 from caseworker.models.wires.reply import Accumulator, is_failed
 from caseworker.models.wires.responses import LAST_EVENTS
@@ -29,6 +30,9 @@ STREAM = "stream"
 """Name of the parameter that asks for a stream. A model that refuses it is asked without at once.
 """
 
+_WORDS = {STREAM: "stream(ing)?"}
+"""Patterns of the words by which endpoints name a parameter, if they do not use its name."""
+
 _DEFAULT_TIMEOUT_SECONDS = 600.0
 """Time limit of an attempt whose request sets none."""
 _LAST_SECONDS = 5.0
@@ -37,6 +41,9 @@ _DRAIN_SECONDS = 0.1
 """How long to wait for the end of a reply after its last event, before the connection is closed."""
 _DONE = "[DONE]"
 _LAST_EVENTS = LAST_EVENTS | {"message_stop"}
+_MARKS = (b"[DONE]", b'_reason":"', b'_reason": "', b"message_stop", b"error")
+"""The first part that may end a reply has one of these marks; the parts before it are only kept."""
+_MARK_BYTES = 32
 _FIELDS = b":deir"
 """First characters of an event stream; no JSON document starts with one."""
 _BLANK = b"\xef\xbb\xbf \t\r\n"
@@ -177,13 +184,16 @@ class EndpointProvider:
         reply = await sending
         try:
             if reply.status == 200:
+                if delivery is not None and request.on_delta is None:
+                    again = self._dialect.accumulator(model, request)
+                    delivery.read_later = partial(_read_later, again, ReplyBody())
                 taking = self._dialect.accumulator(model, request)
                 return await _answer(reply, taking, request, failures)
             parts = [part async for part in _kept(reply, failures)]
         finally:
             reply.close()
         said = said_in(_document(b"".join(parts).decode(errors="replace")))
-        refused = {name for name in adaptable if said.complains_of(name)}
+        refused = {name for name in adaptable if said.complains_of(_WORDS.get(name, name))}
         adapts = reply.status in (400, 422) and bool(refused)
         if adapts:
             self._left_out[model] |= refused
@@ -214,7 +224,9 @@ async def _answer(
     A failure after the provider sent the finish reason does not discard the answer.
     """
     body, patience, failed = ReplyBody(), asyncio.timeout(None), None
-    on_delta, delivery = request.on_delta, request.delivery
+    on_delta = request.on_delta
+    delivery = None if on_delta is None else request.delivery
+    unread = None if on_delta is not None or not request.delivery else request.delivery.unread
 
     def show() -> None:
         if on_delta is not None:
@@ -223,7 +235,7 @@ async def _answer(
         taking.deltas.clear()
 
     try:
-        async with patience, aclosing(body.documents(reply, failures)) as documents:
+        async with patience, aclosing(body.documents(reply, failures, unread)) as documents:
             async for name, document in documents:
                 error = document if name == ERROR else error_in(document)
                 if error is not None:
@@ -274,15 +286,32 @@ class ReplyBody:
         """None until the body is known to be a stream."""
 
     async def documents(
-        self, reply: WireReply, failures: Failures
+        self,
+        reply: WireReply,
+        failures: Failures,
+        unread: list[tuple[float, bytes]] | None = None,
     ) -> AsyncGenerator[tuple[str, Any]]:
         """Yield the event name and the JSON value of each document.
+
+        With ``unread``, the parts are added to it with their times, and read only once a part may
+        end the reply: to read many parts at once costs less.
 
         Raises:
             ValueError: a document is not valid JSON.
         """
+        held, seen, may_end = list[bytes](), b"", unread is None
         async with aclosing(_kept(reply, failures)) as parts:
             async for part in parts:
+                if unread is not None:
+                    unread.append((asyncio.get_running_loop().time(), part))
+                if not may_end:
+                    held.append(part)
+                    seen = seen[-_MARK_BYTES:] + part
+                    may_end = any(mark in seen for mark in _MARKS)
+                    if not may_end:
+                        continue
+                    part = b"".join(held)
+                    held.clear()
                 for each in self.feed(part):
                     yield each
                 if self.done:
@@ -292,6 +321,8 @@ class ReplyBody:
                             async for _ in parts:
                                 pass
                     return
+        for each in self.feed(b"".join(held)):
+            yield each
         for each in self.end():
             yield each
 
@@ -303,7 +334,8 @@ class ReplyBody:
         """
         if self._events is not None:
             for event in self._events.end():
-                yield from self._parsed(event)
+                if not self.done and (parsed := self._parsed(event)) is not None:
+                    yield parsed
         elif self._begun:
             yield "", json.loads(self._begun)
 
@@ -321,20 +353,38 @@ class ReplyBody:
                 return
             self.is_stream, self._events, part = True, EventParser(), bytes(self._begun)
         for event in self._events.feed(part):
-            yield from self._parsed(event)
+            if not self.done and (parsed := self._parsed(event)) is not None:
+                yield parsed
 
-    def _parsed(self, event: ServerSentEvent) -> Iterator[tuple[str, Any]]:
-        if self.done:
-            return
-        if event.data.startswith(_DONE):
+    def _parsed(self, event: ServerSentEvent) -> tuple[str, Any] | None:
+        """Return the name and the JSON value of an event; None for a keep-alive and the end."""
+        data = event.data
+        if data.startswith(_DONE):
             self.done = True
-            return
-        is_document = event.data.lstrip()[:1] in ("{", "[")
-        if event.name != ERROR and not is_document:
-            return  # a keep-alive
-        document = json.loads(event.data) if event.name != ERROR else _document(event.data)
-        yield event.name, document
+            return None
+        if event.name == ERROR:
+            document = _document(data)
+        elif data[0] in "{[" or data.lstrip()[:1] in ("{", "["):
+            document = json.loads(data)
+        else:
+            return None
         self.done = isinstance(document, dict) and document.get("type") in _LAST_EVENTS
+        return event.name, document
+
+
+def _read_later(
+    taking: Accumulator,
+    body: ReplyBody,
+    state: SendState,
+    parts: Sequence[tuple[float, bytes]],
+) -> None:
+    """Read the parts of a reply that broke off, for its charge."""
+    for at, part in parts:
+        with suppress(ValueError, TypeError, AttributeError, RecursionError):
+            for _, document in body.feed(part):
+                if isinstance(document, dict):
+                    taking.add(document)
+        state.note_part(taking, at)
 
 
 async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:

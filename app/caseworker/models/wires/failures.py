@@ -116,6 +116,10 @@ class Said:
         return named is not None and _COMPLAINTS.search(self.body) is not None
 
 
+_MAY_FAIL = frozenset({"error", "response", "base_resp"})
+"""Fields of a chat completion that may have an error."""
+
+
 def said_in(document: Any) -> Said:
     """Parse an error document of any supported format."""
     error = _innermost(document)
@@ -135,6 +139,10 @@ def error_in(document: Any) -> Any:
     if not isinstance(document, dict):
         return None
     choices = document.get("choices")
+    if isinstance(choices, list) and len(choices) == 1 and _MAY_FAIL.isdisjoint(document):
+        choice = choices[0]
+        if isinstance(choice, dict) and "error" not in choice:
+            return None  # a usual chunk
     entries = choices if isinstance(choices, list) else []
     for each in (document, document.get("response"), *entries):
         if isinstance(each, dict) and each.get("error"):

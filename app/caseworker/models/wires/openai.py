@@ -182,11 +182,13 @@ class ChatReply(Accumulator):
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Process a completion document or a stream chunk, and add its parts to ``deltas``."""
+        choices = document.get("choices")
+        if self._is_plain(document, choices):
+            return
         is_counted = self._count(document.get("usage"))
         self.named(document)
         if isinstance(groq := document.get("x_groq"), dict):
             is_counted = self._count(groq.get("usage")) or is_counted
-        choices = document.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 index = choice.get("index")
@@ -211,6 +213,24 @@ class ChatReply(Accumulator):
             self.state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
         reasons = (self.finish_reason, self._native_reason)
         return self.finished(self._calls, incomplete_of(reasons, refusal=self.said))
+
+    def _is_plain(self, document: Mapping[str, Any], choices: Any) -> bool:
+        """Process a chunk that only adds text to a begun answer, as almost all do."""
+        if not self._in_parts or self._calls or type(choices) is not list or len(choices) != 1:
+            return False
+        choice = choices[0]
+        delta = choice.get("delta") if type(choice) is dict else None
+        if type(delta) is not dict or not delta.keys() <= _PLAIN or choice.get("finish_reason"):
+            return False
+        if document.get("usage") or choice.get("usage") or "x_groq" in document:
+            return False
+        text, index = delta.get("content"), choice.get("index")
+        if type(text) is not str or index != self._index or "message" in choice:
+            return False
+        if text:
+            self.received.append(text)
+            self.prose.said(text)
+        return True
 
     def _receive(self, choice: Mapping[str, Any], index: Any) -> None:
         """Keep all text of a choice, also of those that nobody reads."""
@@ -339,6 +359,7 @@ class ChatReply(Accumulator):
         return True
 
 
+_PLAIN = frozenset({"content", "role"})
 _NOT_WRITTEN = frozenset({"id", "type", "index", "expires_at", "extra_content"})
 """Fields of a tool call, or of a sound, that the model does not write."""
 

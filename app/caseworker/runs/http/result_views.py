@@ -54,13 +54,16 @@ class RunStop(View):
     """Budget dimension whose limit was exceeded, such as ``seconds`` or ``tool_calls``; null for
     other reasons."""
     scope: str | None = None
-    """Where the limit applied: ``run``, or the path of a step."""
+    """Where the limit applied: ``run``, the path of a step, or a quota such as ``quota of the
+    tenant, day``."""
     limit: float | None = None
     used: float | None = None
     reserved: float | None = None
     """Amount of the dimension that calls in progress had reserved."""
     requested: float | None = None
     """Amount of the dimension that was requested and refused."""
+    resets_at: datetime | None = None
+    """Time at which the period of the limit ends, for a quota of the tenant; null otherwise."""
     requested_by: str | None = None
     reason: str | None = None
     step_id: str | None = None

@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
+from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observing import RunNotifier
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
@@ -29,9 +30,21 @@ from caseworker.runs.postgres.accepting import (
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.postgres.journal_rows import Ownership, OwnersWrite, as_rows
+from caseworker.runs.postgres.journal_rows import (
+    Ownership,
+    OwnersWrite,
+    as_rows,
+    hold_answers,
+)
+from caseworker.runs.postgres.quotas import usual_costs
 from caseworker.runs.postgres.rows import cancel_request_from_row
-from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
+from caseworker.runs.postgres.run_statements import (
+    FINISH,
+    JOURNAL,
+    JOURNAL_WITH_HOLDS,
+    RUN_STATES,
+)
+from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import FinishRun, RunKey, RunStatus
 
 LOCK_MS = 200
@@ -86,9 +99,20 @@ class PostgresJournal:
     not wait for them. A run makes no other write while a large one is in flight.
     """
 
-    def __init__(self, url: str, patience: Patience, *, tenants_wait: bool = False) -> None:
-        """Connect to ``url``; set ``tenants_wait`` if every tenant has a limit on active runs."""
+    def __init__(
+        self,
+        url: str,
+        patience: Patience,
+        *,
+        tenants_wait: bool = False,
+        usual: Quota = UNLIMITED,
+    ) -> None:
+        """Connect to ``url``; set ``tenants_wait`` if every tenant has a limit on active runs.
+
+        ``usual`` is the quota of tenants that have none of their own.
+        """
         self._url = url
+        self._usual = usual_costs(usual)
         self._tenants_wait = tenants_wait
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
@@ -171,7 +195,7 @@ class PostgresJournal:
     def _owners_line(self, patience: Patience) -> GroupCommit[OwnersWrite, OwnersAnswer]:
         return GroupCommit(
             partial(self._connect, patience),
-            partial(write_in_batch, usual=UsualTimes()),
+            partial(write_in_batch, usual=UsualTimes(), costs=self._usual),
         )
 
     async def _connect(self, patience: Patience) -> psycopg.AsyncConnection[Any]:
@@ -192,28 +216,44 @@ class PostgresJournal:
 
 
 async def write_in_batch(
-    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], *, usual: UsualTimes
+    connection: psycopg.AsyncConnection[Any],
+    writes: Sequence[OwnersWrite],
+    *,
+    usual: UsualTimes,
+    costs: str,
 ) -> Sequence[OwnersAnswer]:
     """Write a batch, with one statement per kind; return the responses in the same order.
+
+    ``costs`` are the cost limits of tenants without a quota of their own, from
+    :func:`usual_costs`.
 
     The statements do not share a transaction. Each write is complete in itself, and may be repeated
     if the second statement fails.
     """
     ends = [write for write in writes if write.end is not None]
     others = [write for write in writes if write.end is None]
-    permissions = iter(await _write_all(connection, others, usual) if others else ())
+    permissions = iter(await _write_all(connection, others, usual, costs) if others else ())
     finished = iter(await _finish_all(connection, ends) if ends else ())
     return [next(permissions if write.end is None else finished) for write in writes]
 
 
 async def _write_all(
-    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], usual: UsualTimes
+    connection: psycopg.AsyncConnection[Any],
+    writes: Sequence[OwnersWrite],
+    usual: UsualTimes,
+    costs: str,
 ) -> Sequence[Permission | Later]:
     asked = {write.owner: write.owner_row for write in writes}
     calls, events = [write.calls for write in writes], [write.events for write in writes]
-    parameters = _array(asked.values()), _merged(calls), _merged(events)
+    statement = JOURNAL
+    parameters: tuple[str, ...] = (_array(asked.values()), _merged(calls), _merged(events))
+    settled = [row for write in writes for row in write.settled]
+    holds = [row for write in writes for row in write.holds]
+    if settled or holds:
+        numbered = dump([{**row, "number": number} for number, row in enumerate(holds)])
+        statement, parameters = JOURNAL_WITH_HOLDS, (*parameters, _array(settled), numbered, costs)
     sent_at = time.monotonic()
-    owned = _by_owner(await (await connection.execute(JOURNAL, parameters)).fetchall())
+    owned = _by_owner(await (await connection.execute(statement, parameters)).fetchall())
     answered_at = usual.answered_at(sent_at, time.monotonic())
     # Skipped runs are lost, finished, or locked by another transaction.
     skipped = [row for owner, row in asked.items() if owner not in owned]
@@ -231,7 +271,9 @@ async def _finish_all(
     ends = first.values()
     rows = _array([write.end for write in ends if write.end is not None])
     calls, events = [write.calls for write in ends], [write.events for write in ends]
-    cursor = await connection.execute(FINISH, (rows, _merged(calls), _merged(events)))
+    settled = _array(row for write in ends for row in write.settled)
+    parameters = rows, _merged(calls), _merged(events), settled
+    cursor = await connection.execute(FINISH, parameters)
     finished = _by_owner(await cursor.fetchall())
     skipped = [write.owner_row for write in ends if write.owner not in finished]
     states = await _states(connection, skipped) if skipped else {}
@@ -258,7 +300,8 @@ def _permission(
 ) -> Permission | Later:
     if (row := owned.get(asking)) is not None:
         request = cancel_request_from_row(row) if row["cancel_requested_at"] else None
-        return Permission(owned=True, cancel_request=request, answered_at=answered_at)
+        holds = hold_answers(row.get("holds") or ())
+        return Permission(owned=True, cancel_request=request, answered_at=answered_at, holds=holds)
     if (row := states.get(asking)) is None or _has_no_owner(row):
         return Permission(owned=False, cancel_request=None)
     return Later.LATER

@@ -13,10 +13,14 @@ events.
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any, Final
 
+from caseworker.core.budget.accounts import AccountLimit, Hold, HoldAnswer, HoldKey
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.trace.frozen_json import FrozenJson
 from caseworker.core.trace.node import FIELDS
 from caseworker.engine.events import (
@@ -58,6 +62,10 @@ class OwnersWrite:
     """Journal rows to write, as JSON texts, by owner and CallNode ID."""
     events: Mapping[tuple[Ownership, int], str]
     """Event rows to write, as JSON texts, by owner and sequence number."""
+    settled: Sequence[str]
+    """Holds to settle with their actual amounts, as JSON texts."""
+    holds: Sequence[Mapping[str, Any]]
+    """Calls to reserve in accounts, as JSON objects."""
     end: str | None
     """Row that ends the run; None if the write does not end it."""
     size_bytes: int
@@ -99,9 +107,13 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     if isinstance(write, FinishRun):
         end = dump(finish_to_json(write, size_bytes))
         size_bytes += len(end)
+    accounts = () if isinstance(write, FinishRun) else write.accounts
+    holds = () if isinstance(write, FinishRun) else write.holds
     return OwnersWrite(
         owner=owner,
         owner_row=dump(of_run),
+        settled=[dump(hold_to_json(of_run, hold)) for hold in write.settled],
+        holds=[{**hold_to_json(of_run, hold), "accounts": accounts} for hold in holds],
         what=write,
         calls=dict(zip(ids, texts[:of_calls], strict=True)),
         events=dict(zip(numbers, texts[of_calls:], strict=True)),
@@ -131,6 +143,31 @@ def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
         "delivered_at": finish.delivered_at.isoformat() if finish.delivered_at else None,
         "written_bytes": written_bytes,
     }
+
+
+def hold_to_json(of_run: Mapping[str, Any], hold: Hold) -> dict[str, Any]:
+    """Return the row of a hold, or of its settlement; ``of_run`` as in :func:`call_to_json`."""
+    return {
+        **of_run,
+        "seq": int(hold.node_id[1:]),
+        "attempt": hold.attempt,
+        "cost_usd": str(hold.cost_usd),
+        "tokens": hold.tokens,
+    }
+
+
+def hold_answers(rows: Sequence[Sequence[Any]]) -> Mapping[HoldKey, HoldAnswer]:
+    """Return the answers to the holds of a run, from the rows of ``JOURNAL_WITH_HOLDS``."""
+    return {
+        (f"n{seq:06d}", attempt): HoldAnswer(granted, [_limit_in(limit) for limit in limits or ()])
+        for seq, attempt, granted, limits in rows
+    }
+
+
+def _limit_in(row: Mapping[str, Any]) -> AccountLimit:
+    amounts = {name: Decimal(row[name]) for name in ("used", "reserved", "limit")}
+    until, dimension = date.fromisoformat(row["until"]), Dimension(row["dimension"])
+    return AccountLimit(**{**row, **amounts, "until": until, "dimension": dimension})
 
 
 def call_to_json(of_run: Mapping[str, Any], record: CallRecord) -> dict[str, Any]:

@@ -19,6 +19,9 @@ CANCEL_CHANNEL = "caseworker_cancel"
 """Postgres notification channel for cancel requests. Heartbeats find the requests that a worker
 missed."""
 
+ACCOUNT_CHANNEL = "caseworker_accounts"
+"""Postgres notification channel for settlements in accounts for which calls wait."""
+
 QUIET_SECONDS = 5.0
 """Seconds without notifications after which the connection is checked."""
 
@@ -60,17 +63,22 @@ async def listen_for_workers(
     patience: Patience,
     cancelled: Callable[[RunKey, CancelRequest], object],
     decided: Callable[[RunKey], object],
+    settled: Callable[[str], object],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``cancelled`` with every cancel request, and ``decided`` when an approval is decided.
 
-    If notifications are missed during an outage, heartbeats find cancel requests, and runs poll for
-    decisions. For the other parameters and errors see :func:`listen`.
+    Call ``settled`` with the tenant of an account for which calls wait, when a hold is settled. If
+    notifications are missed during an outage, heartbeats find cancel requests, and runs poll for
+    decisions and accounts. For the other parameters and errors see :func:`listen`.
     """
 
     async def read(notice: Notify) -> None:
         try:
             told = json.loads(notice.payload)
+            if notice.channel == ACCOUNT_CHANNEL:
+                settled(told["tenant"])
+                return
             key = RunKey(told["tenant"], told["run_id"])
         except (ValueError, TypeError, KeyError):
             log.warning("notification.unreadable")  # any database client can send notifications
@@ -82,5 +90,5 @@ async def listen_for_workers(
         now = datetime.now(UTC)
         cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
 
-    channels = [CANCEL_CHANNEL, DECISION_CHANNEL]
+    channels = [CANCEL_CHANNEL, DECISION_CHANNEL, ACCOUNT_CHANNEL]
     await listen(url, channels, patience=patience, heard=read, listening=listening)

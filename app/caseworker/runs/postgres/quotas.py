@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.core.budget.accounts import TENANT
 from caseworker.platform.caller import DEFAULT_TENANT
-from caseworker.runs.errors import InvalidRunError
+from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.postgres.rows import Row
+from caseworker.runs.postgres.run_statements import BY_CALLS
 from caseworker.runs.quotas import UNLIMITED, Quota, QuotaExceededError, RateState
 from caseworker.runs.run import NewRun
 
@@ -54,19 +56,19 @@ SELECT
         AND status = 'queued' AND queued_at <= clock_timestamp()) AS key_waits
 """
 
-COSTS = """
-SELECT coalesce(sum(cost_usd) FILTER (WHERE quota_days.day = today.day), 0) AS cost_usd_today,
-    coalesce(sum(reserved_usd) FILTER (WHERE quota_days.day = today.day), 0) AS reserved_usd_today,
-    coalesce(sum(cost_usd), 0) AS cost_usd_this_month,
-    coalesce(sum(reserved_usd), 0) AS reserved_usd_this_month,
+COSTS = f"""
+SELECT coalesce(sum(used_cost_usd) FILTER (WHERE period = today.day), 0) AS cost_usd_today,
+    coalesce(sum(reserved_cost_usd) FILTER (WHERE period = today.day), 0) AS reserved_usd_today,
+    coalesce(sum(used_cost_usd), 0) AS cost_usd_this_month,
+    coalesce(sum(reserved_cost_usd), 0) AS reserved_usd_this_month,
     ceil(extract(epoch FROM (today.day + 1)::timestamp - today.at))::integer AS seconds_of_day,
     ceil(extract(epoch FROM date_trunc('month', today.at) + interval '1 month' - today.at))::integer
         AS seconds_of_month
 FROM (SELECT at, at::date AS day FROM (SELECT clock_timestamp() AT TIME ZONE 'UTC' AS at) now) today
-LEFT JOIN quota_days ON tenant_id = %(tenant)s
-    AND quota_days.day >= date_trunc('month', today.at)::date
+LEFT JOIN accounts ON tenant_id = %(tenant)s AND account = '{TENANT}'
+    AND period >= date_trunc('month', today.at)::date
 GROUP BY today.at, today.day
-"""
+"""  # noqa: S608
 
 STORED_USE = """
 SELECT coalesce(sum(bytes), 0)::bigint AS stored_bytes,
@@ -93,15 +95,11 @@ SELECT least(%(most)s, available + %(most)s / 60.0
 WHERE tenant_id = %(tenant)s
 """
 
-_RESERVE = """
-WITH run AS (
-    UPDATE runs SET reserved_cost_usd = %(cost)s
-    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
-    RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day
-)
-INSERT INTO quota_days AS d (tenant_id, day, reserved_usd) SELECT tenant_id, day, %(cost)s FROM run
-ON CONFLICT (tenant_id, day) DO UPDATE SET reserved_usd = d.reserved_usd + excluded.reserved_usd
-"""
+_RESERVE_CALLS = f"""
+UPDATE runs SET reserved_cost_usd = {BY_CALLS}
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+"""  # noqa: S608
+"""Let the calls of a run reserve in the accounts of its tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +141,11 @@ class RunAdmission:
         )
         return replace(self.new, request=request)
 
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """The accounts in which the calls of the run reserve."""
+        return (TENANT,) if self.quota.limits_cost else ()
+
     async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
         """Charge the stored run to the quota; return the state of the rate limit.
 
@@ -150,7 +153,6 @@ class RunAdmission:
 
         Raises:
             QuotaExceededError: a quota is exhausted; the transaction must be rolled back.
-            InvalidRunError: the tenant's cost is limited, but the run has no cost limit.
             GraphRefusedError: the run uses a model that the tenant may not use.
         """
         quota = self.quota
@@ -167,7 +169,7 @@ class RunAdmission:
                 rate=left,
             )
         if quota.limits_cost:
-            await self._reserve(connection, left)
+            await self._let_calls_reserve(connection, left)
         return rate
 
     async def _take_rate(self, connection: AsyncConnection) -> RateState | None:
@@ -187,29 +189,28 @@ class RunAdmission:
             )
         return state
 
-    async def _reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
-        cost, tenant = self.new.request.budget.max_cost_usd, self.new.key.tenant
-        if cost is None:
-            message = "The tenant has a cost quota. Set budget.max_cost_usd."
-            raise InvalidRunError("budget.max_cost_usd", message)
-        use = (await connection.exec_driver_sql(COSTS, {"tenant": tenant})).mappings().one()
+    async def _let_calls_reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
+        """Refuse the run if the quota is used up; otherwise each of its calls reserves its cost."""
+        key = self.new.key
+        found = await connection.exec_driver_sql(COSTS, {"tenant": key.tenant})
+        use = found.mappings().one()
         for period, limit, seconds in (
             ("today", self.quota.max_cost_usd_per_day, use["seconds_of_day"]),
             ("this_month", self.quota.max_cost_usd_per_month, use["seconds_of_month"]),
         ):
-            used, reserved = use[f"cost_usd_{period}"], use[f"reserved_usd_{period}"]
-            if limit is not None and used + reserved + cost > limit:
+            used = use[f"cost_usd_{period}"]
+            if limit is not None and used >= limit:
                 raise QuotaExceededError(
                     f"cost_usd_{period}",
                     used=used,
-                    reserved=reserved,
-                    requested=cost,
+                    reserved=use[f"reserved_usd_{period}"],
+                    requested=0,
                     limit=limit,
-                    retry_after_seconds=RETRY_SECONDS if used + cost <= limit else seconds,
+                    retry_after_seconds=seconds,
                     rate=rate,
                 )
-        run = {"tenant": tenant, "run_id": self.new.key.run_id, "cost": cost}
-        await connection.exec_driver_sql(_RESERVE, run)
+        run = {"tenant": key.tenant, "run_id": key.run_id}
+        await connection.exec_driver_sql(_RESERVE_CALLS, run)
 
 
 async def admission_of(
@@ -282,6 +283,12 @@ def usual_of(tenant: str, usual: Quota) -> Quota:
     if tenant != DEFAULT_TENANT:
         return usual
     return replace(usual, max_stored_bytes=None, max_definitions=None, max_threads=None)
+
+
+def usual_costs(usual: Quota) -> str:
+    """Return the cost limits of tenants without a quota of their own, as JSON for SQL functions."""
+    limits = {"day": usual.max_cost_usd_per_day, "month": usual.max_cost_usd_per_month}
+    return dump({name: None if limit is None else str(limit) for name, limit in limits.items()})
 
 
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping
 
+from caseworker.core.budget.accounts import TENANT
 from caseworker.core.budget.budget import Budget
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
@@ -169,6 +170,7 @@ def run_from_row(row: Row) -> Run:
             concurrency_key=row["concurrency_key"],
             concurrency_limit=row["concurrency_limit"] or 1,
         ),
+        accounts=() if row["reserved_cost_usd"] != 0 else (TENANT,),
         **{name: row[name] for name in _RUN_COLUMNS},
     )
 

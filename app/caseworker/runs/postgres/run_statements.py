@@ -8,6 +8,8 @@ Runs are looked up one by one with LATERAL. For a join, the planner would not kn
 It would keep scanning the whole table if the table was small when the plan was made.
 """
 
+from caseworker.core.budget.accounts import TENANT
+
 OWNED = "('running')"
 """Statuses of a run that a worker owns, as an SQL list."""
 
@@ -183,14 +185,16 @@ _STATUS = "coalesce(runs.status, '')"
 _THAT_RUN = """runs.tenant_id = asked.tenant_id AND runs.run_id = asked.run_id
             AND runs.fence = asked.fence"""
 
-JOURNAL = f"""
+_JOURNAL = f"""
 WITH owned AS MATERIALIZED (
     SELECT run.* FROM {_ASKED}, LATERAL (
         SELECT runs.tenant_id, runs.run_id, runs.fence, {_CANCEL_REQUEST} FROM runs
         WHERE {_THAT_RUN} AND {_STATUS} IN {OWNED}
         FOR NO KEY UPDATE SKIP LOCKED
     ) run
-), {_written_by("owned")}
+), {_written_by("owned")}"""  # noqa: S608
+
+JOURNAL = f"""{_JOURNAL}
 SELECT * FROM owned
 """  # noqa: S608
 """Store journal writes of runs; return the runs that are still owned, with their cancel requests.
@@ -201,12 +205,55 @@ transaction is skipped and retried, so that it does not delay the other runs of 
 """
 
 
+def _of_owned(holds: str, owned: str) -> str:
+    """Return SQL for the rows of a JSON parameter that belong to the runs in ``owned``."""
+    return f"""(SELECT json_agg(h) FROM json_to_recordset(%s::json) AS h({holds})
+            JOIN {owned} USING (tenant_id, run_id, fence))"""  # noqa: S608
+
+
+_HOLD = """tenant_id text, run_id text, fence integer, seq integer, attempt integer,
+            cost_usd numeric, tokens bigint"""
+
+JOURNAL_WITH_HOLDS = f"""{_JOURNAL}, reserved AS MATERIALIZED (
+    SELECT answer.* FROM (
+        SELECT {_of_owned(_HOLD, "owned")} AS settled,
+            {_of_owned(f"{_HOLD}, number integer, accounts text[]", "owned")} AS asked
+    ) of_owned, LATERAL caseworker_reserve(settled, asked, %s::json) AS answer
+)
+SELECT owned.*, (
+    SELECT json_agg(json_build_array(seq, attempt, granted, limits)) FROM reserved
+    WHERE reserved.tenant_id = owned.tenant_id AND reserved.run_id = owned.run_id
+        AND reserved.fence = owned.fence
+) AS holds FROM owned
+"""  # noqa: S608
+"""Store journal writes of runs like :data:`JOURNAL`, settle holds, and reserve calls in accounts.
+
+Each owned run has the answers to its calls. The parameters after those of :data:`JOURNAL` are the
+settled holds, the calls to reserve, and the limits of tenants without a quota of their own.
+"""
+
+SETTLE = "SELECT caseworker_settle(%s::json)"
+"""Settle holds of runs whose rows this transaction has locked."""
+
+
+BY_CALLS = "0"
+"""Value of ``runs.reserved_cost_usd`` of a run whose calls reserve in accounts.
+
+A larger value was reserved for the whole run by the previous release, and null means that neither
+applies.
+"""
+
+_ADD_TO_ACCOUNT = """ON CONFLICT (tenant_id, account, period) DO UPDATE SET
+        used_cost_usd = a.used_cost_usd + excluded.used_cost_usd,
+        reserved_cost_usd = a.reserved_cost_usd + excluded.reserved_cost_usd"""
+
+
 def _cost(usage: str = "usage") -> str:
     """Return the SQL for a run's cost; if a call has an unknown price, the known part."""
     return f"coalesce({usage}->>'cost_usd', {usage}->>'cost_usd_known', '0')::numeric"
 
 
-def _finish(statuses: str) -> str:
+def _finish(statuses: str, charged: str) -> str:
     return f"""
 WITH ended AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s::json) AS e(
@@ -235,27 +282,32 @@ WITH ended AS MATERIALIZED (
             SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place,
         {STORED_BYTES} + e.written_bytes AS stored_bytes
 ), {_written_by("finished")}, charged AS (
-    INSERT INTO quota_days AS d (tenant_id, day, cost_usd, reserved_usd)
-    SELECT tenant_id, day, sum(cost_usd), -sum(coalesce(reserved_cost_usd, 0)) FROM finished
-    WHERE cost_usd > 0 OR reserved_cost_usd > 0
-    GROUP BY tenant_id, day ORDER BY tenant_id, day
-    ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd,
-        reserved_usd = d.reserved_usd + excluded.reserved_usd
+    INSERT INTO accounts AS a (tenant_id, account, period, used_cost_usd, reserved_cost_usd)
+    SELECT tenant_id, '{TENANT}', day, sum(cost_usd), -sum(coalesce(reserved_cost_usd, 0))
+    FROM finished WHERE {charged} GROUP BY tenant_id, day ORDER BY tenant_id, day
+    {_ADD_TO_ACCOUNT}
 ), sized AS (
     INSERT INTO stored_runs (tenant_id, run_id, bytes)
     SELECT tenant_id, run_id, stored_bytes FROM finished
     ON CONFLICT (tenant_id, run_id) DO UPDATE SET bytes = excluded.bytes
 ), {_ANNOUNCE_FINISHED}
-SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
+SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished,
+    (SELECT caseworker_settle({_of_owned(_HOLD, "finished")})) AS settled
 """  # noqa: S608
 
 
-FINISH = _finish(OWNED)
-"""End runs that workers own, and return them. A run that is not returned is locked, is owned by
-another worker, or has a cancel request."""
+_COSTS = "(cost_usd > 0 OR reserved_cost_usd > 0)"
 
-FINISH_UNOWNED = _finish(UNOWNED)
-"""End runs that no worker owns. The transaction must already hold the locks on their rows."""
+FINISH = _finish(OWNED, f"{_COSTS} AND reserved_cost_usd IS DISTINCT FROM {BY_CALLS}")
+"""End runs that workers own, and return them. A run that is not returned is locked, is owned by
+another worker, or has a cancel request. The calls of a run that reserve in accounts are charged by
+their holds, and holds without an actual amount by the trigger on ``runs``."""
+
+FINISH_UNOWNED = _finish(UNOWNED, _COSTS)
+"""End runs that no worker owns. The transaction must already hold the locks on their rows.
+
+The trigger on ``runs`` subtracts the cost of runs whose calls reserved it.
+"""
 
 RUN_STATES = f"""
 SELECT run.* FROM {_ASKED}, LATERAL (
@@ -267,7 +319,7 @@ SELECT run.* FROM {_ASKED}, LATERAL (
 """Return the state of runs that a statement skipped. A run that is not returned is owned by another
 worker or has ended."""
 
-CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text, %s::text[])"
+CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text, %s::text[], true)"
 """Claim the next queued run, or a given one, unless it has to wait.
 
 The next run belongs to the tenant with the fewest running runs. Of the tenant's runs, the highest
@@ -345,9 +397,9 @@ WITH before AS MATERIALIZED (
     RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day,
         {_cost()} - before.cost_usd AS more_usd
 ), charged AS (
-    INSERT INTO quota_days AS d (tenant_id, day, cost_usd)
-    SELECT tenant_id, day, more_usd FROM changed WHERE more_usd <> 0
-    ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd
+    INSERT INTO accounts AS a (tenant_id, account, period, used_cost_usd)
+    SELECT tenant_id, '{TENANT}', day, more_usd FROM changed WHERE more_usd <> 0
+    {_ADD_TO_ACCOUNT}
 )
 SELECT tenant_id FROM changed
 """  # noqa: S608

@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.core.budget.accounts import Hold
 from caseworker.core.budget.stops import DeadlineExceededError
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.audit import Act, record
@@ -49,6 +50,7 @@ from caseworker.runs.postgres.journal_rows import (
     call_to_json,
     event_to_json,
     finish_to_json,
+    hold_to_json,
     key_to_json,
 )
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
@@ -80,6 +82,7 @@ from caseworker.runs.postgres.run_statements import (
     OVERDUE,
     RELEASE,
     REQUEST_CANCEL,
+    SETTLE,
     WRITE_CALLS,
     WRITE_EVENTS,
 )
@@ -247,6 +250,7 @@ class PostgresRuns(PostgresRunReader):
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
+        settled: Sequence[Hold] = (),
     ) -> None:
         """Release a claimed run to the queue, or suspend it until an approval is decided."""
         key = run.key
@@ -261,6 +265,9 @@ class PostgresRuns(PostgresRunReader):
             if row is None:
                 return
             await _write(connection, key, run.fence, calls, events)
+            if settled:
+                holds = [hold_to_json(key_to_json(key, run.fence), hold) for hold in settled]
+                await connection.exec_driver_sql(SETTLE, (dump(holds),))
             if row.status == RunStatus.QUEUED:
                 at = row.queued_at if pause_seconds else None
                 await defer_runs(connection, {key: at})
@@ -332,6 +339,7 @@ async def accept_in(
         raise QueueFullError(rate)
     if admission is not None:
         rate = await admission.charge(connection, queued=queued)
+        run = replace(run, accounts=admission.accounts)
     if overdue:
         run, _ = await _halt_overdue(connection, run)
     return Accepted(run, created=True, rate=rate)
@@ -467,7 +475,7 @@ async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> date
     of_run = key_to_json(finish.key, finish.fence)
     calls = dump([call_to_json(of_run, record) for record in finish.calls])
     events = dump([event_to_json(of_run, record) for record in finish.events])
-    documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events)
+    documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events, "[]")
     finished_at: datetime = (
         (await connection.exec_driver_sql(FINISH_UNOWNED, documents)).one().finished_at
     )

@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
+    Date,
     DateTime,
     Double,
     Integer,
@@ -151,3 +152,16 @@ stored_runs = Table(
 )
 """Size in bytes stored for each run, without its files. Triggers add up the sizes per tenant in the
 table ``stored``."""
+
+account_holds = Table(
+    "account_holds",
+    metadata,
+    *run_key(),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("account", Text, primary_key=True),
+    Column("period", Date, nullable=False),
+    Column("cost_usd", Numeric, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+)
+"""What calls in flight have reserved in accounts. A run that has ended has no rows."""

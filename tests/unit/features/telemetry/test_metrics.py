@@ -35,7 +35,7 @@ def graph_with(calls: int = 1) -> dict[str, Any]:
     graph.mark_running(root)
     for _ in range(calls):
         node = graph.begin_node(root, "llm", "ask", "big-model", {}, running=True)
-        graph.annotate(node, {"repairs": ["think_tags", "call_id_missing"]})
+        graph.annotate(node, {"repairs": ["think_tags", "call_id_missing"], "overrun_usd": 0.01})
         graph.mark_success(node, 0.02, 100, 7)
     made = {"taken_over": {"run_id": "r-0", "node_id": "n000002"}}
     node = graph.begin_node(root, "llm", "ask", "big-model", made, running=True)
@@ -57,6 +57,7 @@ def test_a_run_is_counted_from_its_usage_and_its_graph() -> None:
     assert value("tokens_total", model="big-model", direction="input") == 200
     assert value("tokens_total", model="big-model", direction="output") == 14
     assert value("cost_usd_total", model="big-model") == pytest.approx(0.04)
+    assert value("overrun_cost_usd_total", model="big-model") == pytest.approx(0.02)
     assert value("model_reply_repairs_total", kind="think_tags") == 2
     assert value("model_reply_repairs_total", kind="call_id_missing") == 2
     assert value("model_call_duration_seconds_count", model="big-model", status="success") == 2

@@ -145,6 +145,7 @@ def test_fields_that_cost_money_are_refused_in_a_run_that_limits_spending(
         ("messages", "mcp_servers", {"mcp_servers": [{"url": "https://example.com"}]}),
         ("messages", "tools[0]", {"tools": [{"type": "code_execution_20250825"}]}),
         ("messages", "tools[0]", {"tools": [{"type": "advisor_20260301"}]}),
+        ("messages", "tools[0]", {"tools": [{"type": "tool_search_tool_bm25_20251119"}]}),
         ("messages", "billing_policy", {"billing_policy": {"bill_to": "user_profile"}}),
     ],
 )
@@ -296,6 +297,8 @@ def test_choices_thinking_and_compaction_are_reported_where_each_api_has_them() 
         {"max_tokens": "100"},
         {"max_tokens": -1},
         {"max_tokens": True},
+        {"max_tokens": [100]},
+        {"n": []},
         {"max_completion_tokens": 10.5},
         {"thinking": {"budget_tokens": "many"}},
     ],
@@ -320,10 +323,14 @@ def test_null_counts_as_absent(limits: bool) -> None:
 @pytest.mark.parametrize("limits", [False, True])
 def test_schemas_and_arguments_of_tools_are_not_interpreted(limits: bool) -> None:
     """A client may name the fields of its tools as it likes."""
-    schema = {"properties": {"file_id": {}, "web_search_options": {}, "n": {"const": 900}}}
+    schema = {
+        "properties": {"file_id": {}, "web_search_options": {}, "n": {"const": 900}},
+        "examples": [[["a", None]]],
+    }
     call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": '{"n": 900}'}}
     body = {
         "metadata": {"file_id": "mine"},
+        "logit_bias": [[1, 2]],
         "tools": [{"type": "function", "function": {"name": "a", "parameters": schema}}],
         "messages": [{"role": "assistant", "tool_calls": [call]}],
     }

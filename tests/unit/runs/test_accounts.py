@@ -1,0 +1,175 @@
+"""Calls that wait for the accounts above their runs, in one process."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from caseworker.core.budget.accounts import TENANT, AccountLimit
+from caseworker.core.budget.budget import Dimension
+from caseworker.runs.accounts import ASKING, FRESH_SECONDS, Accounts
+from tests.support.seeded_loop import run
+
+
+def play(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine on virtual time and check that no task is left over."""
+    story = run(main, 0)
+    assert story.leftover == ()
+    return story.result
+
+
+def limit(used: int, reserved: int, *, days: int = 1) -> AccountLimit:
+    """Return a limit of 10 dollars whose period ends ``days`` from now."""
+    return AccountLimit(
+        account=TENANT,
+        period="day",
+        until=datetime.now(UTC).date() + timedelta(days=days),
+        dimension=Dimension.COST_USD,
+        used=Decimal(used),
+        reserved=Decimal(reserved),
+        limit=Decimal(10),
+    )
+
+
+class Caller:
+    """A call that asks, is refused for a number of times, and notes when it asks."""
+
+    def __init__(self, accounts: Accounts, name: str, asked: list[str]) -> None:
+        self._accounts = accounts
+        self._name = name
+        self._asked = asked
+
+    async def __call__(self, refusals: int) -> None:
+        place = self._accounts.place("t")
+        try:
+            await place.enter()
+            for _ in range(refusals):
+                self._asked.append(self._name)
+                await place.wait()
+            self._asked.append(f"{self._name} granted")
+        finally:
+            place.leave()
+
+
+async def settle() -> None:
+    """Let all tasks run until they wait, at the same time of the virtual clock."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def queued(
+    accounts: Accounts, group: asyncio.TaskGroup, asked: list[str], *callers: tuple[str, int]
+) -> list["asyncio.Task[None]"]:
+    """Let callers with names and numbers of refusals arrive one after the other."""
+    tasks = []
+    for name, refusals in callers:
+        tasks.append(group.create_task(Caller(accounts, name, asked)(refusals)))
+        await settle()
+    return tasks
+
+
+@pytest.mark.req("cw/3.accounts")
+def test_a_call_does_not_overtake_the_calls_that_wait() -> None:
+    """A call that arrives while others wait asks after a settlement, even if it is small."""
+    asked: list[str] = []
+
+    async def main() -> None:
+        accounts = Accounts(asyncio.get_running_loop().time)
+        async with asyncio.TaskGroup() as group:
+            await queued(accounts, group, asked, ("large", 2), ("small", 0))
+            assert asked == ["large"]
+            accounts.settled("other")
+            await settle()
+            assert asked == ["large"]
+            accounts.settled("t")
+            await settle()
+            assert sorted(asked) == ["large", "large", "small granted"]
+            accounts.settled("t")
+
+    play(main)
+    assert asked[-1] == "large granted"
+
+
+def test_only_the_first_waiting_calls_ask_again() -> None:
+    """A settlement wakes few of a long queue; each call that leaves wakes the next."""
+    asked: list[str] = []
+
+    async def main() -> None:
+        accounts = Accounts(asyncio.get_running_loop().time)
+        async with asyncio.TaskGroup() as group:
+            callers = [(f"{number:02}", 2 if number else 1) for number in range(40)]
+            tasks = await queued(accounts, group, asked, *callers)
+            assert asked == ["00"]
+            asked.clear()
+            accounts.settled("t")
+            await settle()
+            expected = {"00 granted", *(f"{number:02}" for number in range(1, 1 + ASKING))}
+            assert set(asked) == expected
+            for task in tasks:
+                task.cancel()
+
+    play(main)
+
+
+def test_a_settlement_that_arrives_before_the_wait_is_not_missed() -> None:
+    """It may be notified between the answer of the store and the wait."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        accounts = Accounts(loop.time)
+        place = accounts.place("t")
+        await place.enter()
+        accounts.settled("t")
+        await place.wait()
+        place.leave()
+        return loop.time()
+
+    assert play(main) == 0
+
+
+def test_a_call_asks_again_if_the_notification_is_lost() -> None:
+    """The database may be unavailable, or the previous release may have settled."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        place = Accounts(loop.time).place("t")
+        await place.enter()
+        await place.wait()
+        place.leave()
+        return loop.time()
+
+    assert play(main) == pytest.approx(2.0)
+
+
+def test_a_cancelled_wait_leaves_the_queue() -> None:
+    """The next call asks instead."""
+    asked: list[str] = []
+
+    async def main() -> None:
+        accounts = Accounts(asyncio.get_running_loop().time)
+        first = asyncio.create_task(Caller(accounts, "first", asked)(9))
+        await settle()
+        second = asyncio.create_task(Caller(accounts, "second", asked)(0))
+        await settle()
+        first.cancel()
+        await asyncio.wait((first, second))
+
+    play(main)
+    assert asked == ["first", "second granted"]
+
+
+def test_the_free_amount_is_that_of_the_tightest_limit() -> None:
+    """Amounts of an answer count for a while, used amounts until the period ends."""
+    now = [0.0]
+    accounts = Accounts(lambda: now[0])
+    assert accounts.room("t") == {}
+
+    accounts.learned("t", [limit(3, 2), limit(4, 5)])
+    assert accounts.room("t") == {Dimension.COST_USD: 1}
+    now[0] += FRESH_SECONDS + 0.1
+    assert accounts.room("t") == {Dimension.COST_USD: 6}
+    accounts.learned("t", [limit(10, 0, days=0)])
+    assert accounts.room("t") == {Dimension.COST_USD: 10}
