@@ -198,6 +198,8 @@ class RelayedCall(ModelCall):
                 reply.close()
         except WireError as broken:
             error = failures.error(broken.words, retryable=broken.retryable)
+        except json.JSONDecodeError:  # the body ended in the middle of a document
+            error = failures.error("the reply cannot be read", retryable=True)
         failed = self._failed(error, attempt)
         failed.retryable = failed.retryable and not self.relay.begun
         raise failed from None
@@ -274,7 +276,8 @@ class RelayedCall(ModelCall):
                 failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
                 for raw in events.feed(part) if is_stream else (part,):
                     take(raw)
-                self._delivery.note_part(answer)
+                if is_stream:  # a whole reply shows nothing before its end
+                    self._delivery.note_part(answer)
         if rest := events.rest:
             take(rest)
         for _, document in reading.end():

@@ -195,6 +195,9 @@ class CountingProvider:
             await asyncio.sleep(2 * behaviour.latency_seconds)
             return _refusal(behaviour.status, "overloaded")
         bill = self._books.bill(path, body, family)
+        if bill.tokens_in > family.context_tokens:
+            await asyncio.sleep(2 * behaviour.latency_seconds)
+            return _refusal(400, "The prompt is longer than the context window.")
         made = Generation(marker, family, bill, behaviour, asked_at, clock(), CALL.get(None))
         made.is_streamed = bool(body.get("stream"))
         made.tokens_out = min(_output_limit(body, family), behaviour.output_tokens)
