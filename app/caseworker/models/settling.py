@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from caseworker.models.counts import is_possible
 from caseworker.models.families import Family, family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
@@ -38,6 +39,8 @@ def uncounted_usage(
     """
     reply = state.reply
     counted = None if reply is None else reply.counted(so_far=True)
+    if counted is not None and not is_possible(counted):
+        counted = None
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
     tokens_out = min(_tokens(received, family_of(model)) + silent, reserved.tokens_out)
