@@ -77,17 +77,27 @@ class Content:
 
         It takes about 30 ms for a megabyte: compute it in a thread for long requests.
         """
-        text_tokens = near_tokens(self.text(), self.family)
-        near = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        near = self._input_tokens(self._near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(near, self.hard_tokens)
 
-    def near_tokens_like(self, ratio: float) -> int:
-        """Return the near bound, corrected downwards by what a provider counted before.
+    @cached_property
+    def _near_text_tokens(self) -> int:
+        return near_tokens(self.text(), self.family)
 
-        ``ratio`` is its count for an earlier call of the run, relative to this bound.
+    @property
+    def is_text(self) -> bool:
+        """Whether its tokens depend on its text alone."""
+        others = (*self.media, self.audio_tokens, self.tools_tokens, self.fills_context)
+        return not any(others)
+
+    def near_tokens_like(self, ratio: float) -> int:
+        """Return the near bound, whose text is corrected by what a provider counted before.
+
+        ``ratio`` is its count for an earlier call of the run without media, relative to this bound.
         """
-        corrected = int(self.near_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
-        return min(self.near_tokens, corrected + self.family.frame_tokens)
+        text_tokens = int(self._near_text_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
+        corrected = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        return min(self.near_tokens, corrected)
 
     def _input_tokens(self, text_tokens: int, frame_tokens: int, media_tokens: int) -> int:
         family = self.family

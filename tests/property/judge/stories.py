@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.property.judge.bodies import Drawn, adversarial_text, drawn_body, ordinary_text
 from tests.property.judge.provider import Behaviour, some_behaviour
 from tests.property.judge.truth import CHAT, FAMILIES, MESSAGES, RESPONSES
-from tests.property.judge.world import Answer, World
+from tests.property.judge.world import OPERATOR_KEY, Answer, World
 
 SETTLED_SECONDS: Final = 400.0
 """Virtual seconds after the last event in which every run has ended."""
@@ -127,7 +127,9 @@ class Story:
         admin = await world.tenant(self.tenant)
         if self.quota:
             limits = {name: float(limit) for name, limit in self.quota.items()}
-            await world.ask(0, admin, "PUT", f"/quotas/{self.tenant}", limits)
+            path = f"/quotas/{self.tenant}"
+            answer = await world.ask(0, OPERATOR_KEY, "PUT", path, limits)
+            assert answer.status == 200, answer.body
         for run in self.runs:
             await self._open(world, run, admin)
         calls = [call for call in self.calls if call.run >= 0 and self.runs[call.run].key]

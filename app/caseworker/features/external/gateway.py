@@ -41,7 +41,7 @@ from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.gateway import BYTES_PER_CHAR
-from caseworker.models.relay import Head, Relay
+from caseworker.models.relay import SUPERSEDED, Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
 from caseworker.platform.http.bodies import is_unicode
@@ -562,6 +562,8 @@ def _failed(dialect: Dialect, session: Session, relay: Relay, error: BaseExcepti
         return _interrupted(session).response(dialect)
     if relay.refused is not None:
         return _passed_back(dialect, relay.refused)
+    if isinstance(error, CallFailedError) and error.error_class == SUPERSEDED:
+        return _superseded().response(dialect)
     return _RefusedError(502, "provider_failed", str(error)).response(dialect)
 
 

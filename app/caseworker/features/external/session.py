@@ -674,6 +674,7 @@ class Session:
             relay=flight.relay,
             limit_fields=asked.dialect.limit_fields,
             hides_usage=hides_usage,
+            is_superseded=lambda: entry.attempt < self.newest_attempt,
         )
         return call, note_stored
 

@@ -70,6 +70,7 @@ class ResponseReply(Accumulator):
         self._usage = response_usage(response, self._items)
         self.has_final_counts = self._usage is not None
         items = response.get("output")
+        self.tool_uses = uses_in(items or self._items)
         if not self.received:
             self.received += [text for text in _texts_below(items) if text]
         for item in items if isinstance(items, list) and items else self._items:
