@@ -62,4 +62,5 @@ def uncounted_usage(
 
 def _tokens(text: str, family: Family) -> int:
     """Return about how many tokens a text has; every word has one."""
-    return max(near_tokens(text, family), len(text.split()))
+    median = replace(family, tokenizer_factor=family.median_factor or family.tokenizer_factor)
+    return max(near_tokens(text, median), len(text.split()))
