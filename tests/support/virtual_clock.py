@@ -62,12 +62,12 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def _number_task(self, loop: Any, coroutine: Any, **options: Any) -> SeededTask:
         return SeededTask(coroutine, loop=loop, number=next(self._numbers), **options)
 
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[*Arguments], Any], *args: *Arguments) -> None:
         """Wait for a socket in the name of the current task."""
         self._note_owner(fd)
         super().add_reader(fd, callback, *args)
 
-    def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Callable[[*Arguments], Any], *args: *Arguments) -> None:
         """Wait for a socket in the name of the current task."""
         self._note_owner(fd)
         super().add_writer(fd, callback, *args)
