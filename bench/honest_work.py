@@ -35,6 +35,7 @@ LEAST_SHARES: Final = {1.0: 0.65, 5.0: 0.80}
 LEAST_OUTPUT: Final = 4_096
 """A call may be refused if its input and this output cost more than the rest of the limit."""
 MOST_CALLS: Final = 1_500
+MOST_REFUSALS: Final = 50
 TIMED_CALLS: Final = 80
 TOKENS_PER_SECOND: Final = 5_000
 PARALLEL: Final = 8
@@ -132,7 +133,7 @@ async def replay(
             else:
                 done.refusals.append(str(error.get("code")))
                 done.message = str(error["message"])
-                if done.refusals[-1] != "unsupported_field":
+                if done.refusals[-1] != "unsupported_field" or len(done.refusals) > MOST_REFUSALS:
                     break
         counted = await provider.calls()
         done.spent_usd = sum(cost_of(MODELS[model], model, call) for call in counted)

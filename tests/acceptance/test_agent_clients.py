@@ -221,10 +221,10 @@ async def execute(
     try:
         async with asyncio.timeout(CLIENT_SECONDS):
             out, err = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     return out.decode(), err.decode()
 
 

@@ -1,7 +1,8 @@
 """Facts about families of models that bound the price of a call: sizes, images, tokenizers.
 
 Sources, read on 2026-11-29: the model lists of the vendors as LiteLLM 1.110 packages them
-(output and context), the vendors' pages about images. The setting of a model replaces a fact.
+(output and context), the vendors' pages about images, and ctok 1.3.0 (tokenizers of Claude, counted
+on 107 files of prose, Python, JavaScript and C). The setting of a model replaces a fact.
 """
 
 import math
@@ -29,6 +30,8 @@ class Family:
     """Largest input of a request."""
     tokenizer_factor: float = 1.5
     """Tokens of a text, as a multiple of those of o200k_base."""
+    median_factor: float | None = None
+    """The same at the median, for texts that were received; None if it is not measured."""
     image_tokens: ImageTokens | None = None
     """Rule for images; None if it is not published."""
     largest_image_tokens: int = UNKNOWN_IMAGE_TOKENS
@@ -89,6 +92,7 @@ _CLAUDE: Final = Family(
     output_tokens=64_000,
     context_tokens=1_000_000,
     tokenizer_factor=1.4,
+    median_factor=1.2,
     image_tokens=_area(750, 1_568, 1_640),
     largest_image_tokens=1_640,
     tools_frame_tokens=850,
@@ -140,7 +144,7 @@ _FAMILIES: Final = tuple(
             _CLAUDE, context_tokens=1_000_000)),
         (r"claude-(opus|sonnet)-4-6", replace(_CLAUDE, output_tokens=128_000)),
         (r"claude", replace(
-            _CLAUDE, output_tokens=128_000, tokenizer_factor=1.85,
+            _CLAUDE, output_tokens=128_000, tokenizer_factor=1.85, median_factor=1.6,
             image_tokens=_area(750, 2_576, 4_840), largest_image_tokens=4_840)),
         (r"gemini-4", replace(_GEMINI, output_tokens=1_048_576)),
         (r"gemini", _GEMINI),

@@ -5,7 +5,8 @@ adds, plus the largest tokens of its media. It always holds. The **near bound** 
 from above; it is used where the hard bound does not fit into the budget.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -112,6 +113,12 @@ class Content:
         """Input tokens of the results of the provider's tools."""
         return sum(each.tokens_per_use * each.max_uses for each in self.tools)
 
+    def _tool_uses(self) -> Mapping[str, int]:
+        uses = Counter[str]()
+        for each in self.tools:
+            uses[each.name] += each.max_uses
+        return uses
+
     def usage(self, tokens_in: int, tokens_out: int) -> TokenUsage:
         """Return the token usage of an attempt at its dearest: what may be cached is written."""
         written = tokens_in if self.cache_seconds or self.family.writes_cache else 0
@@ -121,7 +128,7 @@ class Content:
             tokens_cache_written=written,
             tokens_cache_written_1h=written if self.cache_seconds >= _HOUR_SECONDS else 0,
             tokens_audio_in=self.audio_tokens,
-            provider_tool_uses={each.name: each.max_uses for each in self.tools},
+            provider_tool_uses=self._tool_uses(),
         )
 
 

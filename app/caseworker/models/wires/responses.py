@@ -30,7 +30,9 @@ class ResponseReply(Accumulator):
         if isinstance(kind, str) and kind.endswith(".delta"):
             self._receive(kind, document)
         elif kind == "response.output_item.added":
-            self.is_hiding = _type_of(document.get("item")) in _HIDING
+            begun = str(_type_of(document.get("item")))
+            self.is_hiding = begun in _HIDING
+            self.received_calls += begun.endswith("_call")
         elif kind == "response.output_item.done":
             item = document.get("item")
             self._items.append(item)
@@ -89,7 +91,7 @@ class ResponseReply(Accumulator):
 
 
 _HIDING: Final = frozenset({"reasoning", "compaction"})
-"""Types of items that show a summary of what the model thinks, or nothing."""
+"""Types of items that show only a summary of the thinking, or nothing."""
 _WRITTEN: Final = frozenset(
     {"content", "summary", "text", "refusal", "name", "arguments", "input", "code", "action"}
 )
