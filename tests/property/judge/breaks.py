@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final
 from unittest.mock import patch
 
 import psycopg
 
 import caseworker.features.external.gateway as external_gateway
-import caseworker.models.gateway as model_gateway
 import caseworker.models.maximum as maximum
 import caseworker.models.model_call as model_call
 import caseworker.models.settling as settling
@@ -29,6 +29,7 @@ from caseworker.models.model_call import ModelCall
 from caseworker.models.ports import SendState
 from caseworker.models.relay import RelayedCall
 
+model_gateway: Final = import_module("caseworker.models.gateway")
 Broken = Callable[[psycopg.Connection[Any]], AbstractContextManager[object]]
 BREAKS: Final[dict[str, Broken]] = {}
 """Context managers that break the service, by what it then lacks; they get a connection."""
@@ -62,7 +63,7 @@ def _patched(name: str, owner: Any, attribute: str, value: Any) -> None:
 
 def _in_content(name: str, **fields: Any) -> None:
     """Leave fields out of the content of a client's body."""
-    before = model_gateway.content_of_body
+    before = maximum.content_of_body
 
     def content(*arguments: Any, **options: Any) -> Content:
         return replace(before(*arguments, **options), **fields)
@@ -72,7 +73,7 @@ def _in_content(name: str, **fields: Any) -> None:
 
 def _in_body(name: str, **fields: Any) -> None:
     """Leave fields out of a client's body before its content is read."""
-    before = model_gateway.content_of_body
+    before = maximum.content_of_body
 
     def content(body: Any, *others: Any, **options: Any) -> Content:
         changed = {field: change(body) for field, change in fields.items()}
@@ -189,8 +190,8 @@ def _read_all(self: Table, document: Any, *, limits_spending: bool, free_fields:
 _patched("refused fields", Table, "read", _read_all)
 
 
-def _note_part(self: SendState, reply: Any) -> None:
-    self.reply = reply
+def _note_part(self: SendState, reply: Any, at: float | None = None) -> None:
+    self.read_reply = reply
     self._since, self._parts = asyncio.get_running_loop().time(), 1
 
 
