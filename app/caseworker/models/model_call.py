@@ -193,10 +193,13 @@ class ModelCall(Call):
         full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
         if (tokens := room.get(Dimension.TOKENS)) is not None:
             affordable = math.floor(tokens) - usage.tokens_in
-        if (dollars := room.get(Dimension.COST_USD)) is not None and cost is not None:
-            rest = Decimal(dollars) - (cost.total - cost.output)
-            if cost.output and (payable := math.floor(rest * full / cost.output)) < affordable:
-                affordable, dimension = payable, Dimension.COST_USD
+        dollars = room.get(Dimension.COST_USD)
+        if dollars is not None and cost is not None and cost.output:
+            if self._sets_limit or cost.total > dollars:
+                rest = Decimal(dollars) - (cost.total - cost.output)
+                payable = math.floor(rest * full / cost.output)
+                if payable < affordable:
+                    affordable, dimension = payable, Dimension.COST_USD
         lowest = min(full, self.chosen.min_output_tokens * self._choices)
         limit: float = full
         if self._sets_limit and affordable < math.inf:
