@@ -191,15 +191,15 @@ class ModelCall(Call):
         """
         usage, cost = self._bound
         full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
-        if (tokens := room.get(Dimension.TOKENS)) is not None:
+        tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
+        if tokens is not None:
             affordable = math.floor(tokens) - usage.tokens_in
-        dollars = room.get(Dimension.COST_USD)
-        if dollars is not None and cost is not None and cost.output:
-            if self._sets_limit or cost.total > dollars:
-                rest = Decimal(dollars) - (cost.total - cost.output)
-                payable = math.floor(rest * full / cost.output)
-                if payable < affordable:
-                    affordable, dimension = payable, Dimension.COST_USD
+        is_scarce = self._sets_limit or (cost and dollars is not None and cost.total > dollars)
+        if is_scarce and cost and cost.output and dollars is not None:
+            rest = Decimal(dollars) - (cost.total - cost.output)
+            payable = math.floor(rest * full / cost.output)
+            if payable < affordable:
+                affordable, dimension = payable, Dimension.COST_USD
         lowest = min(full, self.chosen.min_output_tokens * self._choices)
         limit: float = full
         if self._sets_limit and affordable < math.inf:
