@@ -4,8 +4,8 @@ A run whose calls reserve in accounts has ``runs.reserved_cost_usd = 0``. Proces
 release do not claim it: the functions that they call skip such runs.
 
 The previous release reads and writes only ``quota_days``. A trigger on ``accounts`` keeps that
-table equal to the accounts of tenants, and a trigger on ``quota_days`` redirects what the previous
-release adds. Both lock a row of ``accounts`` before that of ``quota_days``, so they cannot
+table equal to the accounts of tenants, and a trigger on ``quota_days`` redirects additions of the
+previous release. Both lock a row of ``accounts`` before that of ``quota_days``, so they cannot
 deadlock. A later release drops them together with ``quota_days``.
 
 Writes to ``quota_days`` are blocked while its rows are copied.
@@ -119,7 +119,7 @@ repeated call changes nothing. Locks the rows of the accounts in order.
 """
 
 RESERVE = """
-CREATE FUNCTION caseworker_reserve(settled json, asked json, usual json)
+CREATE FUNCTION caseworker_reserve(settled json, calls json, usual json)
 RETURNS TABLE (
     tenant_id text, run_id text, fence integer, seq integer, attempt integer, granted boolean,
     limits json
@@ -128,17 +128,17 @@ RETURNS TABLE (
 DECLARE
     call record;
     today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
-    may boolean;
-    found json;
+    fits boolean;
+    states json;
 BEGIN
     INSERT INTO accounts (tenant_id, account, period)
     SELECT DISTINCT c.tenant_id, a.account, today
-    FROM json_to_recordset(asked) AS c(tenant_id text, accounts text[]), unnest(c.accounts)
+    FROM json_to_recordset(calls) AS c(tenant_id text, accounts text[]), unnest(c.accounts)
         AS a(account)
     ORDER BY 1, 2 ON CONFLICT DO NOTHING;
     PERFORM FROM accounts a WHERE (a.tenant_id, a.account, a.period) IN (
         SELECT c.tenant_id, unnest(c.accounts), today - days.ago
-        FROM json_to_recordset(asked) AS c(tenant_id text, accounts text[]),
+        FROM json_to_recordset(calls) AS c(tenant_id text, accounts text[]),
             (VALUES (0), (1)) AS days(ago)
         UNION ALL
         SELECT h.tenant_id, h.account, h.period
@@ -146,7 +146,7 @@ BEGIN
         JOIN account_holds h ON h.tenant_id = s.tenant_id AND h.run_id = s.run_id
     ) ORDER BY a.tenant_id, a.account, a.period FOR NO KEY UPDATE;
     PERFORM caseworker_settle(settled);
-    FOR call IN SELECT * FROM json_to_recordset(asked) AS c(
+    FOR call IN SELECT * FROM json_to_recordset(calls) AS c(
         number integer, tenant_id text, run_id text, fence integer, seq integer, attempt integer,
         accounts text[], cost_usd numeric, tokens bigint
     ) ORDER BY number LOOP
@@ -154,7 +154,7 @@ BEGIN
             json_agg(json_build_object('account', account, 'period', period, 'until', until,
                 'dimension', dimension, 'used', used::text, 'reserved', reserved::text,
                 'limit', most::text))
-        INTO may, found
+        INTO fits, states
         FROM unnest(call.accounts) AS name(account),
             caseworker_account_limits(call.tenant_id, account, today, usual) AS limited,
             LATERAL (
@@ -171,8 +171,8 @@ BEGIN
         IF EXISTS (SELECT FROM account_holds h WHERE h.tenant_id = call.tenant_id
             AND h.run_id = call.run_id AND h.seq = call.seq AND h.attempt = call.attempt)
         THEN
-            may := true;
-        ELSIF may THEN
+            fits := true;
+        ELSIF fits THEN
             INSERT INTO account_holds (
                 tenant_id, run_id, seq, attempt, account, period, cost_usd, tokens
             )
@@ -187,8 +187,8 @@ BEGIN
             WHERE a.tenant_id = call.tenant_id AND a.account = ANY(call.accounts)
                 AND a.period = today;
         END IF;
-        RETURN QUERY SELECT call.tenant_id, call.run_id, call.fence, call.seq, call.attempt, may,
-            found;
+        RETURN QUERY SELECT call.tenant_id, call.run_id, call.fence, call.seq, call.attempt, fits,
+            states;
     END LOOP;
 END $$
 """
@@ -255,7 +255,7 @@ BEGIN
     RETURN NULL;
 END $$
 """
-"""Adds to the account what the previous release adds to a day; the mirror then writes the day."""
+"""Redirects an addition of the previous release to the account; the mirror then writes the day."""
 
 REDIRECT_QUOTA_DAYS = """
 CREATE TRIGGER quota_days_redirect BEFORE INSERT ON quota_days FOR EACH ROW

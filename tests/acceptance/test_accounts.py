@@ -85,7 +85,7 @@ async def counted(provider: FakeProvider, marker: str) -> Decimal:
 async def test_parallel_calls_of_two_processes_stay_within_a_quota(
     pair: Pair, provider: FakeProvider, tokens: int, made: int
 ) -> None:
-    """40 calls of at most a cent race for ten cents; calls that use less make room for others."""
+    """40 calls of at most a cent race for ten cents; calls that use less let more calls fit."""
     step = Step(text="short", delay_seconds=0.1, tokens_in=1, tokens_out=tokens)
     await provider.script("RACE", [step], repeat_last=True)
     await pair.limit(max_cost_usd_per_day=0.10)

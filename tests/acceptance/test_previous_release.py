@@ -195,7 +195,7 @@ async def test_both_releases_see_what_the_other_has_reserved_of_a_quota(
         (await newer.put("/quotas/default", json={"max_cost_usd_per_day": 1})).raise_for_status()
         await provider.script("OF-BEFORE", [Step(hang=True)], repeat_last=True)
         await provider.script("OF-AFTER", [Step(hang=True), Step()])
-        limited = question("OF-BEFORE") | {"budget": {"max_cost_usd": 1}}
+        limited = {**question("OF-BEFORE"), "budget": {"max_cost_usd": 1.0}}
         (await older.post("/runs", json=limited)).raise_for_status()
         await provider.wait_for_arrivals(1, "OF-BEFORE")
         agent = await start(newer)

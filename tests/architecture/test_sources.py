@@ -17,7 +17,7 @@ def sources(*folders: str) -> list[Path]:
 
 KNOWN_TO_THE_ENGINE = {
     # The kinds of call that document 001 gives the nodes of a graph.
-    "app/caseworker/engine/call.py": ['kind: Literal["llm", "tool"]'],
+    "app/caseworker/engine/call.py": ['kind: Literal["llm", "tool", "system"]'],
     # The field of the context that document 004 names.
     "app/caseworker/engine/context.py": [
         "chat_id: str | None = None",

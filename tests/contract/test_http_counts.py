@@ -14,7 +14,7 @@ from caseworker.runs import journal
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.tenants import Tenants, open_tenants
+from tests.support.tenants import OPERATOR_KEY, Tenants, open_tenants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,8 +51,51 @@ async def test_a_run_takes_one_statement_for_each_model_call_and_two_more(
     calls: int,
 ) -> None:
     """The first one accepts it, the last one ends it. A local tool needs none."""
-    monkeypatch.setattr(journal, "SOON_SECONDS", 600)  # the machine may be slow
+    _ignore_delays(monkeypatch)
     await tenants.ask("t", "POST", "/agents", {"agent": AGENT})
+    sent = await _statements(tenants, running_provider, "t", steps)
+
+    assert sent == ["INSERT INTO runs", *["WITH owned AS"] * calls, "WITH ended AS"]
+
+
+@pytest.mark.req("cw/3.accounts")
+@pytest.mark.parametrize(
+    ("steps", "calls"), [([Step(text="42")], 1), ([Step(tool_calls=[CALL]), Step(text="42")], 2)]
+)
+async def test_a_quota_takes_no_further_statement_for_a_call(
+    tenants: Tenants,
+    running_provider: FakeProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[Step],
+    calls: int,
+) -> None:
+    """The barrier of a call reserves it, and the next statement of the run settles it."""
+    _ignore_delays(monkeypatch)
+    operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
+    limit = {"max_cost_usd_per_day": 9, "max_cost_usd_per_month": 90}
+    (await tenants.client.put("/quotas/q", json=limit, headers=operator)).raise_for_status()
+    await tenants.ask("q", "POST", "/agents", {"agent": AGENT})
+    sent = await _statements(tenants, running_provider, "q", steps)
+
+    assert [each for each in sent if each.startswith("WITH")] == [
+        *["WITH owned AS"] * calls,
+        "WITH ended AS",
+    ]
+    use = (await tenants.ask("q", "GET", "/quotas")).json()["use"]
+    assert use["cost_usd_today"] > 0
+    assert use["reserved_usd_today"] == 0
+
+
+def _ignore_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send no statement because the machine is slow: no writes between barriers, and no repeats."""
+    monkeypatch.setattr(journal.RunJournal, "touch", lambda *_: None)
+    monkeypatch.setattr(journal, "PERMISSION_SECONDS", 600)
+
+
+async def _statements(
+    tenants: Tenants, running_provider: FakeProvider, tenant: str, steps: list[Step]
+) -> list[str]:
+    """Return the first words of each statement of a run."""
     sent: list[str] = []
     execute = psycopg.AsyncConnection[Any].execute
 
@@ -65,10 +108,9 @@ async def test_a_run_takes_one_statement_for_each_model_call_and_two_more(
         run = {"kind": "agent", "agent": {"name": "helper"}, "input": question}
         sent.clear()
         with patch.object(psycopg.AsyncConnection, "execute", counted):
-            answer = await tenants.ask("t", "POST", "/runs", run, prefer="wait=120")
+            answer = await tenants.ask(tenant, "POST", "/runs", run, prefer="wait=120")
         assert answer.json()["status"] == "completed", answer.text
-
-    assert sent == ["INSERT INTO runs", *["WITH owned AS"] * calls, "WITH ended AS"]
+    return sent
 
 
 async def test_a_run_leaves_nothing_for_the_garbage_collector(

@@ -106,7 +106,10 @@ def tier_model(**given: Any) -> ChatModel:
     """Return a model with default timeout and no temperature."""
     usual = {
         "max_output_tokens": 1024,
+        "largest_output_tokens": 32_768,
         "min_output_tokens": 256,
+        "stream": True,
+        "tokens_per_second": 200,
         "timeout_seconds": 30.0,
         "structured_output": StructuredOutput.AUTO,
         "capabilities": (),

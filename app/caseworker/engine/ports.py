@@ -126,7 +126,7 @@ class AccountPlace(Protocol):
         ...
 
     def leave(self) -> None:
-        """Give up the position; repeating the call changes nothing."""
+        """Leave the queue; repeating the call changes nothing."""
         ...
 
 

@@ -38,11 +38,11 @@ class Completion:
     tokens_cache_written_1h: int = 0
     """Part of ``tokens_cache_written`` that is kept for an hour, at a higher price."""
     tokens_audio_in: int = 0
-    """Number of input tokens, included in ``tokens_in``, that stand for sound."""
+    """Number of audio tokens in the input, included in ``tokens_in``."""
     tokens_audio_out: int = 0
-    """Number of output tokens, included in ``tokens_out``, that stand for sound."""
+    """Number of audio tokens in the output, included in ``tokens_out``."""
     provider_tool_uses: Mapping[str, int] = field(default_factory=dict)
-    """How often the provider executed each of its own tools, by name."""
+    """How often the provider executed each hosted tool, by name."""
     cost_usd: Decimal | None
     """Cost in US dollars; None if the model's price is unknown."""
     finish_reason: str | None = None

@@ -1,7 +1,7 @@
-"""Token counts of providers: where each API reports them, and what they mean.
+"""Token counts of providers: where each API reports them, and how they relate.
 
-A count is *whole* (all input or all output tokens), *inside* another count, or *beside* it, which
-must then be added. A reader of the tables below needs no other knowledge of a provider. The tests
+A count is *whole* (all input or all output tokens), *inside* another count, or *separate*, so that
+it must be added. A reader of the tables below needs no other knowledge of a provider. The tests
 hold a published reply for each row (``tests/captures``).
 """
 
@@ -18,12 +18,12 @@ MAX_COUNT: Final = 10**8
 
 
 class Kind(StrEnum):
-    """What a provider counts."""
+    """The kind of a count."""
 
     INPUT = "input"
     OUTPUT = "output"
     TOTAL = "total"
-    """Input and output together. It shows whether reasoning is inside or beside the output."""
+    """Input and output together. It shows whether reasoning is inside the output or separate."""
     CACHE_READ = "cache read"
     CACHE_MISS = "cache miss"
     CACHE_WRITE = "cache write"
@@ -39,7 +39,7 @@ class Place(StrEnum):
 
     WHOLE = "whole"
     INSIDE = "inside"
-    BESIDE = "beside"
+    SEPARATE = "separate"
     ITEMS = "items"
     """One for each item of this type in the output of a response."""
 
@@ -58,7 +58,7 @@ class Row:
     """Name of the tool, for ``Kind.USES``."""
 
 
-_WHOLE, _INSIDE, _BESIDE, _ITEMS = Place.WHOLE, Place.INSIDE, Place.BESIDE, Place.ITEMS
+_WHOLE, _INSIDE, _SEPARATE, _ITEMS = Place.WHOLE, Place.INSIDE, Place.SEPARATE, Place.ITEMS
 
 USAGE_IN: Final = ("usage", "x_groq.usage", "choices[].usage")
 """Paths of the usage document in replies of chat completions; Groq and Kimi have their own."""
@@ -88,13 +88,13 @@ CHAT: Final = (
     Row("completion_tokens_details.audio_tokens", Kind.AUDIO_OUT, _INSIDE, "OpenAI"),
     Row("num_search_queries", Kind.USES, _WHOLE, "Perplexity", "web_search"),
 )
-"""Counts of chat completions. Reasoning is beside the output where the total says so: xAI, Gemini.
+"""Counts of chat completions. Reasoning is separate if the total shows it: xAI, Gemini.
 """
 
 MESSAGES: Final = (
     Row("input_tokens", Kind.INPUT, _WHOLE, "Anthropic"),
-    Row("cache_read_input_tokens", Kind.CACHE_READ, _BESIDE, "Anthropic"),
-    Row("cache_creation_input_tokens", Kind.CACHE_WRITE, _BESIDE, "Anthropic"),
+    Row("cache_read_input_tokens", Kind.CACHE_READ, _SEPARATE, "Anthropic"),
+    Row("cache_creation_input_tokens", Kind.CACHE_WRITE, _SEPARATE, "Anthropic"),
     Row("cache_creation.ephemeral_1h_input_tokens", Kind.CACHE_WRITE_1H, _INSIDE, "Anthropic"),
     Row("output_tokens", Kind.OUTPUT, _WHOLE, "Anthropic"),
     Row("output_tokens_details.thinking_tokens", Kind.REASONING, _INSIDE, "Anthropic"),
@@ -239,8 +239,8 @@ def sum_of(usages: Sequence[TokenUsage]) -> TokenUsage:
 def is_possible(usage: TokenUsage, text: str = "") -> bool:
     """Return whether a provider's counts can be right for a complete reply with ``text``.
 
-    Counts are impossible if they are no numbers from 0 to ``MAX_COUNT``, if a part is larger than
-    its whole, or if the text has more than four times as many words as there are output tokens.
+    Counts are impossible if a number is not from 0 to ``MAX_COUNT``, if a part is larger than its
+    whole, or if the text has more than four times as many words as there are output tokens.
     """
     numbers = [getattr(usage, name) for name in _FIELD.values()]
     numbers += usage.provider_tool_uses.values()

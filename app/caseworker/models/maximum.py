@@ -5,7 +5,8 @@ adds, plus the largest tokens of its media. It always holds. The **near bound** 
 from above; it is used where the hard bound does not fit into the budget.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -76,17 +77,27 @@ class Content:
 
         It takes about 30 ms for a megabyte: compute it in a thread for long requests.
         """
-        text_tokens = near_tokens(self.text(), self.family)
-        near = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        near = self._input_tokens(self._near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(near, self.hard_tokens)
 
-    def near_tokens_like(self, ratio: float) -> int:
-        """Return the near bound, corrected downwards by what a provider counted before.
+    @cached_property
+    def _near_text_tokens(self) -> int:
+        return near_tokens(self.text(), self.family)
 
-        ``ratio`` is its count for an earlier call of the run, relative to this bound.
+    @property
+    def is_text(self) -> bool:
+        """Whether its tokens depend on its text alone."""
+        others = (*self.media, self.audio_tokens, self.tools_tokens, self.fills_context)
+        return not any(others)
+
+    def near_tokens_like(self, ratio: float) -> int:
+        """Return the near bound, whose text is corrected by what a provider counted before.
+
+        ``ratio`` is its count for an earlier call of the run without media, relative to this bound.
         """
-        corrected = int(self.near_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
-        return min(self.near_tokens, corrected + self.family.frame_tokens)
+        text_tokens = int(self._near_text_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
+        corrected = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        return min(self.near_tokens, corrected)
 
     def _input_tokens(self, text_tokens: int, frame_tokens: int, media_tokens: int) -> int:
         family = self.family
@@ -102,6 +113,12 @@ class Content:
         """Input tokens of the results of the provider's tools."""
         return sum(each.tokens_per_use * each.max_uses for each in self.tools)
 
+    def _tool_uses(self) -> Mapping[str, int]:
+        uses = Counter[str]()
+        for each in self.tools:
+            uses[each.name] += each.max_uses
+        return uses
+
     def usage(self, tokens_in: int, tokens_out: int) -> TokenUsage:
         """Return the token usage of an attempt at its dearest: what may be cached is written."""
         written = tokens_in if self.cache_seconds or self.family.writes_cache else 0
@@ -111,7 +128,7 @@ class Content:
             tokens_cache_written=written,
             tokens_cache_written_1h=written if self.cache_seconds >= _HOUR_SECONDS else 0,
             tokens_audio_in=self.audio_tokens,
-            provider_tool_uses={each.name: each.max_uses for each in self.tools},
+            provider_tool_uses=self._tool_uses(),
         )
 
 

@@ -191,11 +191,14 @@ class ModelCall(Call):
         """
         usage, cost = self._bound
         full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
-        if (tokens := room.get(Dimension.TOKENS)) is not None:
+        tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
+        if tokens is not None:
             affordable = math.floor(tokens) - usage.tokens_in
-        if (dollars := room.get(Dimension.COST_USD)) is not None and cost is not None:
+        is_scarce = self._sets_limit or (cost and dollars is not None and cost.total > dollars)
+        if is_scarce and cost and cost.output and dollars is not None:
             rest = Decimal(dollars) - (cost.total - cost.output)
-            if cost.output and (payable := math.floor(rest * full / cost.output)) < affordable:
+            payable = math.floor(rest * full / cost.output)
+            if payable < affordable:
                 affordable, dimension = payable, Dimension.COST_USD
         lowest = min(full, self.chosen.min_output_tokens * self._choices)
         limit: float = full
@@ -330,7 +333,8 @@ class ModelCall(Call):
         if usage is None:
             usage = self._uncounted(texts) if self.external else _NOT_SENT
             return usage, self._charged(usage, estimated=self.external)
-        if is_possible(usage, "".join(texts if arrived is None else arrived.received)):
+        received = "".join(texts if arrived is None else arrived.received)
+        if not self.external or is_possible(usage, received):
             self._note_ratio(usage)
             return usage, self._charged(usage)
         log.warning(
@@ -339,13 +343,13 @@ class ModelCall(Call):
             provider=self.chosen.provider.name,
             call_key=self.key.text,
         )
-        spent = self._spent(self._tokens_out, estimated=self.external)
+        spent = self._spent(self._tokens_out, estimated=True)
         return TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out), spent
 
     def _note_ratio(self, usage: TokenUsage) -> None:
         """Keep how the provider's count compares to the near bound, if that was computed."""
         content = self.content
-        if content is not None and "near_tokens" in vars(content):
+        if content is not None and content.is_text and "near_tokens" in vars(content):
             ratio = usage.tokens_in / max(1, content.near_tokens)
             self.run.token_ratios[self.chosen.model] = ratio
 

@@ -142,13 +142,15 @@ class PartialReply(Protocol):
     """A reply while it arrives."""
 
     tool_uses: Mapping[str, int]
-    """How often the provider has executed each of its own tools, by name."""
+    """How often the provider has executed each hosted tool, by name."""
 
     @property
     def received(self) -> Sequence[str]:
         """All text that has arrived of all choices, with thinking and arguments of calls."""
         ...
 
+    received_calls: int
+    """Number of tool calls that have begun to arrive, of all choices."""
     is_hiding: bool
     """Whether the model thinks now without showing all of it."""
     has_final_counts: bool
@@ -161,12 +163,12 @@ class PartialReply(Protocol):
 
 @dataclass(slots=True)
 class SendState:
-    """Records whether a request may have reached the provider, and what came back so far.
+    """Records whether a request may have reached the provider, and the reply so far.
 
     An interrupted call is charged for what arrived, and for the time in which the provider may have
     written what did not arrive: before the first part, after the last one, and while the model
-    thinks without showing it. Shorter pauses between parts count nothing, because the next part
-    shows what was written.
+    thinks without showing it. Shorter pauses between parts are not charged, because the next part
+    shows the text of the pause.
 
     A provider that can observe delivery sets ``sent`` to False before it connects. It calls
     ``note_sent`` just before it sends the first byte of the body. A request that was not sent costs
@@ -177,9 +179,9 @@ class SendState:
     read_reply: PartialReply | None = None
     """The part of the reply that was read while it arrived; None if there is none."""
     read_later: "Callable[[SendState, Sequence[tuple[float, bytes]]], None] | None" = None
-    """Function that reads the parts of a reply that nobody reads while it arrives."""
+    """Function that parses ``unread``; None if the reply is parsed while it arrives."""
     unread: list[tuple[float, bytes]] = field(default_factory=list)
-    """These parts, each with its time."""
+    """Received parts that are not parsed yet, each with its time."""
     _silent_seconds: float = 0.0
     _since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """Time of the last part that was shown, or when the request was sent."""
@@ -256,11 +258,11 @@ class TokenUsage:
     tokens_cache_written_1h: int = 0
     """Part of ``tokens_cache_written`` that is kept for an hour, at a higher price."""
     tokens_audio_in: int = 0
-    """Number of input tokens, included in ``tokens_in``, that stand for sound."""
+    """Number of audio tokens in the input, included in ``tokens_in``."""
     tokens_audio_out: int = 0
-    """Number of output tokens, included in ``tokens_out``, that stand for sound."""
+    """Number of audio tokens in the output, included in ``tokens_out``."""
     provider_tool_uses: Mapping[str, int] = field(default_factory=dict)
-    """How often the provider executed each of its own tools, by name, such as ``web_search``."""
+    """How often the provider executed each hosted tool, by name, such as ``web_search``."""
 
 
 class Incomplete(StrEnum):

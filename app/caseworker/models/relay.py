@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,6 +41,8 @@ OBJECTS: Final = "objects"
 HOUR_SECONDS: Final = 3600
 NO_REPLY: Final = ModelFault.UNAVAILABLE.value
 """Error class of a call to which the provider did not reply."""
+SUPERSEDED: Final = "superseded"
+"""Error class of a call whose attempt ended before it was sent."""
 MAX_ID_CHARS: Final = 200
 """Length of the longest ID of an object at a provider that is stored."""
 
@@ -164,6 +166,8 @@ class RelayedCall(ModelCall):
     """Values of the client's session that are stored with the reply."""
     hides_usage: bool = False
     """Whether to keep the stream's token counts from the client, which did not request them."""
+    is_superseded: Callable[[], bool] = lambda: False
+    """Whether a later attempt of the run was opened, so that no further request is sent."""
 
     def __post_init__(self) -> None:
         """Keep the output limit above the limit for thinking."""
@@ -181,6 +185,9 @@ class RelayedCall(ModelCall):
         """
         if self._refusal is not None:
             raise self._refusal
+        if self.is_superseded():
+            said = "A later attempt of the run was opened."
+            raise AttemptError(said, error_class=SUPERSEDED, retryable=False, spent=FREE)
         self._delivery = SendState(sent=False)
         provider = cast("EndpointProvider", self.chosen.provider)
         failures = Failures(provider.name, False)
@@ -198,6 +205,8 @@ class RelayedCall(ModelCall):
                 reply.close()
         except WireError as broken:
             error = failures.error(broken.words, retryable=broken.retryable)
+        except json.JSONDecodeError:  # the body ended in the middle of a document
+            error = failures.error("the reply cannot be read", retryable=True)
         failed = self._failed(error, attempt)
         failed.retryable = failed.retryable and not self.relay.begun
         raise failed from None
@@ -274,7 +283,8 @@ class RelayedCall(ModelCall):
                 failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
                 for raw in events.feed(part) if is_stream else (part,):
                     take(raw)
-                self._delivery.note_part(answer)
+                if is_stream:  # a whole reply shows nothing before its end
+                    self._delivery.note_part(answer)
         if rest := events.rest:
             take(rest)
         for _, document in reading.end():

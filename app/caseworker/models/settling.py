@@ -1,24 +1,29 @@
-"""What an attempt costs whose provider did not send the final token counts.
+"""Usage of an attempt whose provider did not send the final token counts.
 
 All ways in which counts can be missing are settled here: a cancel, a deadline, a later attempt, a
 stream that breaks off, a timeout, and a complete reply without counts. Such a call is charged
 
 - its input: the provider's own counts if it sent some before the end, else the estimate;
-- what was received: answers, thinking and arguments of tool calls, of all choices;
+- the received parts: answers, thinking and arguments of tool calls, of all choices;
 - the seconds in which nothing was received, at the highest output speed of the model, for each
   choice.
 
-The output counts at most what was reserved for it. A lost process cannot know what was received:
-its calls keep the maximum, which the journal holds while they are in flight.
+The output counts at most its reservation. A lost process cannot know the received parts: its calls
+keep the maximum, which the journal holds while they are in flight.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
+from caseworker.models.counts import is_possible
 from caseworker.models.families import Family, family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
+
+CALL_TOKENS: Final = 40
+"""Output tokens of a tool call in addition to its name and arguments; 20 to 50 in captures."""
 
 
 def uncounted_usage(
@@ -38,9 +43,13 @@ def uncounted_usage(
     """
     reply = state.reply
     counted = None if reply is None else reply.counted(so_far=True)
+    if counted is not None and not is_possible(counted):
+        counted = None
     received = "".join(texts if reply is None else reply.received)
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
-    tokens_out = min(_tokens(received, family_of(model)) + silent, reserved.tokens_out)
+    tokens_out = _tokens(received, family_of(model)) + silent
+    tokens_out += CALL_TOKENS * (0 if reply is None else reply.received_calls)
+    tokens_out = min(tokens_out, reserved.tokens_out)
     usage = reserved if counted is None else counted
     if counted is not None:
         tokens_out = max(tokens_out, counted.tokens_out)

@@ -6,12 +6,10 @@ from enum import StrEnum
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.graph.problems import listed
-from caseworker.models.families import UNKNOWN_OUTPUT_TOKENS
 from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.ports import ModelProvider, RateLimit
 from caseworker.models.pricing import TokenPrice
-from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 
 
 class Tier(StrEnum):
@@ -52,7 +50,7 @@ class ChatModel:
     listed in the configuration."""
     max_output_tokens: int
     """Output limit of the requests that the service writes."""
-    largest_output_tokens: int = UNKNOWN_OUTPUT_TOKENS
+    largest_output_tokens: int
     """Largest output of the model, which a client's request without a limit may get."""
     max_image_tokens: int | None = None
     """Tokens of the largest image that the model takes; None means those of its family."""
@@ -66,10 +64,10 @@ class ChatModel:
     """Configured price; None means that the price list applies."""
     limit: RateLimit | None = None
     """Rate limit shared by all processes; None means unlimited."""
-    stream: bool = True
+    stream: bool
     """Whether the provider may be asked for streams, so that interrupted replies are known in part.
     """
-    tokens_per_second: float = DEFAULT_TOKENS_PER_SECOND
+    tokens_per_second: float
     """Highest output speed of one choice, by which unseen parts of interrupted replies count."""
     capabilities: tuple[str, ...]
     """Names of supported features beyond text, as configured."""

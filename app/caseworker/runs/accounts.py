@@ -34,10 +34,10 @@ grow within a period, so they count until it ends."""
 
 @dataclass(slots=True)
 class _Tenant:
-    """What a process knows of the accounts of a tenant."""
+    """The last answer about the accounts of a tenant, and the calls that wait for them."""
 
     limits: Sequence[AccountLimit] = ()
-    known_at: float = 0.0
+    answered_at: float = 0.0
     changes: int = 0
     """Number of settlements that were notified."""
     waiting: "dict[Place, asyncio.Future[None] | None]" = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Place:
             waiting[self] = None
 
     def leave(self) -> None:
-        """Give up the position, and let the next call ask."""
+        """Leave the queue, so that the next call asks."""
         if self in self._tenant.waiting:
             del self._tenant.waiting[self]
             self._tenant.wake()
@@ -110,14 +110,14 @@ class Accounts:
     def learned(self, tenant: str, limits: Sequence[AccountLimit]) -> None:
         """Store the limits of a tenant's accounts, as the store has just returned them."""
         self._tenants[tenant].limits = limits
-        self._tenants[tenant].known_at = self._clock()
+        self._tenants[tenant].answered_at = self._clock()
 
     def room(self, tenant: str) -> Room:
         """Return about how much is free in the accounts of a tenant, by dimension."""
-        known = self._tenants[tenant]
-        is_fresh = self._clock() - known.known_at <= FRESH_SECONDS
+        state = self._tenants[tenant]
+        is_fresh = self._clock() - state.answered_at <= FRESH_SECONDS
         room: dict[Dimension, Decimal] = {}
-        for limit in known.limits:
+        for limit in state.limits:
             taken = limit.used + (limit.reserved if is_fresh else 0)
             if limit.resets_at <= datetime.now(UTC):
                 taken = Decimal(0)

@@ -17,6 +17,7 @@ from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ChatModel, ModelGateway, Tier
 from caseworker.models.ports import ModelProvider
 from caseworker.models.pricing import TokenPrice, no_list_price
+from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 from caseworker.models.table import ModelTable
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.execution import Agents
@@ -108,7 +109,10 @@ async def run_agent(
         provider=provider,
         model=model,
         max_output_tokens=max_output_tokens,
+        largest_output_tokens=max_output_tokens,
         min_output_tokens=1,
+        stream=True,
+        tokens_per_second=DEFAULT_TOKENS_PER_SECOND,
         timeout_seconds=timeout_seconds,
         temperature=temperature,
         structured_output=StructuredOutput.AUTO,

@@ -297,7 +297,8 @@ class GatewaySettings(Section):
                 except ValueError as error:
                     raise ValueError(f"free_fields: {error}") from None
                 if row is not None:
-                    raise ValueError(f"free_fields: {path!r} is {row.use}, which stays")
+                    rule = f"is listed as {row.use}; only unlisted fields can be allowed"
+                    raise ValueError(f"free_fields: {path!r} {rule}")
         return self
 
 

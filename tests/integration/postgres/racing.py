@@ -20,6 +20,7 @@ from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.rows import accepted_run, request_to_json
 from caseworker.runs.postgres.runs import PostgresRuns, accept_in
 from caseworker.runs.postgres.workers import take_lost
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.interleaving import (
     Begin,
@@ -51,7 +52,7 @@ class GatedJournal(PostgresJournal):
     """The journal of a session, whose hot writes pass its gate."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session.url, patience())
+        super().__init__(session.url, patience(), usual=Quota())
         self._session = session
 
     async def _connect(self, _: Patience) -> Any:

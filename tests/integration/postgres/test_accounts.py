@@ -74,7 +74,7 @@ async def write(
     return [permission.holds[each.key] for each in holds]
 
 
-async def amounts(oracle: Oracle) -> tuple[Decimal, Decimal]:
+async def amounts(oracle: Oracle) -> tuple[Decimal | int, Decimal | int]:
     """Return the used and the reserved dollars of the only day."""
     (row,) = await oracle.rows(AMOUNTS)
     return row["used_cost_usd"], row["reserved_cost_usd"]
@@ -124,7 +124,8 @@ async def test_a_settled_call_counts_with_its_actual_amounts(
 
     assert (refused.granted, granted.granted) == (False, True)
     (limit,) = refused.limits
-    assert (limit.used, limit.reserved, limit.limit) == (0, Decimal("0.80"), 1)
+    assert (limit.reserved, limit.limit) == (Decimal("0.80"), DOLLAR)
+    assert limit.used == 0
     assert (limit.account, limit.period) == (TENANT, "day")
     today = datetime.now(UTC).date()
     assert limit.until == today + timedelta(days=1)
@@ -356,7 +357,7 @@ async def test_a_settlement_is_notified_only_while_calls_wait(
 async def test_the_table_of_the_previous_release_shows_the_same_amounts(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """What the previous release adds to a day counts for calls, and the reverse."""
+    """Additions of the previous release count for calls, and the reverse."""
     await give(stores, max_cost_usd_per_day=Decimal(10))
     run = await begun(stores)
     await write(stores, run, [hold(2, "1.00"), hold(3, "2.00")])

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from caseworker.runs.postgres import listener
-from caseworker.runs.postgres.listener import CANCEL_CHANNEL, listen_for_workers
+from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL, CANCEL_CHANNEL, listen_for_workers
 from caseworker.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -103,6 +103,15 @@ async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
 
         assert (await ear.next())[0] == KEY
         assert ear.heard.empty()
+
+
+async def test_a_settlement_in_an_account_is_received(database_url: str) -> None:
+    """Invalid payloads are skipped."""
+    async with open_oracle(database_url) as oracle, listening(database_url) as (ear, _):
+        for payload in ("", "[]", "{}", '{"tenant": "t", "account": "tenant"}'):
+            await oracle.rows("SELECT pg_notify(%s, %s)", ACCOUNT_CHANNEL, payload)
+        async with asyncio.timeout(150):
+            assert await ear.settled.get() == "t"
 
 
 async def test_a_listener_that_loses_its_connection_says_so(database_url: str) -> None:

@@ -16,6 +16,7 @@ from caseworker.platform.postgres.engines import read_row, transaction
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.journal import PostgresJournal
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import DefinitionRef, NewRun, RememberedVersion, RunKey, RunStatus
 from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal
 from tests.support.database import proxied, upstream_of
@@ -398,7 +399,7 @@ async def test_a_connection_that_breaks_while_it_is_prepared_is_closed(
 
     monkeypatch.setattr(Connection, "execute", fails)
     with pytest.raises(StoreUnavailableError):
-        await PostgresJournal(database_url, pool_sizes().patience).start()
+        await PostgresJournal(database_url, pool_sizes().patience, usual=Quota()).start()
 
     assert [connection.closed for connection in opened] == [True]
 

@@ -153,7 +153,7 @@ def _superseded(story: Story, generations: Sequence[Generation]) -> Iterator[str
         opened = story.runs[call.run].opened_at if call.run >= 0 else []
         if call.sent_attempt and call.sent_attempt < len(opened):
             for made in generations:
-                if made.marker == call.marker and made.arrived_at > opened[call.sent_attempt]:
+                if made.marker == call.marker and made.asked_at > opened[call.sent_attempt]:
                     yield f"{call.marker}: a superseded key made a call"
 
 

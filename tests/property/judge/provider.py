@@ -43,6 +43,8 @@ the of and to in is that for it with as was on be at by this have
 _WORDS: Final = re.findall(r"\w+", _WORDS_TEXT)
 IMPOSSIBLE: Final = ("negative", "below the text", "contradictory", "huge", "text", "fraction")
 """Counts that no provider can mean."""
+MAX_STEP_SECONDS: Final = 0.3
+"""Longest time after which a provider looks whether the connection is still open."""
 SHORT_TOKENS: Final = 20
 """Length of a text for which a count of one token is not plainly impossible."""
 
@@ -85,12 +87,16 @@ class Generation:
     family: Family
     bill: Bill
     behaviour: Behaviour
+    asked_at: float
+    """When the service began to connect."""
     arrived_at: float
     call: tuple[str, str, str] | None
     tokens_out: int = 0
     """Tokens of each choice that it generates unless the connection is closed."""
     thinking: int = 0
     began_at: float = 0.0
+    closed_at: float | None = None
+    """When the connection was closed or cut."""
     stopped_at: float | None = None
     """When it noticed that the connection was closed; None if it generated everything."""
     cached: int = 0
@@ -111,10 +117,11 @@ class Generation:
 
     @property
     def searches(self) -> int:
-        """Searches whose results had been read."""
-        if self.stopped_at is None:
+        """Searches whose ends had arrived; others are not billed."""
+        if self.closed_at is None:
             return self.bill.searches
-        seconds = self.stopped_at - self.began_at + self.bill.searches * SEARCH_SECONDS
+        began_at = self.began_at - self.bill.searches * SEARCH_SECONDS
+        seconds = self.closed_at - self.behaviour.latency_seconds - began_at
         return min(self.bill.searches, max(0, int(seconds / SEARCH_SECONDS)))
 
     @property
@@ -177,6 +184,7 @@ class CountingProvider:
         marker = "?" if found is None else found[0].decode()
         family = OF_MODEL[body["model"]]
         behaviour = self.behaviour_of(marker, self._requests.get(marker, 0))
+        asked_at = clock()
         await asyncio.sleep(behaviour.connect_seconds)
         self._requests[marker] = self._requests.get(marker, 0) + 1
         note_sent()
@@ -187,7 +195,10 @@ class CountingProvider:
             await asyncio.sleep(2 * behaviour.latency_seconds)
             return _refusal(behaviour.status, "overloaded")
         bill = self._books.bill(path, body, family)
-        made = Generation(marker, family, bill, behaviour, clock(), CALL.get(None))
+        if bill.tokens_in > family.context_tokens:
+            await asyncio.sleep(2 * behaviour.latency_seconds)
+            return _refusal(400, "The prompt is longer than the context window.")
+        made = Generation(marker, family, bill, behaviour, asked_at, clock(), CALL.get(None))
         made.is_streamed = bool(body.get("stream"))
         made.tokens_out = min(_output_limit(body, family), behaviour.output_tokens)
         made.thinking = int(made.tokens_out * behaviour.thinking_share)
@@ -225,7 +236,8 @@ def _closed(made: Generation) -> None:
     part_seconds = behaviour.part_tokens / behaviour.tokens_per_second
     now = asyncio.get_running_loop().time()
     if made.stopped_at is None and not made.is_complete:
-        step_seconds = min(part_seconds, behaviour.prefill_seconds)
+        made.closed_at = now
+        step_seconds = min(part_seconds, behaviour.prefill_seconds, MAX_STEP_SECONDS)
         made.stopped_at = now + behaviour.latency_seconds + step_seconds
 
 
@@ -279,7 +291,7 @@ class _Reply:
                 await asyncio.sleep(max(0.0, at - clock()))
                 if left < len(data):
                     yield data[:left]
-                    made.stopped_at = clock()
+                    made.closed_at = made.stopped_at = clock()
                     if behaviour.ends_cleanly:
                         return
                     raise ConnectionFailedError

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.property.judge.bodies import Drawn, adversarial_text, drawn_body, ordinary_text
 from tests.property.judge.provider import Behaviour, some_behaviour
 from tests.property.judge.truth import CHAT, FAMILIES, MESSAGES, RESPONSES
-from tests.property.judge.world import Answer, World
+from tests.property.judge.world import OPERATOR_KEY, Answer, World
 
 SETTLED_SECONDS: Final = 400.0
 """Virtual seconds after the last event in which every run has ended."""
@@ -83,6 +83,19 @@ class Story:
         self.late_calls: list[str] = []
         """Markers of the calls that a superseded key made."""
 
+    @property
+    def about(self) -> set[str]:
+        """What the story has, except references to its own responses."""
+        calls = [call for call in self.calls if call.run >= 0]
+        found = {field for call in calls for field in self._body(call, []).fields}
+        found |= {event.kind for event in self.events}
+        found |= {"quota"} if self.quota else set()
+        found |= {"child"} if any(run.parent is not None for run in self.runs) else set()
+        return found | ({"several calls"} if len(calls) > 3 else set())
+
+    def _body(self, call: CallPlan, references: list[str]) -> Drawn:
+        return drawn_body(Random(f"{self.seed} {call.marker}"), call.marker, references)
+
     def behaviour(self, marker: str, request: int) -> Behaviour:
         """Return how the provider treats a request."""
         return some_behaviour(Random(f"{self.seed} {marker} {request}"))
@@ -127,7 +140,9 @@ class Story:
         admin = await world.tenant(self.tenant)
         if self.quota:
             limits = {name: float(limit) for name, limit in self.quota.items()}
-            await world.ask(0, admin, "PUT", f"/quotas/{self.tenant}", limits)
+            path = f"/quotas/{self.tenant}"
+            answer = await world.ask(0, OPERATOR_KEY, "PUT", path, limits)
+            assert answer.status == 200, answer.body
         for run in self.runs:
             await self._open(world, run, admin)
         calls = [call for call in self.calls if call.run >= 0 and self.runs[call.run].key]
@@ -191,11 +206,8 @@ class Story:
     async def _call(self, world: World, call: CallPlan) -> None:
         await asyncio.sleep(call.at)
         run = self.runs[call.run]
-        chance = Random(f"{self.seed} {call.marker}")
-        call.drawn = drawn = drawn_body(chance, call.marker, run.responses)
+        call.drawn = drawn = self._body(call, run.responses)
         key, call.sent_attempt = run.key, run.attempt
-        if call.with_first_key and run.attempt == 1:
-            await asyncio.sleep(0)
         gone = asyncio.Event()
         headers = {"anthropic-version": "2023-06-01"} if drawn.path == MESSAGES else {}
         base = _BASES.get(drawn.path, "/gateway/anthropic")

@@ -176,8 +176,8 @@ class Bill:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it costs something that no count of tokens contains."""
-        return bool(self.extra_usd or self.factor != 1)
+        """Whether it costs something that its text does not show."""
+        return bool(self.extra_usd or self.factor != 1 or self.searches)
 
     def add(self, reason: str, tokens_in: int) -> None:
         """Count tokens for a reason."""

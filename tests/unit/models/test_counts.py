@@ -1,4 +1,4 @@
-"""Counts of providers, and what they cost; see ``tests/captures/README.md``."""
+"""Counts of providers and their cost; see ``tests/captures/README.md``."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -62,12 +62,12 @@ NOT_CAPTURED = {
     "file_search_call": "",
     "mcp_call": "",
 }
-"""Rows of chat completions and items without a published reply that was found."""
+"""Rows of chat completions and items without a published reply that was replies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The documents of a published reply that have counts, and what they cost."""
+    """The documents of a published reply that have counts, and the cost."""
 
     id: str
     api: str
@@ -88,19 +88,19 @@ def _documents(body: str) -> list[Any]:
 
 def _counted() -> list[Counted]:
     """Read all captures with counts."""
-    found = []
+    replies = []
     for path in sorted((FOLDER / "counts").glob("*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
-            found.append(Counted(line["id"], line["api"], (line["document"],), line["billed"]))
+            replies.append(Counted(line["id"], line["api"], (line["document"],), line["billed"]))
     for path in sorted(FOLDER.glob("*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             if "billed" in line:
                 api = "chat" if line["dialect"] == "openai" else "messages"
                 documents = tuple(_documents(line["body"]))
-                found.append(Counted(line["id"], api, documents, line["billed"]))
-    return found
+                replies.append(Counted(line["id"], api, documents, line["billed"]))
+    return replies
 
 
 COUNTED = _counted()

@@ -112,7 +112,7 @@ IMPOSSIBLE = {
 def test_impossible_counts_of_a_complete_reply_are_charged_at_the_reservation(
     usage: TokenUsage,
 ) -> None:
-    """The counts would return budget, or hide what the provider charges."""
+    """The counts would return budget, or hide cost of the provider."""
 
     async def complete(model: str, request: ModelRequest) -> ModelReply:
         return ModelReply(text="four " * 100, model=model, usage=usage)

@@ -37,19 +37,19 @@ def limit(used: int, reserved: int, *, days: int = 1) -> AccountLimit:
 class Caller:
     """A call that asks, is refused for a number of times, and notes when it asks."""
 
-    def __init__(self, accounts: Accounts, name: str, asked: list[str]) -> None:
+    def __init__(self, accounts: Accounts, name: str, requests: list[str]) -> None:
         self._accounts = accounts
         self._name = name
-        self._asked = asked
+        self._requests = requests
 
     async def __call__(self, refusals: int) -> None:
         place = self._accounts.place("t")
         try:
             await place.enter()
             for _ in range(refusals):
-                self._asked.append(self._name)
+                self._requests.append(self._name)
                 await place.wait()
-            self._asked.append(f"{self._name} granted")
+            self._requests.append(f"{self._name} granted")
         finally:
             place.leave()
 
@@ -61,53 +61,53 @@ async def settle() -> None:
 
 
 async def queued(
-    accounts: Accounts, group: asyncio.TaskGroup, asked: list[str], *callers: tuple[str, int]
+    accounts: Accounts, group: asyncio.TaskGroup, requests: list[str], *callers: tuple[str, int]
 ) -> list["asyncio.Task[None]"]:
     """Let callers with names and numbers of refusals arrive one after the other."""
     tasks = []
     for name, refusals in callers:
-        tasks.append(group.create_task(Caller(accounts, name, asked)(refusals)))
+        tasks.append(group.create_task(Caller(accounts, name, requests)(refusals)))
         await settle()
     return tasks
 
 
 @pytest.mark.req("cw/3.accounts")
 def test_a_call_does_not_overtake_the_calls_that_wait() -> None:
-    """A call that arrives while others wait asks after a settlement, even if it is small."""
-    asked: list[str] = []
+    """A call that arrives behind a waiting one asks after a settlement, even if it is small."""
+    requests: list[str] = []
 
     async def main() -> None:
         accounts = Accounts(asyncio.get_running_loop().time)
         async with asyncio.TaskGroup() as group:
-            await queued(accounts, group, asked, ("large", 2), ("small", 0))
-            assert asked == ["large"]
+            await queued(accounts, group, requests, ("large", 2), ("small", 0))
+            assert requests == ["large"]
             accounts.settled("other")
             await settle()
-            assert asked == ["large"]
+            assert requests == ["large"]
             accounts.settled("t")
             await settle()
-            assert sorted(asked) == ["large", "large", "small granted"]
+            assert sorted(requests) == ["large", "large", "small granted"]
             accounts.settled("t")
 
     play(main)
-    assert asked[-1] == "large granted"
+    assert requests[-1] == "large granted"
 
 
 def test_only_the_first_waiting_calls_ask_again() -> None:
     """A settlement wakes few of a long queue; each call that leaves wakes the next."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def main() -> None:
         accounts = Accounts(asyncio.get_running_loop().time)
         async with asyncio.TaskGroup() as group:
             callers = [(f"{number:02}", 2 if number else 1) for number in range(40)]
-            tasks = await queued(accounts, group, asked, *callers)
-            assert asked == ["00"]
-            asked.clear()
+            tasks = await queued(accounts, group, requests, *callers)
+            assert requests == ["00"]
+            requests.clear()
             accounts.settled("t")
             await settle()
             expected = {"00 granted", *(f"{number:02}" for number in range(1, 1 + ASKING))}
-            assert set(asked) == expected
+            assert set(requests) == expected
             for task in tasks:
                 task.cancel()
 
@@ -146,19 +146,19 @@ def test_a_call_asks_again_if_the_notification_is_lost() -> None:
 
 def test_a_cancelled_wait_leaves_the_queue() -> None:
     """The next call asks instead."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def main() -> None:
         accounts = Accounts(asyncio.get_running_loop().time)
-        first = asyncio.create_task(Caller(accounts, "first", asked)(9))
+        first = asyncio.create_task(Caller(accounts, "first", requests)(9))
         await settle()
-        second = asyncio.create_task(Caller(accounts, "second", asked)(0))
+        second = asyncio.create_task(Caller(accounts, "second", requests)(0))
         await settle()
         first.cancel()
         await asyncio.wait((first, second))
 
     play(main)
-    assert asked == ["first", "second granted"]
+    assert requests == ["first", "second granted"]
 
 
 def test_the_free_amount_is_that_of_the_tightest_limit() -> None:

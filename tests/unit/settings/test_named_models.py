@@ -1,5 +1,6 @@
 """Named models: their tiers and fallbacks, their keys, and invalid configurations."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,28 @@ def test_a_quota_names_configured_models_alone(tmp_path: Path) -> None:
     text = f"models: {{{TWO}}}\nquotas: {{models: [fast, nope]}}"
     with pytest.raises(SettingsError, match=r"quotas\.models\.2: unknown model"):
         load(tmp_path, text, {"ANTHROPIC_API_KEY": "k"})
+
+
+def test_web_search_has_the_price_of_its_provider_unless_the_model_sets_another(
+    tmp_path: Path,
+) -> None:
+    """Null removes a price, and other tools can be priced."""
+    tool = "{usd_per_use: 0.5, tokens_per_use: 9, max_uses: 2}"
+    text = (
+        "named: {a: {base_url: 'http://127.0.0.1:1', model: m},"
+        " b: {provider: stub, model: m},"
+        f" c: {{base_url: 'http://127.0.0.1:1', model: m, provider_tools: {{mcp: {tool}}}}},"
+        " d: {base_url: 'http://127.0.0.1:1', model: m, provider_tools: {web_search: null}}}"
+    )
+    named = models(tmp_path, text).named
+
+    found = {name: dict(each.chosen_provider_tools) for name, each in named.items()}
+    assert found["a"].keys() == {"web_search", "web_search_preview", "tool_search"}
+    assert (found["a"]["web_search"].usd_per_use, found["a"]["web_search"].max_uses) == (
+        Decimal("0.01"),
+        5,
+    )
+    assert found["b"] == {}
+    assert found["c"].keys() == {*found["a"], "mcp"}
+    assert (found["c"]["mcp"].tokens_per_use, found["c"]["mcp"].max_uses) == (9, 2)
+    assert "web_search" not in found["d"]

@@ -208,3 +208,21 @@ def test_every_key_stands_in_the_example_but_secrets() -> None:
             place = place[section]
         assert (path[-1] in place) is (path[-1] != "api_key"), path
         assert path[-1] in place or variable_of(path) in text
+
+
+def test_free_fields_are_paths_that_no_table_decides() -> None:
+    """A priced field would stay refused, and a mistake would have no effect."""
+    free = {"chat_completions": ("foo", "messages[].bar"), "messages": ("tools[]<new_tool>",)}
+    assert Settings(gateway={"free_fields": free}).gateway.free_fields == free
+
+    for api, path, problem in (
+        ("chat_completions", "service_tier", "is listed as free"),
+        ("chat_completions", "plugins", "is listed as priced"),
+        ("chat_completions", "extra_body.background", "is listed as refused"),
+        ("chat_completions", "metadata.foo", "is listed as free"),
+        ("messages", "tools[]<code_execution_20250825>", "is listed as priced"),
+        ("responses", "input[0].foo", "not a path"),
+        ("completions", "foo", "Input should be"),
+    ):
+        with pytest.raises(ValidationError, match=problem):
+            Settings(gateway={"free_fields": {api: (path,)}})

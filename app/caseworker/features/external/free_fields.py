@@ -24,9 +24,9 @@ class FreeFields:
         self._version = self._version_of_file()
 
     async def of(self, dialect: str) -> Collection[str]:
-        """Return the allowed paths for an API; an invalid file changes nothing."""
+        """Return the allowed paths for an API; an invalid or missing file changes nothing."""
         version = self._version_of_file()
-        if version != self._version:
+        if version not in (None, self._version):
             self._version = version
             try:
                 self._current = await asyncio.to_thread(self._read)

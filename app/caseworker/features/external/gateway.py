@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -40,7 +41,7 @@ from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.gateway import BYTES_PER_CHAR
-from caseworker.models.relay import Head, Relay
+from caseworker.models.relay import SUPERSEDED, Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
 from caseworker.platform.http.bodies import is_unicode
@@ -193,7 +194,8 @@ def _asked(
     if session.scope.limits_spending():
         document, uses_field = body.document, dialect.uses_field
         prices = model.provider_tools
-        tools = priced_tools(document, body.parts, prices, alias=alias, uses_field=uses_field)
+        with _naming(session):
+            tools = priced_tools(document, body.parts, prices, alias=alias, uses_field=uses_field)
         limited = limited_uses(document, tools, uses_field=uses_field)
         body = replace(body, document={**document, **limited}, provider_tools=tools)
     passed_on = _passed_on(headers)
@@ -377,13 +379,24 @@ async def _read(
         parts = dialect.fields.read(document, limits_spending=limits_spending, free_fields=free)
         return read_body(document, dialect.field, parts)
 
-    body = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
-    if references := references_in(body.parts):
-        tenant, named = session.key.tenant, [each for _, each in references]
-        known = await sessions.known_objects(tenant, named)
-        require_known(references, known)
-        body = replace(body, references=known)
+    with _naming(session):
+        body = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
+        if references := references_in(body.parts):
+            tenant, named = session.key.tenant, [each for _, each in references]
+            known = await sessions.known_objects(tenant, named)
+            require_known(references, known)
+            body = replace(body, references=known)
     return body
+
+
+@contextmanager
+def _naming(session: Session) -> Iterator[None]:
+    """Add the run to the message of a refused body."""
+    try:
+        yield
+    except RefusedBodyError as refused:
+        message = f"{refused} (run {session.key.run_id})"
+        raise RefusedBodyError(refused.code, message, refused.field) from None
 
 
 async def _content_of(request: ApiRequest) -> bytes:
@@ -549,6 +562,8 @@ def _failed(dialect: Dialect, session: Session, relay: Relay, error: BaseExcepti
         return _interrupted(session).response(dialect)
     if relay.refused is not None:
         return _passed_back(dialect, relay.refused)
+    if isinstance(error, CallFailedError) and error.error_class == SUPERSEDED:
+        return _superseded().response(dialect)
     return _RefusedError(502, "provider_failed", str(error)).response(dialect)
 
 

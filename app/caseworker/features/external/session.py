@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, TypeVar, cast
@@ -31,7 +31,7 @@ from pydantic import Field
 
 from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
-from caseworker.core.budget.usage import Charge, sum_of
+from caseworker.core.budget.usage import BudgetExceededError, Charge, sum_of
 from caseworker.engine.call import Answered, Call, CallFailedError
 from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import ExecutionResult, FlowContext
@@ -77,6 +77,11 @@ SHORT_HASH_CHARS: Final = 6
 CLOSED_SECONDS: Final = 60.0
 """Seconds for which a process remembers why a session has ended."""
 MAX_CLOSED: Final = 10_000
+
+_NAMED_ONLY: Final = (
+    "The request only names a document or an object at the provider, so that it reserves the whole"
+    " context window; sent inline, a document costs less."
+)
 
 T = TypeVar("T")
 
@@ -422,9 +427,15 @@ class Session:
     async def _perform(self, asked: Asked, entry: RecordedCall, flight: Flight) -> Answered:
         await self._report_tools(asked.body)
         call, note_stored = await self._call_to(asked, entry, flight)
-        answered = await self._context.calls.perform(
-            call, parent=self._context.trace_parent, scope=self.scope
-        )
+        try:
+            answered = await self._context.calls.perform(
+                call, parent=self._context.trace_parent, scope=self.scope
+            )
+        except BudgetExceededError as refused:
+            if call.content is None or not call.content.fills_context:
+                raise
+            reason = f"{refused}. {_NAMED_ONLY}"
+            raise Stop(replace(refused.cause, reason=reason)) from None
         note_stored()
         return answered
 
@@ -663,6 +674,7 @@ class Session:
             relay=flight.relay,
             limit_fields=asked.dialect.limit_fields,
             hides_usage=hides_usage,
+            is_superseded=lambda: entry.attempt < self.newest_attempt,
         )
         return call, note_stored
 

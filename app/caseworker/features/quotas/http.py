@@ -38,8 +38,8 @@ class QuotaBody(BodyModel):
     max_runs_per_minute: Runs | None = None
     """Maximum number of runs accepted per minute; also the burst size of the token bucket."""
     max_cost_usd_per_day: Dollars | None = None
-    """Maximum cost, in US dollars, of the model calls of one UTC day. Each call reserves its maximum
-    cost until it ends."""
+    """Maximum cost, in US dollars, of the model calls of one UTC day. Each call reserves its
+    maximum cost until it ends."""
     max_cost_usd_per_month: Dollars | None = None
     """Maximum cost, in US dollars, of the model calls of one calendar month (UTC). Each call
     reserves its maximum cost until it ends."""

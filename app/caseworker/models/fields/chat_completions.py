@@ -57,7 +57,8 @@ _MESSAGES = Section(
         Fields(Use.TEXT, "reasoning_items.** parsed.** thinking"),
         Fields(
             Use.FREE,
-            "role prefix partial id index status tool_calls[]<function|custom|>.{id,index}",
+            "role prefix partial id index status tool_calls[]<function|custom|>.{id,index}"
+            " configuration_update.reasoning.effort",
         ),
         Fields(
             Use.TEXT,
@@ -142,7 +143,8 @@ _TOOLS = Section(
             "<web_search|web_search_preview|web_fetch|code_interpreter|code_execution|live_search"
             "|x_search|collections_search|browser_search|browser_automation|file_search|mcp"
             "|image_generation|google_search|googleSearch|url_context|retrieval|shell"
-            "|computer_use_preview>",
+            "|computer_use_preview|openrouter:web_search|openrouter:web_fetch"
+            "|openrouter:image_generation>",
             NO_LIMIT,
         ),
         Fields(

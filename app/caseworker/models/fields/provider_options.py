@@ -60,7 +60,10 @@ OPTIONS: Final = Section(
         Fields(Use.FREE, "prompt_cache_options.mode"),
         Fields(Use.FREE, "prompt_cache_options.ttl", values=("30m", "12h")),
         Fields(Use.FREE, "response_format response_format.type"),
-        Fields(Use.TEXT, "response_format.schema.** response_format.json_schema.**"),
+        Fields(
+            Use.TEXT,
+            "response_format.{schema,json_schema,structures,triggers,format,grammar}.**",
+        ),
         Fields(Use.FREE, "modalities", values=("text",)),
         Fields(Use.PRICED, "modalities", AUDIO_OUT, values=("audio", "image")),
         Fields(Use.PRICED, "audio image_config", AUDIO_OUT),
@@ -126,7 +129,7 @@ OPTIONS: Final = Section(
         Fields(Use.PRICED, "num_beams num_return_sequences", "it multiplies the output; use n"),
         Fields(
             Use.PRICED,
-            "chat_template",
+            "chat_template chat_template_kwargs.chat_template",
             "a template may make any number of tokens of a message",
         ),
         Fields(
@@ -137,31 +140,41 @@ OPTIONS: Final = Section(
         ),
         Fields(
             Use.PRICED,
-            "logits_processors kv_transfer_params vllm_xargs",
+            "logits_processors kv_transfer_params ec_transfer_params vllm_xargs",
             "it runs code of the server",
         ),
         Fields(
             Use.FREE,
             "add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt"
-            " continue_final_message echo guided_choice.** guided_decoding_backend"
-            " guided_grammar guided_json.** guided_regex guided_whitespace_pattern ignore_eos"
+            " continue_final_message echo guided_decoding_backend"
+            " guided_grammar guided_regex guided_whitespace_pattern ignore_eos"
             " include_reasoning include_stop_str_in_output length_penalty min_p priority"
             " prompt_logprobs repetition_penalty request_id return_token_ids"
-            " return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens"
-            " stop_token_ids structured_outputs.** top_k truncate_prompt_tokens",
+            " repetition_detection.** return_assistant_tokens_mask return_prompt_text"
+            " return_token_offsets return_tokens_as_token_ids skip_special_tokens"
+            " spaces_between_special_tokens stop_token_ids top_k"
+            " truncate_prompt_tokens truncation_side",
             "vLLM",
         ),
-        Fields(Use.TEXT, "chat_template_kwargs.** documents.**", "vLLM, Groq"),
+        Fields(
+            Use.TEXT,
+            "documents.** chat_template_kwargs.{enable_thinking,thinking,thinking_mode"
+            ",preserve_thinking,clear_thinking,reasoning_effort,add_generation_prompt"
+            ",builtin_tools,custom_instructions,date_string,documents,python_tools,xml_tools}.**",
+            "vLLM, SGLang, Groq; templates of models read other options, too",
+        ),
+        Fields(Use.TEXT, "guided_choice.** guided_json.** structured_outputs.**", "vLLM"),
         Fields(
             Use.FREE,
             "debug.** session_id top_a trace.** transforms usage.include",
             "OpenRouter",
         ),
         Fields(Use.FREE, "reasoning.{effort,enabled,exclude,summary}", "OpenRouter, Ollama"),
-        Fields(Use.FREE, "thinking.{type,clear_thinking,keep,display}", "DeepSeek, LiteLLM"),
+        Fields(Use.FREE, "thinking.{type,effort,clear_thinking,keep,display}", "DeepSeek, LiteLLM"),
         Fields(
             Use.THINKING,
-            "reasoning.max_tokens thinking.budget_tokens thinking_budget thinking_token_budget",
+            "chat_template_kwargs.thinking_budget reasoning.max_tokens thinking.budget_tokens"
+            " thinking_budget thinking_token_budget",
             "OpenRouter, LiteLLM, Qwen, vLLM",
         ),
         Fields(
@@ -184,8 +197,8 @@ OPTIONS: Final = Section(
         Fields(
             Use.FREE,
             "enable_thinking incremental_output max_input_tokens preserve_thinking result_format"
-            " tool_stream do_sample",
-            "Qwen, GLM",
+            " tool_stream do_sample clear_thinking disable_reasoning",
+            "Qwen, GLM, Cerebras",
         ),
         Fields(Use.TEXT, "translation_options.**", "Qwen"),
         Fields(Use.FREE, "cache_prompt keep_alive return_progress timings_per_token", "llama.cpp"),

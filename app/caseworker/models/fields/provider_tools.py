@@ -52,7 +52,7 @@ def priced_tools(
     """Return the tools in a body that the provider executes.
 
     ``alias`` is the configured name of the model. ``uses_field`` is the field of the body that
-    limits the uses of all tools together; empty if each tool has a limit of its own.
+    limits the uses of all tools together; empty if each tool has its own limit.
 
     Raises:
         RefusedBodyError: a tool has no price, or its limit of uses is not a number.

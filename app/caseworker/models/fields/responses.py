@@ -239,7 +239,9 @@ _TOOLS = Section(
             Use.FREE,
             "<web_search|web_search_preview>.{external_web_access,index_gated_web_access"
             ",search_context_size,search_content_types}"
-            " <web_search|web_search_preview>.{filters,user_location}.**",
+            " <web_search|web_search_preview>.{filters,user_location}.**"
+            " <web_search|x_search>.{enable_image_understanding,enable_video_understanding}"
+            " <x_search>.{allowed_x_handles,excluded_x_handles,from_date,to_date}",
         ),
         Fields(
             Use.FREE,

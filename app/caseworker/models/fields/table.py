@@ -1,8 +1,8 @@
-"""Tables of the fields of a request: what each costs, and a reader that applies a table to a body.
+"""Tables of the fields of a request with their costs, and a reader that applies a table to a body.
 
 A body of an API is open: every provider adds fields, and some of them cost money that no token
-count shows. A table therefore lists all fields whose cost is known, and the reader refuses all
-others in a run that limits its spending. The reader visits each value once, without recursion.
+count shows. A table therefore lists all fields whose cost is known, and the reader refuses unlisted
+fields in a run that limits its spending. The reader visits each value once, without recursion.
 """
 
 import re
@@ -14,14 +14,17 @@ from typing import Any, Final
 MAX_CHOICES: Final = 128
 """Largest number of choices that a request may ask for."""
 
+MAX_NAME_CHARS: Final = 100
+"""Number of characters of a name or type that a message shows."""
+
 _DATE = re.compile(r"_\d{8}$|_\d{4}_\d{2}_\d{2}$")
 """The version of a type: `web_search_20250305` is read as `web_search`."""
-_STEP = re.compile(r"([\w-]+)(?:\[\])?(?:<([\w|]*)>)?")
+_STEP = re.compile(r"([^.\[\]<>{}\s]+)(?:\[\])*(?:<([^<>]*)>)?")
 _NAMES = re.compile(r"\{([^}]*)\}")
 
 
 class Use(StrEnum):
-    """What a field does to the cost of a call."""
+    """The effect of a field on the cost of a call."""
 
     FREE = "free"
     """It changes no cost, or lowers it."""
@@ -55,7 +58,7 @@ _SILENT: Final = (*_PLAIN, Use.PRICED)
 """Uses that a reader does not report."""
 _REFUSING: Final = (Use.PRICED, Use.REFUSED)
 _OBJECTS: Final = (Use.CACHE, Use.COMPACTION, Use.PROVIDER_TOOL)
-"""Uses of objects whose fields have rows of their own; for all others, only the fields count."""
+"""Uses of objects that are reported though their fields have rows, too."""
 
 
 class RefusedBodyError(Exception):
@@ -102,7 +105,7 @@ class Section:
     """Paths of the object; empty is the body."""
     rows: tuple[Fields, ...]
     untyped: Callable[[Mapping[str, Any]], str] | None = None
-    """Returns the type of an object without ``type``; None if ``<|x>`` in a path says it."""
+    """Returns the type of an object without ``type``; None if the type is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,7 @@ class Part:
 
 
 class _Node:
-    """What a table says about the values at one path."""
+    """The rows of a table about the values at one path."""
 
     __slots__ = ("by_value", "fields", "is_plain", "is_whole", "row", "types", "untyped")
 
@@ -127,7 +130,7 @@ class _Node:
         self.types: dict[str, _Node] = {}
         self.untyped: Callable[[Mapping[str, Any]], str] | None = None
         self.row: Fields | None = None
-        self.by_value: dict[Any, Fields] = {}
+        self.by_value: dict[tuple[type, Any], Fields] = {}
         self.is_plain = False
         """Whether all values are free or text."""
         self.is_whole = False
@@ -196,7 +199,7 @@ class Table:
         in the rows).
 
         Raises:
-            RefusedBodyError: a field is refused, or is no number where one is needed.
+            RefusedBodyError: a field is refused, or must be a number and is not.
             UndecidedFieldError: no row is about a field.
         """
         return list(_Reading(self, limits_spending, free_fields).parts(document))
@@ -249,8 +252,10 @@ class _Reading:
 
     def _row(self, node: _Node, value: Any, holder: Mapping[str, Any]) -> Fields | None:
         """Return the row that is about a value; None if there is none."""
-        if isinstance(value, str | int | float) and value in node.by_value:
-            return node.by_value[value]
+        if node.by_value and isinstance(value, str | int):
+            of_value = node.by_value.get((type(value), value))
+            if of_value is not None:
+                return of_value
         row = node.row
         if row is not None and row.unless_beside and holder.get(row.unless_beside):
             return _FREE
@@ -260,7 +265,7 @@ class _Reading:
         """Return the use of a value to which a row applies.
 
         Raises:
-            RefusedBodyError: the row refuses it, or it is no number where one is needed.
+            RefusedBodyError: the row refuses it, or it must be a number and is not.
         """
         if any(_matches(value, each) for each in row.unless):
             return Use.FREE
@@ -278,8 +283,10 @@ class _Reading:
         """Yield the references in a value that no row is about.
 
         Raises:
-            UndecidedFieldError: the run limits its spending, and nobody has freed the field.
+            UndecidedFieldError: the run limits its spending, and the operator does not allow the
+                field.
         """
+        kind = kind[:MAX_NAME_CHARS]
         path = re.sub(r"\[\d+\]", "[]", _shown(place)) + (f"<{kind}>" if kind else "")
         if self._limits and path.replace("[]", "") not in self._free:
             line = f'gateway.free_fields: {{{self._table.dialect}: ["{path}"]}}'
@@ -323,7 +330,7 @@ def _nodes(root: _Node, path: str) -> list[_Node]:
 def _enter(root: _Node, path: str, row: Fields) -> None:
     for node in _nodes(root, path.removesuffix(".**")):
         if row.values:
-            node.by_value.update(dict.fromkeys(row.values, row))
+            node.by_value |= {(type(value), value): row for value in row.values}
         elif node.row is not None:
             raise ValueError(f"two rows: {path!r}")
         else:
@@ -370,7 +377,7 @@ def _refusal(
     error: type[RefusedBodyError], place: _Place, name: Any, reason: str
 ) -> RefusedBodyError:
     shown = _shown(place)
-    about = f"{shown}: {name}" if name else shown
+    about = f"{shown}: {str(name)[:MAX_NAME_CHARS]}" if name else shown
     return error("unsupported_field", f"The field {about} is not offered: {reason}.", shown)
 
 
@@ -378,5 +385,5 @@ def _shown(place: _Place) -> str:
     steps: list[str] = []
     while place is not None:
         place, step = place
-        steps.append(f"[{step}]" if isinstance(step, int) else f".{step}")
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step[:MAX_NAME_CHARS]}")
     return "".join(reversed(steps)).lstrip(".")

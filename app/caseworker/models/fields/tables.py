@@ -1,4 +1,4 @@
-"""What each field of a request to a model costs, for each API of the gateway."""
+"""The tables of all APIs of the gateway: the cost of each field of a request to a model."""
 
 from collections.abc import Mapping
 from typing import Final

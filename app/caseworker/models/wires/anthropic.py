@@ -267,6 +267,7 @@ class MessageReply(Accumulator):
         kept = self._open(index)
         kind = block.get("type")
         self.is_hiding = kind in _HIDING
+        self.received_calls += kind in ("tool_use", "server_tool_use")
         if kind == "server_tool_use" and isinstance(name := block.get("name"), str):
             self.tool_uses = {**self.tool_uses, name: self.tool_uses.get(name, 0) + 1}
         self.received += [text for text in _texts_below(block) if text]
@@ -338,7 +339,7 @@ class MessageReply(Accumulator):
 
 
 _HIDING = frozenset({"thinking", "redacted_thinking"})
-"""Types of blocks that show a summary of what the model thinks, or nothing."""
+"""Types of blocks that show only a summary of the thinking, or nothing."""
 _NOT_WRITTEN = frozenset({"id", "type", "index", "signature", "data", "tool_use_id", "citation"})
 """Fields of a block that the model does not write."""
 

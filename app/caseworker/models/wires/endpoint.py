@@ -40,6 +40,9 @@ _LAST_SECONDS = 5.0
 _DRAIN_SECONDS = 0.1
 """How long to wait for the end of a reply after its last event, before the connection is closed."""
 _DONE = "[DONE]"
+_DONE_LINE = _DONE.encode()
+_DATA = b"data: "
+_EVENT_END = b"\n\n"
 _LAST_EVENTS = LAST_EVENTS | {"message_stop"}
 _MARKS = (b"[DONE]", b'_reason":"', b'_reason": "', b"message_stop", b"error")
 """The first part that may end a reply has one of these marks; the parts before it are only kept."""
@@ -299,19 +302,19 @@ class ReplyBody:
         Raises:
             ValueError: a document is not valid JSON.
         """
-        held, seen, may_end = list[bytes](), b"", unread is None
+        unparsed, window, may_end = list[bytes](), b"", unread is None
         async with aclosing(_kept(reply, failures)) as parts:
             async for part in parts:
                 if unread is not None:
                     unread.append((asyncio.get_running_loop().time(), part))
                 if not may_end:
-                    held.append(part)
-                    seen = seen[-_MARK_BYTES:] + part
-                    may_end = any(mark in seen for mark in _MARKS)
+                    unparsed.append(part)
+                    window = window[-_MARK_BYTES:] + part
+                    may_end = any(mark in window for mark in _MARKS)
                     if not may_end:
                         continue
-                    part = b"".join(held)
-                    held.clear()
+                    part = b"".join(unparsed)
+                    unparsed.clear()
                 for each in self.feed(part):
                     yield each
                 if self.done:
@@ -321,7 +324,7 @@ class ReplyBody:
                             async for _ in parts:
                                 pass
                     return
-        for each in self.feed(b"".join(held)):
+        for each in self.feed(b"".join(unparsed)):
             yield each
         for each in self.end():
             yield each
@@ -352,9 +355,37 @@ class ReplyBody:
                 self.is_stream = False if first else self.is_stream
                 return
             self.is_stream, self._events, part = True, EventParser(), bytes(self._begun)
+        if (documents := self._usual(part)) is not None:
+            for document in documents:
+                yield "", document
+            return
         for event in self._events.feed(part):
             if not self.done and (parsed := self._parsed(event)) is not None:
                 yield parsed
+
+    def _usual(self, part: bytes) -> list[Any] | None:
+        """Return the documents of a part of whole events that have one line of data each.
+
+        To read them at once takes a third of the time. Returns None for any other part.
+        """
+        is_usual = part.startswith(_DATA) and part.endswith(_EVENT_END) and b"\r" not in part
+        if self.done or self._events is None or not (is_usual and self._events.is_between):
+            return None
+        lines = part[len(_DATA) : -len(_EVENT_END)].split(_EVENT_END + _DATA)
+        if part.count(b"\n") != len(_EVENT_END) * len(lines):
+            return None
+        done = lines[-1] == _DONE_LINE
+        if done:
+            lines.pop()
+        try:
+            documents = json.loads(b"[%s]" % b",".join(lines))
+        except ValueError:
+            return None
+        is_whole = len(documents) == len(lines) and all(type(each) is dict for each in documents)
+        if not is_whole or any(each.get("type") in _LAST_EVENTS for each in documents):
+            return None
+        self.done = done
+        return list(documents)
 
     def _parsed(self, event: ServerSentEvent) -> tuple[str, Any] | None:
         """Return the name and the JSON value of an event; None for a keep-alive and the end."""

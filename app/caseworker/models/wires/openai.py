@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -233,7 +233,7 @@ class ChatReply(Accumulator):
         return True
 
     def _receive(self, choice: Mapping[str, Any], index: Any) -> None:
-        """Keep all text of a choice, also of those that nobody reads."""
+        """Keep the text of a choice, including ignored choices."""
         said = choice.get("delta")
         if not isinstance(said, dict) and not self._in_parts:
             said = choice.get("message")
@@ -251,6 +251,7 @@ class ChatReply(Accumulator):
         for name in ("tool_calls", "function_call"):
             if called := said.get(name):
                 self.received += [each for each in _texts_below(called) if each]
+                self.received_calls += sum(map(_is_named, _each(called)))
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
         said = choice.get("delta")
@@ -362,6 +363,16 @@ class ChatReply(Accumulator):
 _PLAIN = frozenset({"content", "role"})
 _NOT_WRITTEN = frozenset({"id", "type", "index", "expires_at", "extra_content"})
 """Fields of a tool call, or of a sound, that the model does not write."""
+
+
+def _each(calls: Any) -> Sequence[Any]:
+    return calls if isinstance(calls, list) else (calls,)
+
+
+def _is_named(call: Any) -> bool:
+    """Return whether a part of a tool call has its name, with which it begins."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return isinstance(function, dict) and bool(function.get("name"))
 
 
 def _texts_below(value: Any) -> Iterator[str]:

@@ -78,6 +78,10 @@ class Prose:
 
     def said(self, piece: str) -> None:
         """Process a piece of content, which may contain thinking tags or parts of them."""
+        if self._is_text and piece and not self._held:
+            self._text.append(piece)
+            self.deltas.append(Delta("content", piece))
+            return
         self._held += piece
         while self._close or self._opens():
             before, close, after = self._held.partition(self._close)
@@ -148,8 +152,10 @@ class Accumulator(ABC):
         self.received: list[str] = []
         """All text that has arrived, of all choices: answers, thinking, names and arguments of
         calls. Providers count its tokens as output."""
+        self.received_calls = 0
+        """Number of tool calls that have begun to arrive, of all choices."""
         self.tool_uses: Mapping[str, int] = {}
-        """How often the provider has executed each of its own tools, by name."""
+        """How often the provider has executed each hosted tool, by name."""
         self.is_hiding = False
         """Whether the model thinks now without showing all of it."""
         self.has_final_counts = False

@@ -30,7 +30,9 @@ class ResponseReply(Accumulator):
         if isinstance(kind, str) and kind.endswith(".delta"):
             self._receive(kind, document)
         elif kind == "response.output_item.added":
-            self.is_hiding = _type_of(document.get("item")) in _HIDING
+            begun = str(_type_of(document.get("item")))
+            self.is_hiding = begun in _HIDING
+            self.received_calls += begun.endswith("_call")
         elif kind == "response.output_item.done":
             item = document.get("item")
             self._items.append(item)
@@ -68,6 +70,7 @@ class ResponseReply(Accumulator):
         self._usage = response_usage(response, self._items)
         self.has_final_counts = self._usage is not None
         items = response.get("output")
+        self.tool_uses = uses_in(items or self._items)
         if not self.received:
             self.received += [text for text in _texts_below(items) if text]
         for item in items if isinstance(items, list) and items else self._items:
@@ -88,7 +91,7 @@ class ResponseReply(Accumulator):
 
 
 _HIDING: Final = frozenset({"reasoning", "compaction"})
-"""Types of items that show a summary of what the model thinks, or nothing."""
+"""Types of items that show only a summary of the thinking, or nothing."""
 _WRITTEN: Final = frozenset(
     {"content", "summary", "text", "refusal", "name", "arguments", "input", "code", "action"}
 )

@@ -44,7 +44,7 @@ from caseworker.runs.postgres.run_statements import (
     JOURNAL_WITH_HOLDS,
     RUN_STATES,
 )
-from caseworker.runs.quotas import UNLIMITED, Quota
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import FinishRun, RunKey, RunStatus
 
 LOCK_MS = 200
@@ -105,7 +105,7 @@ class PostgresJournal:
         patience: Patience,
         *,
         tenants_wait: bool = False,
-        usual: Quota = UNLIMITED,
+        usual: Quota,
     ) -> None:
         """Connect to ``url``; set ``tenants_wait`` if every tenant has a limit on active runs.
 

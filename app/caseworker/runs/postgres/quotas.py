@@ -192,8 +192,8 @@ class RunAdmission:
     async def _let_calls_reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
         """Refuse the run if the quota is used up; otherwise each of its calls reserves its cost."""
         key = self.new.key
-        found = await connection.exec_driver_sql(COSTS, {"tenant": key.tenant})
-        use = found.mappings().one()
+        costs = await connection.exec_driver_sql(COSTS, {"tenant": key.tenant})
+        use = costs.mappings().one()
         for period, limit, seconds in (
             ("today", self.quota.max_cost_usd_per_day, use["seconds_of_day"]),
             ("this_month", self.quota.max_cost_usd_per_month, use["seconds_of_month"]),

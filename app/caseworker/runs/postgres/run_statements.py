@@ -217,8 +217,8 @@ _HOLD = """tenant_id text, run_id text, fence integer, seq integer, attempt inte
 JOURNAL_WITH_HOLDS = f"""{_JOURNAL}, reserved AS MATERIALIZED (
     SELECT answer.* FROM (
         SELECT {_of_owned(_HOLD, "owned")} AS settled,
-            {_of_owned(f"{_HOLD}, number integer, accounts text[]", "owned")} AS asked
-    ) of_owned, LATERAL caseworker_reserve(settled, asked, %s::json) AS answer
+            {_of_owned(f"{_HOLD}, number integer, accounts text[]", "owned")} AS calls
+    ) of_owned, LATERAL caseworker_reserve(settled, calls, %s::json) AS answer
 )
 SELECT owned.*, (
     SELECT json_agg(json_build_array(seq, attempt, granted, limits)) FROM reserved

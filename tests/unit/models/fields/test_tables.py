@@ -53,9 +53,10 @@ def refusal(body: Any, dialect: str = "chat_completions", *, limits: bool = True
 def test_a_table_decides_all_fields_of_the_vendors_request_types(dialect: str, name: str) -> None:
     """A release of a library with another field or value fails here, with its path."""
     module, _, request = name.rpartition(".")
-    undecided = set()
+    paths, undecided = set(), set()
     for suffix in ("NonStreaming", "Streaming"):
         for path, body in samples_of(getattr(import_module(module), request + suffix)):
+            paths.add(path)
             try:
                 TABLES[dialect].read(body, limits_spending=True)
             except UndecidedFieldError as error:
@@ -65,6 +66,7 @@ def test_a_table_decides_all_fields_of_the_vendors_request_types(dialect: str, n
                 pass
 
     assert undecided == set()
+    assert {"model", "stream=True", "stream=False"} <= paths
 
 
 @pytest.mark.req("cw/3.fields")
@@ -102,6 +104,10 @@ COSTLY: list[tuple[str, dict[str, Any]]] = [
     ("web_search_options", {"web_search_options": {}}),
     ("service_tier", {"service_tier": "priority"}),
     ("chat_template", {"chat_template": "{% for i in range(9999999) %}x{% endfor %}"}),
+    (
+        "chat_template_kwargs.chat_template",
+        {"chat_template_kwargs": {"enable_thinking": False, "chat_template": "{{ messages }}"}},
+    ),
     ("n_predict", {"n_predict": 100_000}),
     ("extra_body.model", {"extra_body": {"model": "o1-pro"}}),
     ("extra_body.max_tokens", {"extra_body": {"max_tokens": 100_000}}),
@@ -178,12 +184,15 @@ def test_an_unknown_field_is_refused_only_in_a_run_that_limits_spending(dialect:
 
 
 def test_a_line_of_the_message_allows_the_field() -> None:
-    """What the message suggests is what the setting takes, with the types of objects."""
+    """The setting takes the suggested path, with the types of objects."""
     bodies = [
         {"foo": {"bar": 1}},
         {"messages": [{"content": [{"type": "text", "foo": 1}]}]},
         {"messages": [{"content": [{"type": "hologram", "url": "x"}]}]},
         {"tools": [{"type": "teleport_20270101", "name": "x"}]},
+        {"tools": [{"type": "vendor:teleport"}]},
+        {"messages": [{"@name": 1}]},
+        {"messages": [[{"role": "user"}]]},
         {"extra_body": {"foo": 1}},
     ]
     for body in bodies:
@@ -274,7 +283,7 @@ def test_parts_within_the_results_of_tools_are_reported() -> None:
 
 
 def test_choices_thinking_and_compaction_are_reported_where_each_api_has_them() -> None:
-    """They multiply what a call may cost."""
+    """They multiply the maximum cost of a call."""
     assert read({"best_of": 4, "thinking": {"type": "enabled", "budget_tokens": 9}}) == [
         (Use.CHOICES, "best_of"),
         (Use.THINKING, "thinking.budget_tokens"),
@@ -298,6 +307,8 @@ def test_choices_thinking_and_compaction_are_reported_where_each_api_has_them() 
         {"max_tokens": -1},
         {"max_tokens": True},
         {"max_tokens": [100]},
+        {"max_tokens": False},
+        {"max_tokens": 0.0},
         {"n": []},
         {"max_completion_tokens": 10.5},
         {"thinking": {"budget_tokens": "many"}},
@@ -352,6 +363,15 @@ def test_references_in_unknown_objects_are_reported() -> None:
     assert read(freed, free_fields=["foo"]) == [(Use.REFERENCE, "foo.**.file_id")]
 
 
+def test_a_message_shows_only_the_beginning_of_long_names() -> None:
+    """A name of megabytes would make the refusal as long as the request."""
+    long = "x" * 10_000
+    for body in ({long: 1}, {"tools": [{"type": long}]}, {"messages": [{long: [1]}]}):
+        with pytest.raises(UndecidedFieldError) as refused:
+            read(body)
+        assert len(str(refused.value)) < 600
+
+
 def nested(depth: int, value: Any) -> Any:
     for _ in range(depth):
         value = {"foo": [value]}
@@ -371,6 +391,13 @@ def test_deep_and_wide_bodies_are_read_without_recursion(limits: bool) -> None:
         assert read({"foo": nested(deep, 1)}, free_fields=["foo"]) == []
     else:
         assert read(nested(deep, value), limits=False) == [(Use.REFERENCE, "foo.**.file_id")]
+
+
+@pytest.mark.parametrize("dialect", TABLES)
+def test_every_row_that_refuses_a_field_says_why(dialect: str) -> None:
+    """The reason is a part of the message."""
+    rows = (row for section in TABLES[dialect].sections for row in section.rows)
+    assert [row for row in rows if row.use in (Use.PRICED, Use.REFUSED) and not row.reason] == []
 
 
 def test_a_table_cannot_decide_a_field_twice() -> None:
