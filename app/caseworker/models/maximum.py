@@ -29,7 +29,7 @@ _NEAR_FRAME_TOKENS: Final = 5
 
 _HOUR_SECONDS: Final = 3600
 _LOWEST_RATIO: Final = 0.3
-_RATIO_MARGIN: Final = 1.1
+_RATIO_MARGIN: Final = 1.04
 
 
 class Bound(NamedTuple):
