@@ -196,6 +196,9 @@ def _reached(
             continue
         answer = "accepted" if call.answer.status == 200 else f"answer {call.answer.status}"
         seen[answer] += 1
+        said = call.answer.json() if call.answer.status >= 400 else None
+        if isinstance(said, dict) and said.get("error", {}).get("code") == "budget":
+            seen["refused by a limit"] += 1
         seen["adversarial text" if call.drawn.is_adversarial else "ordinary text"] += 1
         seen.update(f"drawn {name}" for name in call.drawn.fields)
         if call.answer.error is not None:
