@@ -29,7 +29,7 @@ REACHED = (
     *("accepted image url", "accepted image data", "accepted document url"),
     *("accepted document data", "accepted choices", "accepted search", "accepted vendor tool"),
     *("drawn unknown field", "drawn unknown id", "drawn best_of", "drawn stored prompt"),
-    *("thinking hidden", "thinking shown", "cache written", "cache read", "estimated", "overrun"),
+    *("thinking hidden", "thinking shown", "cache written", "cache read", "estimated"),
     *("event cancel", "event finish", "client gone", "body with a pause", "adversarial text"),
     *("ordinary text", "drawn no output limit", "refused by a limit"),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from caseworker.models.model_call import OVERRUN
 from tests.property.judge.provider import Generation
 from tests.property.judge.stories import Story, descendants
 from tests.property.judge.world import World
@@ -54,7 +55,7 @@ def _unlimited(story: Story) -> set[str]:
 
 def overrun_of(node: Mapping[str, Any]) -> bool:
     """Return whether a call is marked as an overrun of its reservation."""
-    return bool((node.get("metadata") or {}).get("overrun"))
+    return OVERRUN in (node.get("metadata") or {})
 
 
 def _is_unseen(made: Generation) -> bool:
