@@ -122,7 +122,7 @@ class Generation:
             return self.bill.searches
         began_at = self.began_at - self.bill.searches * SEARCH_SECONDS
         seconds = self.closed_at - self.behaviour.latency_seconds - began_at
-        return min(self.bill.searches, max(0, int(seconds / SEARCH_SECONDS)))
+        return min(self.bill.searches, max(0, int((seconds - 1e-9) / SEARCH_SECONDS)))
 
     @property
     def counted_in(self) -> int:

@@ -177,7 +177,7 @@ class Bill:
     @property
     def is_hidden(self) -> bool:
         """Whether it costs something that its text does not show."""
-        return bool(self.extra_usd or self.factor != 1 or self.searches)
+        return bool(self.extra_usd or self.factor != 1 or self.searches or self.billed_out)
 
     def add(self, reason: str, tokens_in: int) -> None:
         """Count tokens for a reason."""
