@@ -77,11 +77,12 @@ class Content:
 
         It takes about 30 ms for a megabyte: compute it in a thread for long requests.
         """
-        near = self._input_tokens(self._near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        near = self._input_tokens(self.near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(near, self.hard_tokens)
 
     @cached_property
-    def _near_text_tokens(self) -> int:
+    def near_text_tokens(self) -> int:
+        """The part of the near bound that estimates the text."""
         return near_tokens(self.text(), self.family)
 
     @property
@@ -93,9 +94,10 @@ class Content:
     def near_tokens_like(self, ratio: float) -> int:
         """Return the near bound, whose text is corrected by what a provider counted before.
 
-        ``ratio`` is its count for an earlier call of the run without media, relative to this bound.
+        ``ratio`` is its count for an earlier call of the run without media, relative to the
+        estimate of that call's text.
         """
-        text_tokens = int(self._near_text_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
+        text_tokens = int(self.near_text_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
         corrected = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(self.near_tokens, corrected)
 

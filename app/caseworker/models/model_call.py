@@ -349,8 +349,8 @@ class ModelCall(Call):
     def _note_ratio(self, usage: TokenUsage) -> None:
         """Keep how the provider's count compares to the near bound, if that was computed."""
         content = self.content
-        if content is not None and content.is_text and "near_tokens" in vars(content):
-            ratio = usage.tokens_in / max(1, content.near_tokens)
+        if content is not None and content.is_text and "near_text_tokens" in vars(content):
+            ratio = usage.tokens_in / max(1, content.near_text_tokens)
             self.run.token_ratios[self.chosen.model] = ratio
 
     def _uncounted(self, texts: Iterable[str] = ()) -> TokenUsage:

@@ -162,7 +162,10 @@ _in_database(
     "a.used_cost_usd",
 )
 _in_database(
-    "the period of an account", "caseworker_reserve", "a.period >= since", "a.period > since"
+    "the period of an account",
+    "caseworker_reserve",
+    "SELECT sum(used_cost_usd)",
+    "SELECT coalesce(sum(used_cost_usd) FILTER (WHERE a.period > since), 0)",
 )
 _patched("the hard bound", Content, "hard_tokens", property(lambda self: self.near_tokens // 2))
 _patched("silent seconds", SendState, "silent_seconds", property(lambda _: 0.0))

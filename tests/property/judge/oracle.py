@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from caseworker.models.model_call import OVERRUN
 from tests.property.judge.provider import Generation
 from tests.property.judge.stories import Story, descendants
 from tests.property.judge.world import World
@@ -54,7 +55,7 @@ def _unlimited(story: Story) -> set[str]:
 
 def overrun_of(node: Mapping[str, Any]) -> bool:
     """Return whether a call is marked as an overrun of its reservation."""
-    return bool((node.get("metadata") or {}).get("overrun"))
+    return OVERRUN in (node.get("metadata") or {})
 
 
 def _is_unseen(made: Generation) -> bool:
@@ -196,6 +197,9 @@ def _reached(
             continue
         answer = "accepted" if call.answer.status == 200 else f"answer {call.answer.status}"
         seen[answer] += 1
+        said = call.answer.json() if call.answer.status >= 400 else None
+        if isinstance(said, dict) and said.get("error", {}).get("code") == "budget":
+            seen["refused by a limit"] += 1
         seen["adversarial text" if call.drawn.is_adversarial else "ordinary text"] += 1
         seen.update(f"drawn {name}" for name in call.drawn.fields)
         if call.answer.error is not None:

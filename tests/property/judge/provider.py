@@ -122,7 +122,7 @@ class Generation:
             return self.bill.searches
         began_at = self.began_at - self.bill.searches * SEARCH_SECONDS
         seconds = self.closed_at - self.behaviour.latency_seconds - began_at
-        return min(self.bill.searches, max(0, int(seconds / SEARCH_SECONDS)))
+        return min(self.bill.searches, max(0, int((seconds - 1e-9) / SEARCH_SECONDS)))
 
     @property
     def counted_in(self) -> int:
@@ -557,7 +557,7 @@ class _MessageWriter(_Writer):
 
     def _contradicted(self, counts: dict[str, Any]) -> dict[str, Any]:
         more = {"ephemeral_1h_input_tokens": counts["cache_creation_input_tokens"] + 10**6}
-        return {**counts, "cache_creation": more, "output_tokens": 1}
+        return {**counts, "cache_creation": more}
 
     def _message(self, content: Sequence[Any], reason: str | None) -> dict[str, Any]:
         about = {"id": self.id, "type": "message", "role": "assistant", "content": content}

@@ -156,28 +156,22 @@ class Bill:
     """Searches that the provider makes before it writes; each has a fee and input tokens."""
     billed_out: int = 0
     """Output tokens that are billed and never appear in a reply."""
-    text_bytes: int = 0
-    text_tokens: int = 0
+    is_unusual: bool = False
+    """Whether a text has more tokens than a near bound may assume."""
     reasons: list[str] = field(default_factory=list)
     """Names of what costs more than the text."""
-
-    @property
-    def is_unusual(self) -> bool:
-        """Whether its text has more tokens than a near bound may assume."""
-        return self.text_tokens > self.text_bytes / 3
 
     def add_text(self, text: str) -> int:
         """Count a text."""
         counted = tokens(text)
         self.tokens_in += counted
-        self.text_tokens += counted
-        self.text_bytes += len(text.encode("utf-8", "surrogatepass"))
+        self.is_unusual |= counted > len(text.encode("utf-8", "surrogatepass")) / 3 + 8
         return counted
 
     @property
     def is_hidden(self) -> bool:
         """Whether it costs something that its text does not show."""
-        return bool(self.extra_usd or self.factor != 1 or self.searches)
+        return bool(self.extra_usd or self.factor != 1 or self.searches or self.billed_out)
 
     def add(self, reason: str, tokens_in: int) -> None:
         """Count tokens for a reason."""
