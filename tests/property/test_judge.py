@@ -9,9 +9,11 @@ one, ``JUDGE_SEEDS=20000`` plays that many.
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 
 import pytest
 
+from tests.property.judge.breaks import BREAKS, REVEALED_BY, Broken
 from tests.property.judge.oracle import Verdict, judged
 from tests.property.judge.provider import Behaviour
 from tests.property.judge.stories import Story
@@ -19,6 +21,8 @@ from tests.property.judge.world import open_world
 from tests.support.virtual_clock import run_virtually
 
 SEEDS = 200
+BREAK_SEEDS = 1_500
+"""Seeds in which the judge must find a service that is broken on purpose."""
 
 
 def _numbers() -> Sequence[int]:
@@ -27,8 +31,11 @@ def _numbers() -> Sequence[int]:
     return range(int(os.environ.get("JUDGE_SEEDS", SEEDS)))
 
 
-def verdicts(url: str, seeds: Iterable[int]) -> list[Verdict]:
-    """Play seeds one after the other on one database."""
+def verdicts(url: str, seeds: Iterable[int], broken: Broken | None = None) -> list[Verdict]:
+    """Play seeds one after the other on one database.
+
+    A service that is ``broken`` plays until the first violation.
+    """
     stories: dict[str, Story] = {}
 
     def behaviour_of(marker: str, request: int) -> Behaviour:
@@ -37,12 +44,17 @@ def verdicts(url: str, seeds: Iterable[int]) -> list[Verdict]:
     async def play() -> list[Verdict]:
         found = []
         async with open_world(url, behaviour_of) as world:
-            for seed in seeds:
-                story = stories[str(seed)] = Story(seed)
-                await story.play(world)
-                found.append(judged(story, world))
-                stories.clear()
-                world.provider.generations.clear()
+            with ExitStack() as breaks:
+                if broken is not None:
+                    breaks.enter_context(broken(world.connection))
+                for seed in seeds:
+                    story = stories[str(seed)] = Story(seed)
+                    await story.play(world)
+                    found.append(judged(story, world))
+                    stories.clear()
+                    world.provider.generations.clear()
+                    if broken is not None and found[-1].violations:
+                        break
         return found
 
     return run_virtually(play)
@@ -59,3 +71,15 @@ def test_no_accepted_request_costs_more_than_its_limits(database_url: str) -> No
 
     print(dict(sorted(seen.items())))  # noqa: T201
     assert broken == []
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_judge_finds_a_service_without(name: str, database_url: str) -> None:
+    """One term of a maximum or of a charge is missing."""
+    needed = REVEALED_BY.get(name, set())
+    seeds = (seed for seed in range(BREAK_SEEDS) if needed <= Story(seed).about)
+    found = verdicts(database_url, seeds, BREAKS[name])
+
+    assert found[-1].violations, f"{BREAK_SEEDS} seeds found nothing"
+    print(f"seed {found[-1].seed}: {found[-1].violations[0]}")  # noqa: T201

@@ -1,8 +1,9 @@
 """An event loop with a virtual clock and real sockets, for the whole service on a real database.
 
 While a statement is in flight, the clock stands still, and statements are answered in the order of
-the tasks that sent them. When every task waits for a timer, the clock jumps to the next one. A story of minutes therefore takes milliseconds and ends the same way on a
-slow machine. A connection that only listens for notifications does not hold the clock.
+the tasks that sent them. When every task waits for a timer, the clock jumps to the next one, so a
+story of minutes takes milliseconds and ends the same way on a slow machine. A connection that
+only listens for notifications does not hold the clock.
 
 Functions given to an executor (``asyncio.to_thread``) run as one step of the loop.
 """
@@ -62,12 +63,12 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def _number_task(self, loop: Any, coroutine: Any, **options: Any) -> SeededTask:
         return SeededTask(coroutine, loop=loop, number=next(self._numbers), **options)
 
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[*Arguments], Any], *args: *Arguments) -> None:
         """Wait for a socket in the name of the current task."""
         self._note_owner(fd)
         super().add_reader(fd, callback, *args)
 
-    def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Callable[[*Arguments], Any], *args: *Arguments) -> None:
         """Wait for a socket in the name of the current task."""
         self._note_owner(fd)
         super().add_writer(fd, callback, *args)

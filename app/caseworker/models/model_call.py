@@ -330,7 +330,8 @@ class ModelCall(Call):
         if usage is None:
             usage = self._uncounted(texts) if self.external else _NOT_SENT
             return usage, self._charged(usage, estimated=self.external)
-        if is_possible(usage, "".join(texts if arrived is None else arrived.received)):
+        received = "".join(texts if arrived is None else arrived.received)
+        if not self.external or is_possible(usage, received):
             self._note_ratio(usage)
             return usage, self._charged(usage)
         log.warning(
@@ -339,7 +340,7 @@ class ModelCall(Call):
             provider=self.chosen.provider.name,
             call_key=self.key.text,
         )
-        spent = self._spent(self._tokens_out, estimated=self.external)
+        spent = self._spent(self._tokens_out, estimated=True)
         return TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out), spent
 
     def _note_ratio(self, usage: TokenUsage) -> None:

@@ -83,7 +83,8 @@ def pdf(chance: Random) -> bytes:
 
 def drawn_body(chance: Random, marker: str, references: list[str]) -> Drawn:
     """Draw a body; ``references`` are the IDs of responses that its run has received."""
-    path = chance.choice((CHAT, CHAT, RESPONSES, MESSAGES))
+    paths = (RESPONSES,) if references and chance.random() < 0.4 else ()
+    path = chance.choice(paths or (CHAT, CHAT, RESPONSES, MESSAGES))
     provider = "anthropic" if path == MESSAGES else "openai"
     families = [each for each in FAMILIES.values() if each.provider == provider and each.streams]
     return _Drawing(chance, marker, path, chance.choice(families), references).drawn()
@@ -267,7 +268,7 @@ class _Drawing:
         if other == RESPONSES:
             drawn += [
                 ("search", 0.08, self._search),
-                ("reference", 0.35 if known else 0.0, lambda: self._reference(known)),
+                ("reference", 0.7 if known else 0.0, lambda: self._reference(known)),
                 ("unknown id", 0.04, lambda: {"previous_response_id": "resp_of_nobody"}),
                 ("stored prompt", 0.02, lambda: {"prompt": {"id": "pmpt_1"}}),
                 ("provider tool", 0.03, lambda: {"tools": [_CODE]}),

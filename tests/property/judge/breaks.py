@@ -3,22 +3,24 @@
 The judge must find every one of them.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final
 from unittest.mock import patch
 
 import psycopg
 
 import caseworker.features.external.gateway as external_gateway
-import caseworker.models.gateway as model_gateway
 import caseworker.models.maximum as maximum
 import caseworker.models.model_call as model_call
 import caseworker.models.settling as settling
-from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
+from caseworker.core.budget.reservations import Reservation
 from caseworker.core.budget.usage import NOTHING
-from caseworker.engine.call import FREE, SpentSum
+from caseworker.engine.call import FREE
 from caseworker.features.external.session import Session
 from caseworker.models.fields.table import Table
 from caseworker.models.maximum import Content
@@ -27,9 +29,31 @@ from caseworker.models.model_call import ModelCall
 from caseworker.models.ports import SendState
 from caseworker.models.relay import RelayedCall
 
+model_gateway: Final = import_module("caseworker.models.gateway")
 Broken = Callable[[psycopg.Connection[Any]], AbstractContextManager[object]]
 BREAKS: Final[dict[str, Broken]] = {}
 """Context managers that break the service, by what it then lacks; they get a connection."""
+REVEALED_BY: Final[Mapping[str, set[str]]] = {
+    "images by URL": {"image url"},
+    "images in the body": {"image data"},
+    "documents by URL": {"document url"},
+    "documents in the body": {"document data"},
+    "choices": {"choices"},
+    "the provider's tools": {"search"},
+    "cache marks": {"cache 1h"},
+    "tools in a prompt": {"vendor tool"},
+    "references": {"several calls"},
+    "fees of the provider's tools": {"search"},
+    "choices of a lost call": {"choices"},
+    "reservations of accounts": {"quota", "several calls"},
+    "charges of accounts": {"quota", "several calls"},
+    "the period of an account": {"quota", "several calls"},
+    "superseded keys": {"attempt", "several calls"},
+    "ancestors of a scope": {"child"},
+    "refused fields": {"unknown field"},
+    "the limit of uses": {"search"},
+}
+"""What a story must have to reveal a break; nothing by default."""
 
 
 def _patched(name: str, owner: Any, attribute: str, value: Any) -> None:
@@ -39,10 +63,21 @@ def _patched(name: str, owner: Any, attribute: str, value: Any) -> None:
 
 def _in_content(name: str, **fields: Any) -> None:
     """Leave fields out of the content of a client's body."""
-    before = model_gateway.content_of_body
+    before = maximum.content_of_body
 
     def content(*arguments: Any, **options: Any) -> Content:
         return replace(before(*arguments, **options), **fields)
+
+    _patched(name, model_gateway, "content_of_body", content)
+
+
+def _in_body(name: str, **fields: Any) -> None:
+    """Leave fields out of a client's body before its content is read."""
+    before = maximum.content_of_body
+
+    def content(body: Any, *others: Any, **options: Any) -> Content:
+        changed = {field: change(body) for field, change in fields.items()}
+        return before(replace(body, **changed), *others, **options)
 
     _patched(name, model_gateway, "content_of_body", content)
 
@@ -110,8 +145,9 @@ _in_content("choices", choices=1)
 _in_content("the provider's tools", tools=())
 _in_content("cache marks", cache_seconds=0)
 _in_content("tools in a prompt", has_tools=False)
+_in_body("references", references=lambda body: dict.fromkeys(body.references, 0))
 _in_usage("fees of the provider's tools", provider_tool_uses={})
-_in_settling("received text", lambda _: {"tokens_per_second": 0.0})
+_in_settling("the output speed", lambda _: {"tokens_per_second": 0.0})
 _in_settling("choices of a lost call", lambda _: {"choices": 1})
 _in_database(
     "reservations of accounts",
@@ -125,13 +161,8 @@ _in_database(
     "a.used_cost_usd + t.used_cost_usd",
     "a.used_cost_usd",
 )
-_in_database("the period of an account", "caseworker_reserve", "a.period >= since", "a.period > since")
-_patched("pages of documents", maximum, "document_size", lambda *_: Size(0, 0))
-_patched(
-    "references",
-    maximum.Use,
-    "REFERENCE",
-    None,
+_in_database(
+    "the period of an account", "caseworker_reserve", "a.period >= since", "a.period > since"
 )
 _patched("the hard bound", Content, "hard_tokens", property(lambda self: self.near_tokens // 2))
 _patched("silent seconds", SendState, "silent_seconds", property(lambda _: 0.0))
@@ -158,14 +189,27 @@ def _read_all(self: Table, document: Any, *, limits_spending: bool, free_fields:
 
 _patched("refused fields", Table, "read", _read_all)
 
-_add = SpentSum.add
+
+def _note_part(self: SendState, reply: Any, at: float | None = None) -> None:
+    self.read_reply = reply
+    self._since, self._parts = asyncio.get_running_loop().time(), 1
 
 
-def _add_last(self: SpentSum, spent: Any, counted: Any) -> None:
-    self.__init__()  # type: ignore[misc]
-    _add(self, spent, counted)
+_patched("the seconds before the first part", SendState, "note_part", _note_part)
+
+_settle = Reservation.settle
 
 
-_patched("charges of earlier attempts", SpentSum, "add", _add_last)
+def _settle_first(self: Reservation, used: Any = NOTHING) -> None:
+    estimated = any(dimension in used for dimension in ESTIMATED_OF.values())
+    _settle(self, NOTHING if estimated else used)
 
-__all__ = ["BREAKS", "NOTHING"]
+
+_patched("estimates in budgets", Reservation, "settle", _settle_first)
+
+_patched(
+    "the limit of uses",
+    external_gateway,
+    "limited_uses",
+    lambda document, tools, **_: {},
+)

@@ -83,6 +83,19 @@ class Story:
         self.late_calls: list[str] = []
         """Markers of the calls that a superseded key made."""
 
+    @property
+    def about(self) -> set[str]:
+        """What the story has, except references to its own responses."""
+        calls = [call for call in self.calls if call.run >= 0]
+        found = {field for call in calls for field in self._body(call, []).fields}
+        found |= {event.kind for event in self.events}
+        found |= {"quota"} if self.quota else set()
+        found |= {"child"} if any(run.parent is not None for run in self.runs) else set()
+        return found | ({"several calls"} if len(calls) > 3 else set())
+
+    def _body(self, call: CallPlan, references: list[str]) -> Drawn:
+        return drawn_body(Random(f"{self.seed} {call.marker}"), call.marker, references)
+
     def behaviour(self, marker: str, request: int) -> Behaviour:
         """Return how the provider treats a request."""
         return some_behaviour(Random(f"{self.seed} {marker} {request}"))
@@ -193,11 +206,8 @@ class Story:
     async def _call(self, world: World, call: CallPlan) -> None:
         await asyncio.sleep(call.at)
         run = self.runs[call.run]
-        chance = Random(f"{self.seed} {call.marker}")
-        call.drawn = drawn = drawn_body(chance, call.marker, run.responses)
+        call.drawn = drawn = self._body(call, run.responses)
         key, call.sent_attempt = run.key, run.attempt
-        if call.with_first_key and run.attempt == 1:
-            await asyncio.sleep(0)
         gone = asyncio.Event()
         headers = {"anthropic-version": "2023-06-01"} if drawn.path == MESSAGES else {}
         base = _BASES.get(drawn.path, "/gateway/anthropic")

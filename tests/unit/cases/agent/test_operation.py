@@ -214,8 +214,8 @@ async def test_a_low_pass_metric_does_not_replace_the_operation() -> None:
 @pytest.mark.parametrize(
     ("budget", "dimension"),
     [
-        (Budget(max_cost_usd=Decimal("1.3")), "cost_usd"),
-        (Budget(max_tokens=1300), "tokens"),
+        (Budget(max_cost_usd=Decimal("2.2")), "cost_usd"),
+        (Budget(max_tokens=2200), "tokens"),
         (Budget(max_llm_calls=1), "llm_calls"),
     ],
 )
