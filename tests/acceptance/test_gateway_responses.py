@@ -304,6 +304,23 @@ async def test_a_request_may_refer_only_to_responses_of_its_tenant(
     assert await provider.count("other") == 0
 
 
+async def test_an_object_counts_with_the_largest_reply_that_named_it(
+    opened: Opening, provider: FakeProvider
+) -> None:
+    """A container or a conversation grows with each reply."""
+    steps = [Step(text="a", response_id="resp_grows", tokens_in=each) for each in (10, 50_000)]
+    await provider.script("GROWS", steps)
+    run = await opened("one", budget={"max_tokens": 90_000})
+
+    first = await asked(run, "GROWS", max_output_tokens=16)
+    second = await asked(run, "GROWS", max_output_tokens=16)
+    third = await asked(run, "read it", previous_response_id="resp_grows", max_output_tokens=16)
+
+    assert [each.status_code for each in (first, second)] == [200, 200]
+    assert third.status_code != 200
+    assert await provider.count("read it") == 0
+
+
 async def test_an_id_that_only_the_request_named_is_unknown(
     opened: Opening, provider: FakeProvider
 ) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final
 
 from caseworker.models.ports import TokenUsage
@@ -257,7 +258,10 @@ def is_possible(usage: TokenUsage, text: str = "") -> bool:
         return False
     most_words = (usage.tokens_out + 1) * _WORDS_PER_TOKEN
     # A word has a letter and an end, so that short texts need no search.
-    return len(text) <= 2 * most_words or len(_WORD.findall(text)) <= most_words
+    if len(text) <= 2 * most_words:
+        return True
+    words = islice(_WORD.finditer(text), most_words + 1)
+    return sum(1 for _ in words) <= most_words
 
 
 def _message_usage(document: Any, *, is_complete: bool, is_part: bool = False) -> TokenUsage | None:

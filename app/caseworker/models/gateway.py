@@ -233,6 +233,8 @@ class ModelGateway:
                 on_delta=on_delta,
                 attempts_before=attempts,
             )
+            if call.content is not None and call.content.text_bytes > LONG_BODY_BYTES:
+                await asyncio.to_thread(getattr, call.content, "near_tokens")
             if call.cost is None:
                 call.refuse_without_price(context.scope)
             try:

@@ -198,7 +198,7 @@ def content_of_body(
                 media_chars += _chars_of(part)
             case Use.AUDIO:
                 size = audio_size(part.value, part.holder)
-                audio_tokens += 0 if size is None else size.hard
+                audio_tokens += family.context_tokens if size is None else size.hard
                 size = size and Size(0, 0)
                 media_chars += _chars_of(part)
             case Use.REFERENCE:

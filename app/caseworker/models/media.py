@@ -16,8 +16,11 @@ import imagesize
 from caseworker.models.families import Family
 from caseworker.models.tokens import utf8
 
-_RASTER: Final = re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8|RIFF....WEBP", re.DOTALL)
-"""Beginnings of images whose header is read; others count as the largest image."""
+_RASTER: Final = re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|RIFF....WEBP", re.DOTALL)
+"""Beginnings of images whose header is read; others count as the largest image. The frames of a GIF
+may be larger than its header says."""
+_SOUND: Final = re.compile(rb"RIFF....WAVE|ID3|\xff[\xe0-\xff]", re.DOTALL)
+"""Beginnings of WAV and MP3 files. Other formats store silence in almost no bytes."""
 _HEADER_CHARS: Final = 1_400_000
 """Characters of base64 text in which a header is searched."""
 _BYTES_PER_PIXEL: Final = 16
@@ -26,9 +29,14 @@ _METADATA_BYTES: Final = 256 * 1024
 _BYTES_PER_AUDIO_TOKEN: Final = 20
 """A second of the most compressed speech has about 750 bytes, and at most 32 tokens."""
 _NEAR_BYTES_PER_TOKEN: Final = 3
-_PAGE: Final = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
-_PACKED_OBJECTS: Final = re.compile(rb"/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
+_PAGE: Final = re.compile(rb"/Type\s{0,32}/Page(?![A-Za-z])")
+_TEXT_OPERATOR: Final = re.compile(rb"T[jJ]\b")
+_DICTIONARY_BYTES: Final = 400
+"""Bytes before a stream of a PDF document that may describe it."""
+_MAX_STREAMS: Final = 20_000
 _UNPACKED_BYTES: Final = 8 * 1024 * 1024
+_WINDOW_BYTES: Final = 64 * 1024
+"""Bytes that one search examines; other threads wait while it runs."""
 _INLINE: Final = re.compile(r"data:([^;,]*)[^,]*,", re.IGNORECASE)
 
 
@@ -85,26 +93,34 @@ def image_size(value: Any, holder: Mapping[str, Any], family: Family, largest: i
 def document_size(
     value: Any, holder: Mapping[str, Any], family: Family, image_tokens: int
 ) -> Size | None:
-    """Return the tokens of a document: one for each byte, and an image for each page.
+    """Return the tokens of a document.
+
+    Plain text has at most one token for each byte. Other documents may be compressed, so that only
+    the context window bounds them; near, they count a token for each three bytes, of the file or of
+    the text in it, and an image for each page of a PDF document.
 
     None means that only the provider knows its size. Then it may fill the context window.
     """
     data = _data_in(value, holder)
     if data is None:
         return None
-    hard, near = data.size_bytes, -(-data.size_bytes // _NEAR_BYTES_PER_TOKEN)
-    if "pdf" in data.media_type.lower() or data.text.startswith(("JVBERi", "%PDF")):
-        pages = _pages_in(data)
-        if pages is None:
+    largest, size_bytes, near = family.context_tokens, data.size_bytes, 0
+    beginning = data.beginning()
+    if "pdf" in data.media_type.lower() or b"%PDF" in beginning[:1024]:
+        document = _pdf_in(data)
+        if document is None:
             return None
-        hard, near = hard + pages * image_tokens, near + pages * image_tokens
-    return Size(min(hard, family.context_tokens), min(near, family.context_tokens))
+        near, size_bytes = document.pages * image_tokens, max(size_bytes, document.text_bytes)
+    elif beginning and b"\0" not in beginning:
+        largest = min(largest, size_bytes)
+    near += -(-size_bytes // _NEAR_BYTES_PER_TOKEN)
+    return Size(largest, min(near, largest))
 
 
 def audio_size(value: Any, holder: Mapping[str, Any]) -> Size | None:
-    """Return the tokens of a sound; None if it is only named."""
+    """Return the tokens of a sound; None if it is only named, or in an unknown format."""
     data = _data_in(value, holder)
-    if data is None:
+    if data is None or not _SOUND.match(data.beginning()):
         return None
     tokens = data.size_bytes // _BYTES_PER_AUDIO_TOKEN + 100
     return Size(tokens, tokens)
@@ -117,30 +133,70 @@ def _data_in(value: Any, holder: Mapping[str, Any]) -> _Data | None:
     if (inline := _INLINE.match(value[:1_000])) is not None:
         is_base64 = ";base64" in inline.group().lower()
         return _Data(value[inline.end() :], inline.group(1), is_base64)
-    if "://" in value[:20]:
+    if ":" in value or "." in value or value.startswith("//"):  # no base64 text, but an address
         return None
-    media_type = str(holder.get("media_type") or holder.get("format") or "")
-    if holder.get("type") == "text":
-        return _Data(value, media_type, False)
-    return _Data(value, media_type, True)
+    return _Data(value, str(holder.get("media_type") or holder.get("format") or ""), True)
 
 
-def _pages_in(document: _Data) -> int | None:
-    """Return the number of pages of a PDF document; None if it cannot be told."""
+class _Pdf(NamedTuple):
+    """What is counted in a PDF document."""
+
+    pages: int
+    text_bytes: int
+    """Size of the unpacked streams that write text."""
+
+
+def _pdf_in(document: _Data) -> _Pdf | None:
+    """Return the counts of a PDF document; None if they cannot be told."""
     try:
         content = base64.b64decode(document.text) if document.is_base64 else utf8(document.text)
-        pages, unpacked = len(_PAGE.findall(content)), 0
-        for objects in _objects_in(content):
-            pages, unpacked = pages + len(_PAGE.findall(objects)), unpacked + len(objects)
+        pages, text_bytes, unpacked = _pages_in(content), 0, 0
+        for has_objects, stream in _streams_in(content):
+            unpacked += len(stream)
             if unpacked > _UNPACKED_BYTES:
                 return None
+            if has_objects:
+                pages += _pages_in(stream)
+            elif _TEXT_OPERATOR.search(stream):
+                text_bytes += len(stream)
     except (binascii.Error, ValueError, zlib.error):
         return None
-    return pages or None
+    return _Pdf(pages, text_bytes) if pages else None
 
 
-def _objects_in(content: bytes) -> Iterator[bytes]:
-    """Yield the packed objects of a PDF document."""
-    for start in _PACKED_OBJECTS.finditer(content):
-        end = content.find(b"endstream", start.end())
-        yield zlib.decompressobj().decompress(content[start.end() : end], _UNPACKED_BYTES)
+def _pages_in(content: bytes) -> int:
+    starts = range(0, len(content), _WINDOW_BYTES)
+    return sum(len(_PAGE.findall(content, at, at + _WINDOW_BYTES + 64)) for at in starts)
+
+
+def _streams_in(content: bytes) -> Iterator[tuple[bool, bytes]]:
+    """Yield the compressed streams of a PDF document but images and fonts, unpacked.
+
+    The first value is whether a stream has objects, such as pages.
+
+    Raises:
+        ValueError: there are too many streams.
+        zlib.error: a stream with objects cannot be unpacked.
+    """
+    end = 0
+    for _ in range(_MAX_STREAMS):
+        at = content.find(b"stream", end)
+        end = content.find(b"endstream", at + 6)
+        if at < 0 or end < 0:
+            return
+        about = content[max(0, at - _DICTIONARY_BYTES) : at].rpartition(b"endobj")[2]
+        has_objects = b"/ObjStm" in about
+        is_text = b"/FlateDecode" in about and not _NO_TEXT.search(about)
+        if has_objects or is_text:
+            packed = content[at + 6 : end].lstrip(b"\r\n")
+            try:
+                yield has_objects, zlib.decompressobj().decompress(packed, _UNPACKED_BYTES)
+            except zlib.error:
+                if has_objects:
+                    raise
+        end += len(b"endstream")
+    raise ValueError("too many streams")
+
+
+_NO_TEXT: Final = re.compile(rb"/(Image|Length1|Type1C|CIDFontType0C|OpenType|XRef|Metadata)\b")
+"""Words in the dictionaries of streams that hold images, fonts, tables or metadata."""

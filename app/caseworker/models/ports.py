@@ -205,10 +205,15 @@ class SendState:
     @property
     def reply(self) -> PartialReply | None:
         """The reply as far as it has arrived; None if the provider does not show it."""
-        if self.unread and self.read_later is not None:
-            parts, self.unread = self.unread, []
-            self.read_later(self, parts)
+        self.read_unread()
         return self.read_reply
+
+    def read_unread(self) -> None:
+        """Parse the parts that were received and not parsed yet."""
+        if self.unread and self.read_later is not None:
+            parts = self.unread.copy()
+            self.unread.clear()
+            self.read_later(self, parts)
 
     @property
     def silent_seconds(self) -> float:

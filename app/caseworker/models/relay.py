@@ -266,7 +266,7 @@ class RelayedCall(ModelCall):
             failure = failure or error_in(document)
             if isinstance(document, dict):
                 answer.add(document)
-                named.update(dict.fromkeys(filter(_is_id, objects_in(document))))
+                named.update(dict.fromkeys(filter(is_id, objects_in(document))))
 
         def take(raw: bytes) -> None:
             documents = [document for _, document in reading.feed(raw)]
@@ -389,7 +389,8 @@ def _written(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _is_id(value: Any) -> bool:
+def is_id(value: Any) -> bool:
+    """Return whether a value has the form of an ID of an object at a provider."""
     is_text = isinstance(value, str) and value.isascii() and value.isprintable()
     return is_text and 0 < len(value) <= MAX_ID_CHARS
 

@@ -22,6 +22,9 @@ from caseworker.models.families import Family, family_of
 from caseworker.models.ports import SendState, TokenUsage
 from caseworker.models.tokens import near_tokens
 
+_CHARS_PER_TOKEN: Final = 8
+"""Characters of the received text that are examined for each reserved token: more than these have
+no effect, because the charge is at most the reservation."""
 CALL_TOKENS: Final = 40
 """Output tokens of a tool call in addition to its name and arguments; 20 to 50 in captures."""
 
@@ -46,6 +49,7 @@ def uncounted_usage(
     if counted is not None and not is_possible(counted):
         counted = None
     received = "".join(texts if reply is None else reply.received)
+    received = received[: _CHARS_PER_TOKEN * reserved.tokens_out]
     silent = math.ceil(state.silent_seconds * tokens_per_second) * choices
     tokens_out = _tokens(received, family_of(model)) + silent
     tokens_out += CALL_TOKENS * (0 if reply is None else reply.received_calls)

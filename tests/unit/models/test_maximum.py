@@ -38,6 +38,13 @@ def pdf(pages: int, *, packed: bool = False) -> str:
     return base64.b64encode(b"%PDF-1.5\n<< /Type /Pages >>\n" + objects).decode()
 
 
+def document(whole: bytes) -> dict[str, Any]:
+    """Return a block with a PDF document."""
+    data = base64.b64encode(whole).decode()
+    source = {"type": "base64", "media_type": "application/pdf", "data": data}
+    return {"type": "document", "source": source}
+
+
 def content(
     body: dict[str, Any],
     dialect: str = "chat_completions",
@@ -136,11 +143,80 @@ def test_an_image_counts_by_the_rule_of_its_family(url: str, tokens: int) -> Non
 @pytest.mark.req("cw/3.named")
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_document_counts_its_bytes_and_an_image_for_each_page(packed: bool) -> None:
-    """Providers read the text and a picture of each page."""
-    source = {"type": "base64", "media_type": "application/pdf", "data": pdf(20, packed=packed)}
-    counted = content(claude({"type": "document", "source": source}), "messages")
-    assert 20 * CLAUDE.largest_image_tokens < counted.near_tokens <= counted.hard_tokens
-    assert counted.hard_tokens < 21 * CLAUDE.largest_image_tokens + 2_000
+    """Providers read the text and a picture of each page. The text may be compressed."""
+    counted = content(claude(document(base64.b64decode(pdf(20, packed=packed)))), "messages")
+    near_tokens = 20 * CLAUDE.largest_image_tokens
+    assert near_tokens < counted.near_tokens < near_tokens + CLAUDE.largest_image_tokens + 2_000
+    assert counted.hard_tokens >= CLAUDE.context_tokens
+
+
+@pytest.mark.req("cw/3.named")
+def test_the_compressed_text_of_a_document_counts() -> None:
+    """A page may hold a megabyte of text in a few thousand bytes."""
+    text = b"BT (" + b"word " * 200_000 + b") Tj ET"
+    page = b"<< /Filter /FlateDecode >>\nstream\n" + zlib.compress(text) + b"\nendstream endobj"
+    whole = b"%PDF-1.5\n<< /Type /Page >>\n" + page
+    assert len(whole) < 10_000
+    counted = content(claude(document(whole)), "messages")
+    assert counted.near_tokens > 200_000
+    assert counted.hard_tokens >= CLAUDE.context_tokens
+
+
+@pytest.mark.req("cw/3.named")
+def test_only_plain_text_counts_its_bytes() -> None:
+    """Office files are compressed, whatever type the client declares."""
+    text = base64.b64encode(b"word " * 100).decode()
+    packed = base64.b64encode(b"PK\3\4\24\0" + zlib.compress(b"word " * 100)).decode()
+    for data, hard_tokens in ((text, 600), (packed, GPT.context_tokens)):
+        file = {"file_data": f"data:text/plain;base64,{data}", "filename": "a.docx"}
+        counted = content(chat({"type": "file", "file": file}))
+        assert hard_tokens <= counted.hard_tokens <= hard_tokens + 300
+
+
+@pytest.mark.req("cw/3.named")
+@pytest.mark.parametrize(
+    "url",
+    [" " * 30 + "https://e/x.pdf", "https:/e/x.pdf", "//e/x", "e.example/x", " data:text/plain,x"],
+)
+def test_an_address_in_another_form_is_no_data(url: str) -> None:
+    """Servers trim addresses and add what they lack."""
+    named = {"type": "document", "source": {"type": "url", "url": url}}
+    assert content(claude(named), "messages").hard_tokens >= CLAUDE.context_tokens
+
+
+@pytest.mark.req("cw/3.named")
+def test_a_picture_whose_frames_may_be_larger_counts_as_the_largest() -> None:
+    """The header of a GIF does not bound its frames."""
+    screen, frame = b"GIF89a\x01\0\x01\0\0\0\0", b",\0\0\0\0\xa0\x0f\xa0\x0f\0\x02\x02D\x01\0;"
+    data = base64.b64encode(screen + frame).decode()
+    counted = content(chat(image_url(f"data:image/gif;base64,{data}")))
+    assert counted.hard_tokens >= GPT.largest_image_tokens
+
+
+@pytest.mark.req("cw/3.named")
+@pytest.mark.parametrize(
+    ("data", "tokens"),
+    [
+        (base64.b64encode(b"RIFF\0\0\0\0WAVE" + bytes(20_000)).decode(), 1_000),
+        (base64.b64encode(b"fLaC" + bytes(2_000)).decode(), GPT.context_tokens),
+        ("https://e/x.wav", GPT.context_tokens),
+    ],
+    ids=["wav", "flac", "named"],
+)
+def test_a_sound_counts_at_the_price_of_sound(data: str, tokens: int) -> None:
+    """Silence has almost no bytes in some formats, so that the context window bounds them."""
+    counted = content(chat({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}))
+    assert tokens <= counted.audio_tokens <= tokens + 300
+    assert counted.hard_tokens >= counted.audio_tokens
+    assert counted.usage(counted.hard_tokens, 1).tokens_audio_in == counted.audio_tokens
+
+
+@pytest.mark.req("cw/3.named")
+def test_a_document_with_very_many_streams_fills_the_context() -> None:
+    """To unpack them would take long."""
+    streams = b"<< /ObjStm >> stream\n" + zlib.compress(b"x") + b"endstream endobj\n"
+    counted = content(claude(document(b"%PDF-1.5 /Type /Page " + streams * 20_000)), "messages")
+    assert counted.near_tokens >= CLAUDE.context_tokens
 
 
 @pytest.mark.req("cw/3.named")

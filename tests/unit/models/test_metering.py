@@ -1,6 +1,7 @@
 """Charging of model calls: known, estimated or unknown costs, within the budget."""
 
 import asyncio
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
-from caseworker.models.families import UNKNOWN
+from caseworker.models import maximum
+from caseworker.models.families import UNKNOWN, Family
 from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
 from caseworker.models.pricing import Cost
 from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
@@ -66,6 +68,30 @@ def test_an_answer_that_was_lost_is_estimated_by_the_time_it_took() -> None:
     assert usage["tokens"] == usage["tokens_estimated"] + 5  # type: ignore[operator]
     assert usage["cost_usd"] == usage["cost_usd_estimated"] + 5  # type: ignore[operator]
     assert call["cost_usd"] == usage["cost_usd"]
+
+
+def test_the_near_bound_of_a_long_prompt_is_computed_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes 30 ms for a megabyte."""
+    in_thread, computed = [False], list[bool]()
+
+    async def to_thread(function: Callable[..., Any], *args: Any) -> Any:
+        in_thread[0] = True
+        try:
+            return function(*args)
+        finally:
+            in_thread[0] = False
+
+    def noted(text: str, family: Family) -> int:
+        computed.append(in_thread[0])
+        return len(text) // 4
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(maximum, "near_tokens", noted)
+    prompt = (Message(role="user", content="word " * 100_000),)
+    told(scripted(COUNTED, messages=prompt), priced("m"), budget=Budget(max_cost_usd=200_000))
+    assert computed == [True]
 
 
 @pytest.mark.parametrize("sent", [True, False])

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,12 +16,15 @@ from caseworker.engine.call import CallFailedError
 from caseworker.models.client_bodies import read_body
 from caseworker.models.families import family_of
 from caseworker.models.fields.tables import TABLES
+from caseworker.models.ports import SendState
 from caseworker.models.relay import Relay
 from caseworker.models.settling import CALL_TOKENS
 from caseworker.models.speeds import tokens_per_second_at
 from caseworker.models.table import Tier
 from caseworker.models.tokens import near_tokens
 from caseworker.models.wires.anthropic import anthropic_provider
+from caseworker.models.wires.endpoint import ReplyBody
+from caseworker.models.wires.failures import Failures
 from caseworker.models.wires.openai import openai_provider
 from caseworker.models.wires.transport import ConnectionFailedError
 from tests.unit.models.asking import Asking, priced, told
@@ -392,6 +395,30 @@ def test_the_broken_reply_of_an_agent_is_charged_by_what_arrived() -> None:
     assert [body["stream"] for body in reply.bodies] == [True, True, True]
     assert node["tokens_out"] == 3 * tokens_of(WORDS * 5)
     assert node["metadata"]["estimated"]["tokens_out"] == node["tokens_out"]
+
+
+@pytest.mark.req("cw/3.lost")
+def test_a_long_reply_of_an_agent_is_read_in_batches() -> None:
+    """The end of a reply, or its loss, would otherwise stall the process for long."""
+    parts = [chunk("word " * 1_000) for _ in range(1_000)]
+    unread, state = list[int](), cast("SendState", None)
+
+    class Watched(TimedReply):
+        async def parts(self) -> AsyncGenerator[bytes]:
+            async for part in super().parts():
+                yield part
+                unread.append(sum(len(each) for _, each in state.unread))
+
+    async def read() -> list[Any]:
+        nonlocal state
+        state = SendState()
+        state.read_later = lambda _, parts: None
+        body, failures = ReplyBody(), Failures("p", False)
+        reply: Any = Watched([(0.0, part) for part in parts])
+        return [document async for _, document in body.documents(reply, failures, state)]
+
+    assert len(asyncio.run(read())) == len(parts)
+    assert max(unread) <= 1024 * 1024
 
 
 @pytest.mark.req("cw/3.lost")

@@ -14,6 +14,7 @@ from caseworker.models.fields.chat_completions import CHAT_COMPLETIONS as CHAT_F
 from caseworker.models.fields.messages import MESSAGES as MESSAGES_FIELDS
 from caseworker.models.fields.responses import RESPONSES as RESPONSES_FIELDS
 from caseworker.models.fields.table import Part, RefusedBodyError, Table, Use
+from caseworker.models.relay import is_id
 
 REFUSED: Final = 429
 """Status of a refusal that the client must not retry."""
@@ -119,7 +120,7 @@ def references_in(parts: Sequence[Part]) -> Sequence[tuple[str, str]]:
     The ID is empty if it cannot be read.
     """
     references = (part for part in parts if part.use is Use.REFERENCE)
-    return [(each.place, each.value if isinstance(each.value, str) else "") for each in references]
+    return [(each.place, each.value if is_id(each.value) else "") for each in references]
 
 
 def require_known(references: Sequence[tuple[str, str]], known: Container[str]) -> None:

@@ -77,11 +77,14 @@ ORDER BY beat_at DESC LIMIT 1
 
 _NOTE_OBJECTS = """
 INSERT INTO external_objects (tenant_id, run_id, object_id, tokens)
-SELECT %s, %s, unnest(%s::text[]), %s ON CONFLICT DO NOTHING
+SELECT %s, %s, unnest(%s::text[]), %s
+ON CONFLICT (tenant_id, run_id, object_id) DO UPDATE SET tokens = excluded.tokens
+WHERE external_objects.tokens < excluded.tokens
 """
 
 _KNOWN_OBJECTS = """
-SELECT object_id, max(tokens) AS tokens FROM external_objects
+SELECT object_id, CASE WHEN bool_and(tokens IS NOT NULL) THEN max(tokens) END AS tokens
+FROM external_objects
 WHERE tenant_id = %s AND object_id = ANY(%s) GROUP BY object_id
 """
 

@@ -178,6 +178,15 @@ def test_references_to_unknown_objects_at_the_provider_are_refused(
     assert f"field {place} is not offered" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "reference", ["", "a\0b", "resp_\u00e9", "x" * 201, ["resp_1"], {"id": 1}, 1]
+)
+def test_what_is_no_id_is_refused_without_a_look_up(reference: Any) -> None:
+    """The store cannot look up all texts: none of these can have been stored."""
+    parts = RESPONSES.fields.read(_asked(previous_response_id=reference), limits_spending=False)
+    assert {each for _, each in references_in(parts)} <= {"", "resp_1"}
+
+
 @pytest.mark.parametrize("body", WHOLE)
 def test_items_that_a_client_writes_are_no_references(body: Any) -> None:
     """Their IDs name nothing that the provider would have to look up."""
