@@ -118,7 +118,9 @@ def _costs(
         tokens = sum(each.counted for each in made)
         if any(map(_is_unseen, made)):
             cost = min(cost, sum((Decimal(str(n["cost_usd"] or 0)) for n in charged), Decimal(0)))
-            tokens = min(tokens, sum(n["tokens_in"] + n["tokens_out"] for n in charged))
+            tokens = min(
+                tokens, sum((n["tokens_in"] or 0) + (n["tokens_out"] or 0) for n in charged)
+            )
         yield _Cost(run, cost, tokens, made)
 
 
