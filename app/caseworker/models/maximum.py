@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
-from caseworker.models.client_bodies import ClientBody
+from caseworker.models.client_bodies import ClientBody, parts_of
 from caseworker.models.families import Family
 from caseworker.models.fields.provider_tools import ProviderTool
 from caseworker.models.fields.table import Part, Use
@@ -25,7 +25,12 @@ _FRAME_TOKENS: Final = 8
 """Tokens that a provider adds to a message or a tool."""
 _NEAR_FRAME_TOKENS: Final = 5
 """The usual number of them."""
-
+_BUILT_IN_TOOL_TOKENS: Final = 1_250
+"""Tokens by which a provider describes a tool that it defines itself. Anthropic: 735 for the
+computer and 499 more in the system prompt, 700 for the text editor, 245 for the shell (prices,
+2026-11-29)."""
+_OF_CLIENT: Final = (None, "function", "custom", "namespace")
+"""Types of tools that the request describes whole."""
 
 _HOUR_SECONDS: Final = 3600
 _LOWEST_RATIO: Final = 0.3
@@ -52,6 +57,8 @@ class Content:
     frames: int
     """Number of messages and tools."""
     has_tools: bool = False
+    built_in_tools: int = 0
+    """Number of tools that the provider describes."""
     media: Size = Size(0, 0)  # noqa: RUF009 - immutable
     """Images, documents, and objects at the provider to which the request refers."""
     audio_tokens: int = 0
@@ -106,6 +113,7 @@ class Content:
         tokens = text_tokens + media_tokens + self.audio_tokens + self.tools_tokens
         tokens += frame_tokens * self.frames + family.frame_tokens
         tokens += family.tools_frame_tokens * self.has_tools
+        tokens += _BUILT_IN_TOOL_TOKENS * self.built_in_tools
         if self.fills_context:
             tokens = max(tokens, family.context_tokens)
         return tokens * self.passes
@@ -213,12 +221,14 @@ def content_of_body(
         else:
             hard, near = hard + size.hard, near + size.near
     tools = body.document.get("tools")
+    kinds = [each.get("type") for each in parts_of(tools)] if tools else []
     return Content(
         family=family,
         text_bytes=max(0, body.written_bytes - media_chars),
         text=body.text,
         frames=len(body.item_hashes) + (len(tools) if isinstance(tools, list) else 0) + 1,
         has_tools=bool(tools),
+        built_in_tools=sum(each not in _OF_CLIENT for each in kinds),
         media=Size(hard, near),
         audio_tokens=audio_tokens,
         fills_context=fills_context,

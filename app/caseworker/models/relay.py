@@ -161,7 +161,7 @@ class RelayedCall(ModelCall):
     is_long: bool
     """Whether the body is written in a thread."""
     limit_fields: tuple[str, ...]
-    """Names of the fields that limit the output, the one to add first."""
+    """Names of the fields that limit the output."""
     made_in: Mapping[str, Any]
     """Values of the client's session that are stored with the reply."""
     hides_usage: bool = False
@@ -226,7 +226,9 @@ class RelayedCall(ModelCall):
         if not is_lowered and not self._sets_limit:
             return self.body
         lowered: dict[str, Any] = {name: min(n, most) for name, n in given.items()}
-        lowered = lowered or {self.limit_fields[0]: most}
+        if not lowered:
+            provider = cast("EndpointProvider", self.chosen.provider)
+            lowered = {provider.limit_field(self.chosen.model, self.limit_fields): most}
         if given and self._thinking_tokens >= most:  # it must be below the output limit
             tokens = self._thinking_tokens * most // max(given.values())
             tokens = max(_LEAST_THINKING_TOKENS, tokens)

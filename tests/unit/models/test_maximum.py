@@ -257,6 +257,19 @@ def test_a_reference_counts_the_recorded_tokens_of_its_reply() -> None:
     assert 12_345 <= counted.hard_tokens - bare.hard_tokens <= 12_400
 
 
+def test_tools_that_the_provider_describes_cost_more_than_their_text() -> None:
+    """Anthropic adds 735 and 499 tokens for the computer, 700 for the editor, 245 for the shell."""
+    computer = {"type": "computer_20250124", "name": "computer"}
+    others = {"text_editor_20250728": "str_replace_based_edit_tool", "bash_20250124": "bash"}
+    tools = [computer, *({"type": kind, "name": name} for kind, name in others.items())]
+    function = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
+    text = {"type": "text", "text": "hi"}
+    one = content(claude(text, tools=[function]), "messages")
+    all_four = content(claude(text, tools=[function, *tools]), "messages")
+    assert all_four.near_tokens - one.near_tokens >= 735 + 499 + 700 + 245
+    assert one.built_in_tools == 0
+
+
 def test_provider_tools_and_compaction_are_part_of_the_maximum() -> None:
     """Each use adds tokens, and a compaction reads the prompt once more."""
     body = chat({"type": "text", "text": "hi"})

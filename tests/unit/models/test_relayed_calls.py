@@ -26,7 +26,9 @@ def _sent(
 
     async def story(asking: Asking) -> None:
         asking.provider.script("m", *steps)
-        limits = ("max_tokens",) if flavour == "anthropic" else ("max_output", "max_tokens")
+        limits = (
+            ("max_tokens",) if flavour == "anthropic" else ("max_completion_tokens", "max_tokens")
+        )
         sent = {"model": "m", "messages": HELLO, **body}
         table = TABLES["messages" if flavour == "anthropic" else "chat_completions"]
         call = await asking.models.relayed(
@@ -68,11 +70,14 @@ def test_a_body_without_a_limit_on_its_run_is_sent_unchanged() -> None:
 @pytest.mark.parametrize(
     ("asked", "sent"),
     [
-        ({}, {"max_output": 445}),
-        ({"max_output": None}, {"max_output": 445}),
+        ({}, {"max_tokens": 445}),
+        ({"max_completion_tokens": None}, {"max_completion_tokens": None, "max_tokens": 445}),
         ({"max_tokens": 50}, {"max_tokens": 50}),
         ({"max_tokens": 5_000}, {"max_tokens": 885}),
-        ({"max_output": 10, "max_tokens": 5_000}, {"max_output": 10, "max_tokens": 875}),
+        (
+            {"max_completion_tokens": 10, "max_tokens": 5_000},
+            {"max_completion_tokens": 10, "max_tokens": 875},
+        ),
         ({"n": 2, "max_tokens": 5_000}, {"n": 2, "max_tokens": 440}),
     ],
 )
@@ -81,12 +86,13 @@ def test_the_output_limit_is_lowered_to_the_budget(
 ) -> None:
     """Limit fields above what the budget pays are lowered.
 
-    Without one, the first is added, with what half of the budget pays.
+    Without one, the field is added that the server knows, with what half of the budget pays.
     """
     body, _ = _sent(asked, flavour="openai", budget=Budget(max_cost_usd=Decimal(1_000)))
 
     assert body is not None
-    limits = {name: body[name] for name in ("max_output", "max_tokens", "n") if name in body}
+    names = ("max_completion_tokens", "max_tokens", "n")
+    limits = {name: body[name] for name in names if name in body}
     assert limits == pytest.approx(sent, abs=12)
 
 

@@ -44,7 +44,7 @@ class Dialect:
     field_types: tuple[type, ...] = (list,)
     """Types of values of this field."""
     limit_fields: tuple[str, ...]
-    """Body fields that limit the number of output tokens, the one to add first."""
+    """Body fields that limit the number of output tokens."""
     uses_field: str = ""
     """Body field that limits the uses of all tools that the provider executes; empty if each tool
     has a limit."""

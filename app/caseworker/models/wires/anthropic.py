@@ -119,6 +119,10 @@ class Messages:
             body["temperature"] = request.temperature
         return body
 
+    def limit_field(self, model: str, left_out: frozenset[str]) -> str:
+        """Return the parameter that limits the output."""
+        return "max_tokens"
+
     def accumulator(self, model: str, request: ModelRequest) -> "MessageReply":
         """Create an accumulator for the reply to a request."""
         return MessageReply(model, self._origin, _replying(request))

@@ -76,6 +76,10 @@ class Dialect(Protocol):
         """Build the request body without the parameters in ``left_out``."""
         ...
 
+    def limit_field(self, model: str, left_out: frozenset[str]) -> str:
+        """Return the parameter that limits the output, without those in ``left_out``."""
+        ...
+
     def accumulator(self, model: str, request: ModelRequest) -> Accumulator:
         """Create an accumulator for the reply to a request."""
         ...
@@ -156,6 +160,11 @@ class EndpointProvider:
         """
         sent = {**self._headers, **headers}
         return await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
+
+    def limit_field(self, model: str, offered: Sequence[str]) -> str:
+        """Return the one of the parameters ``offered`` that limits the output of a model."""
+        name = self._dialect.limit_field(model, self._left_out[model])
+        return name if name in offered else offered[0]
 
     def reading(self, model: str, path: str) -> tuple[Accumulator, "ReplyBody"]:
         """Return the two parsers for a relayed reply: of its answer, and of its documents."""

@@ -102,11 +102,8 @@ class ChatCompletions:
             body["stream_options"] = {"include_usage": True}
         family = model.lower().rpartition("/")[2]
         reasons = _REASONS.match(family) is not None
-        names = ["max_completion_tokens", "max_tokens"]
-        if not (reasons or self._is_openai):
-            names.reverse()
         if request.max_output_tokens is not None:
-            body[names[names[0] in left_out]] = request.max_output_tokens
+            body[self.limit_field(model, left_out)] = request.max_output_tokens
         if not reasons or _TAKES_TEMPERATURE.match(family):
             body["temperature"] = request.temperature
         body["seed"] = request.seed
@@ -120,6 +117,14 @@ class ChatCompletions:
         return {
             name: value for name, value in body.items() if value is not None and name not in kept
         }
+
+    def limit_field(self, model: str, left_out: frozenset[str]) -> str:
+        """Return the parameter that limits the output; many servers do not know OpenAI's own."""
+        names = ["max_completion_tokens", "max_tokens"]
+        reasons = _REASONS.match(model.lower().rpartition("/")[2]) is not None
+        if not (reasons or self._is_openai):
+            names.reverse()
+        return names[names[0] in left_out]
 
     def accumulator(self, model: str, request: ModelRequest) -> "ChatReply":
         """Create an accumulator for the reply to a request."""
