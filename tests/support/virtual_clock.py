@@ -1,9 +1,8 @@
 """An event loop with a virtual clock and real sockets, for the whole service on a real database.
 
-While a statement is in flight, the clock stops, and statements are answered in the order of
-the tasks that sent them. When every task waits for a timer, the clock jumps to the next one. A
-story of minutes therefore takes milliseconds and ends the same way on a slow machine. A connection
-that only listens for notifications does not hold the clock.
+While a statement is in flight, the clock stands still, and statements are answered in the order of
+the tasks that sent them. When every task waits for a timer, the clock jumps to the next one. A story of minutes therefore takes milliseconds and ends the same way on a
+slow machine. A connection that only listens for notifications does not hold the clock.
 
 Functions given to an executor (``asyncio.to_thread``) run as one step of the loop.
 """
@@ -41,7 +40,7 @@ class StuckError(Exception):
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """A loop whose time stops while the database works."""
+    """A loop whose time stands still while the database works."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -93,7 +92,7 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._has_worked = False
-        """Whether the server has answered since the clock moved, so listeners may be notified."""
+        """Whether the server has answered since the clock moved, so that it may notify others."""
         self._steps = 0
         """Number of steps since sockets were looked at."""
 
