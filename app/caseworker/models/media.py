@@ -17,7 +17,7 @@ from caseworker.models.families import Family
 from caseworker.models.tokens import utf8
 
 _RASTER: Final = re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8|RIFF....WEBP", re.DOTALL)
-"""Beginnings of images whose header is read; other images count as the largest one."""
+"""Beginnings of images whose header is read; others count as the largest image."""
 _HEADER_CHARS: Final = 1_400_000
 """Characters of base64 text in which a header is searched."""
 _BYTES_PER_PIXEL: Final = 16
@@ -64,8 +64,8 @@ class _Data(NamedTuple):
 def image_size(value: Any, holder: Mapping[str, Any], family: Family, largest: int) -> Size:
     """Return the tokens of an image, from its data in a field of ``holder``, or its address.
 
-    ``largest`` are the tokens of the largest image that the model takes. This is the result
-    for an address, and for an image whose header is unreadable or does not fit its size in bytes.
+    ``largest`` are the tokens of the largest image that the model takes. An image counts as that
+    if it is only named, or if its header cannot be read or does not fit its size in bytes.
     """
     data, rule = _data_in(value, holder), family.image_tokens
     beginning = b"" if data is None or rule is None else data.beginning()
@@ -102,7 +102,7 @@ def document_size(
 
 
 def audio_size(value: Any, holder: Mapping[str, Any]) -> Size | None:
-    """Return the tokens of a sound; None for an address."""
+    """Return the tokens of a sound; None if it is only named."""
     data = _data_in(value, holder)
     if data is None:
         return None
@@ -126,7 +126,7 @@ def _data_in(value: Any, holder: Mapping[str, Any]) -> _Data | None:
 
 
 def _pages_in(document: _Data) -> int | None:
-    """Return the number of pages of a PDF document; None if it cannot be counted."""
+    """Return the number of pages of a PDF document; None if it cannot be told."""
     try:
         content = base64.b64decode(document.text) if document.is_base64 else utf8(document.text)
         pages, unpacked = len(_PAGE.findall(content)), 0

@@ -118,10 +118,10 @@ class Accounts:
         is_fresh = self._clock() - known.known_at <= FRESH_SECONDS
         room: dict[Dimension, Decimal] = {}
         for limit in known.limits:
-            claimed = limit.used + (limit.reserved if is_fresh else 0)
+            taken = limit.used + (limit.reserved if is_fresh else 0)
             if limit.resets_at <= datetime.now(UTC):
-                claimed = Decimal(0)
-            free = limit.limit - claimed
+                taken = Decimal(0)
+            free = limit.limit - taken
             room[limit.dimension] = min(free, room.get(limit.dimension, free))
         return room
 
