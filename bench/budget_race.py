@@ -5,9 +5,9 @@ parallel, each of which costs exactly $0.01, under a limit of ten calls. The rec
 shows how many calls were made. LiteLLM is one process, whose limits are those of an agent's
 session.
 
-A second table shows what calls really cost whose price is not in their text: images, documents,
-choices, and streams whose clients disconnect. A provider counts what it generates, and ten calls
-cost about the limit.
+A second table shows the real cost of calls whose price is not in their text: images, documents,
+choices, and streams whose clients disconnect. A provider counts its own output, and ten calls cost
+about the limit.
 """
 
 import asyncio
