@@ -1,7 +1,8 @@
 """The judge: the provider's counts stay within the limits, for all requests without overrun.
 
-The provider counts its own output, also after a close. A seed draws the dialect, the body, the counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole
-service runs on a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays
+The provider counts its own output, also after a close. A seed draws the dialect, the body, the
+counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole service runs on
+a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays
 one, ``JUDGE_SEEDS=20000`` plays that many.
 """
 
