@@ -1,8 +1,8 @@
-"""The judge: what the provider counted stays within the limits, for all requests without overrun.
+"""The judge: the provider's counts stay within the limits, for all requests without overrun.
 
-The provider counts for itself what it generates, also after a close. A seed draws the dialect, the
-body, the counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole
-service runs on a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays
+The provider counts its own output, also after a close. A seed draws the dialect, the body, the
+counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole service runs on
+a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays
 one, ``JUDGE_SEEDS=20000`` plays that many.
 """
 
@@ -76,7 +76,7 @@ def verdicts(url: str, seeds: Iterable[int], broken: Broken | None = None) -> li
 @pytest.mark.req("cw/3.judge")
 @pytest.mark.guarantee(7)
 def test_no_accepted_request_costs_more_than_its_limits(database_url: str) -> None:
-    """What the provider counted, times the price, is at most each limit, and at most the charge."""
+    """The provider's count times the price is at most each limit, and at most the charge."""
     seen, broken = Counter[str](), list[str]()
     seeds = _numbers()
     for verdict in verdicts(database_url, seeds):

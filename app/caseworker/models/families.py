@@ -22,7 +22,7 @@ ImageTokens = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a family of models has in common."""
+    """Facts that the models of a family share."""
 
     output_tokens: int = UNKNOWN_OUTPUT_TOKENS
     """Largest output of a reply."""

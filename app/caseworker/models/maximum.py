@@ -1,8 +1,8 @@
 """The maximum of a model call: bounds of its input and its output, for all wires and doors.
 
-The **hard bound** of an input is one token for each UTF-8 byte of its text, plus what the provider
-adds, plus the largest tokens of its media. It always holds. The **near bound** estimates the text
-from above; it is used where the hard bound does not fit into the budget.
+The **hard bound** of an input is one token for each UTF-8 byte of its text, plus the frames of the
+provider, plus the maximum of its media. It always holds. The **near bound** estimates the text from
+above; it is used where the hard bound does not fit into the budget.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a request contains, as far as its maximum depends on it."""
+    """The content of a request, as far as its maximum depends on it."""
 
     family: Family
     text_bytes: int
@@ -130,7 +130,7 @@ class Content:
         return uses
 
     def usage(self, tokens_in: int, tokens_out: int) -> TokenUsage:
-        """Return the token usage of an attempt at its dearest: what may be cached is written."""
+        """Return the usage of an attempt at its highest price: all input is written to a cache."""
         written = tokens_in if self.cache_seconds or self.family.writes_cache else 0
         return TokenUsage(
             tokens_in=tokens_in,

@@ -89,7 +89,7 @@ class ModelCall(Call):
     attempts_before: int = 0
     """Number of attempts that earlier calls made for the same answer."""
     content: Content | None = None
-    """What the request contains; None computes it from ``request``."""
+    """Content of the request; None computes it from ``request``."""
     is_bounded: bool = False
     """Whether cost or tokens are limited by more than the service's ceilings."""
     _refusal: Stop | None = field(init=False, default=None)
@@ -161,7 +161,7 @@ class ModelCall(Call):
     def maximum(self, room: Room) -> Spent | None:
         """Return the maximum usage with the hard bound of the input.
 
-        Returns None if the output does not fit beside it; then the near bound counts.
+        Returns None if the output does not fit next to it; then the near bound counts.
         """
         if not self.external:
             return None
@@ -405,13 +405,13 @@ class ModelCall(Call):
         """Look up the cost of an attempt; return None if the price is unknown."""
         tools_usd = Decimal(0)
         if usage.provider_tool_uses:
-            prices, others = self.chosen.provider_tools, dict[str, int]()
+            prices, unpriced = self.chosen.provider_tools, dict[str, int]()
             for name, uses in usage.provider_tool_uses.items():
                 if name in prices:
                     tools_usd += prices[name].usd_per_use * uses
                 else:
-                    others[name] = uses
-            usage = replace(usage, provider_tool_uses=others)
+                    unpriced[name] = uses
+            usage = replace(usage, provider_tool_uses=unpriced)
         cost = None
         if (price := self.chosen.price) is not None:
             cost = price.cost_of(usage)

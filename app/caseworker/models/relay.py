@@ -172,8 +172,8 @@ class RelayedCall(ModelCall):
     def __post_init__(self) -> None:
         """Keep the output limit above the limit for thinking."""
         if self._thinking_tokens:
-            least = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
-            self.chosen = replace(self.chosen, min_output_tokens=least)
+            minimum = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
+            self.chosen = replace(self.chosen, min_output_tokens=minimum)
         super().__post_init__()
 
     async def send(self, attempt: int) -> Reply:
@@ -220,17 +220,19 @@ class RelayedCall(ModelCall):
 
     def _fitted(self) -> Mapping[str, Any]:
         """Return the body with the output limit that the budget can pay."""
-        most = self._tokens_out // self._choices
-        given = {name: n for name in self.limit_fields if isinstance(n := self.body.get(name), int)}
+        limit = self._tokens_out // self._choices
+        limits = {
+            name: n for name in self.limit_fields if isinstance(n := self.body.get(name), int)
+        }
         is_lowered = self._tokens_out < self._bound.usage.tokens_out
         if not is_lowered and not self._sets_limit:
             return self.body
-        lowered: dict[str, Any] = {name: min(n, most) for name, n in given.items()}
+        lowered: dict[str, Any] = {name: min(n, limit) for name, n in limits.items()}
         if not lowered:
             provider = cast("EndpointProvider", self.chosen.provider)
-            lowered = {provider.limit_field(self.chosen.model, self.limit_fields): most}
-        if given and self._thinking_tokens >= most:  # it must be below the output limit
-            tokens = self._thinking_tokens * most // max(given.values())
+            lowered = {provider.limit_field(self.chosen.model, self.limit_fields): limit}
+        if limits and self._thinking_tokens >= limit:  # it must be below the output limit
+            tokens = self._thinking_tokens * limit // max(limits.values())
             tokens = max(_LEAST_THINKING_TOKENS, tokens)
             lowered["thinking"] = {**self.body["thinking"], "budget_tokens": tokens}
         return {**self.body, **lowered}

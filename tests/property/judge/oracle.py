@@ -1,4 +1,4 @@
-"""Compares what the provider counted with the limits of the story, and with the charges."""
+"""Compares the counts of the provider with the limits of the story, and with the charges."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ CENT = Decimal("1e-9")
 
 @dataclass
 class Verdict:
-    """What a story showed."""
+    """Result of a story."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -161,7 +161,7 @@ def _superseded(story: Story, generations: Sequence[Generation]) -> Iterator[str
 
 
 def described(generations: Sequence[Generation]) -> str:
-    """Return what is special about some requests."""
+    """Return the features that distinguish some requests."""
     return "; ".join(
         f"{made.marker} {made.family.alias} in {made.bill.tokens_in} out {made.counted_out}"
         f" ({ending_of(made)}, counts {made.behaviour.counts}{', unusual' * made.bill.is_unusual}"

@@ -1,7 +1,7 @@
-"""A provider on the test's clock that counts what it generates, whoever still listens.
+"""A provider on the test's clock that counts its output, also without a connection.
 
 It generates at a steady speed, at most the request's limit for each choice. Text may be preceded by
-thinking that nobody sees. What it has generated when it notices that the connection was closed (the
+hidden thinking. Its output until it notices that the connection was closed (the
 time of one way and of one step later) is counted. The network may cut a reply at any byte.
 """
 
@@ -136,7 +136,7 @@ class Generation:
 
     @property
     def cost_usd(self) -> Decimal:
-        """What the provider bills."""
+        """Cost that the provider bills, in US dollars."""
         family, bill = self.family, self.bill
         fresh = self.counted_in - self.cached - self.written
         cost = (
@@ -150,7 +150,7 @@ class Generation:
 
     @property
     def lost(self) -> bool:
-        """Whether the provider reported no counts that stand."""
+        """Whether the provider reported no counts that can be charged."""
         kind, is_short = self.behaviour.counts, self.tokens_out - self.thinking <= SHORT_TOKENS
         are_right = kind in ("right", "late", "running") or (kind == "below the text" and is_short)
         return not (self.is_complete and are_right)
@@ -612,7 +612,7 @@ class _MessageWriter(_Writer):
 
     @property
     def _first(self) -> int:
-        """Index of the first block that is no search."""
+        """Index of the first block after the searches."""
         return 2 * self._made.bill.searches
 
 
