@@ -33,7 +33,7 @@ REACHED = (
     *("event cancel", "event finish", "client gone", "body with a pause", "adversarial text"),
     *("ordinary text", "drawn no output limit", "refused by a limit"),
 )
-"""What the first seeds must show, so that the judge has something to judge."""
+"""Features that the first seeds must reach, so that the judge has cases to decide."""
 BREAK_SEEDS = 1_500
 """Seeds in which the judge must find a service that is broken on purpose."""
 

@@ -99,7 +99,7 @@ class Content:
         return not any(others)
 
     def near_tokens_like(self, ratio: float) -> int:
-        """Return the near bound, whose text is corrected by what a provider counted before.
+        """Return the near bound, whose text is corrected by an earlier count of the provider.
 
         ``ratio`` is its count for an earlier call of the run without media, relative to the
         estimate of that call's text.

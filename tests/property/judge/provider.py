@@ -117,7 +117,7 @@ class Generation:
 
     @property
     def searches(self) -> int:
-        """Searches whose ends had arrived; others are not billed."""
+        """Searches whose ends had arrived; unfinished ones are not billed."""
         if self.closed_at is None:
             return self.bill.searches
         began_at = self.began_at - self.bill.searches * SEARCH_SECONDS

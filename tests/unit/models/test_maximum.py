@@ -179,7 +179,7 @@ def test_only_plain_text_counts_its_bytes() -> None:
     [" " * 30 + "https://e/x.pdf", "https:/e/x.pdf", "//e/x", "e.example/x", " data:text/plain,x"],
 )
 def test_an_address_in_another_form_is_no_data(url: str) -> None:
-    """Servers trim addresses and add what they lack."""
+    """Servers trim addresses and add missing schemes."""
     named = {"type": "document", "source": {"type": "url", "url": url}}
     assert content(claude(named), "messages").hard_tokens >= CLAUDE.context_tokens
 
