@@ -21,6 +21,7 @@ from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
 from caseworker.engine.context import RunContext
+from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.completion import Completion
 from caseworker.models.counts import is_possible
 from caseworker.models.families import family_of
@@ -121,6 +122,11 @@ class ModelCall(Call):
         return 1 if self.content is None else self.content.choices * self.content.passes
 
     @property
+    def _may_be_limited(self) -> bool:
+        """Whether the output limit may be lowered to what the budget can pay."""
+        return True
+
+    @property
     def _sets_limit(self) -> bool:
         """Whether the request has no output limit, so that it gets one that the budget can pay."""
         return self.is_bounded and self.request.max_output_tokens is None
@@ -191,6 +197,8 @@ class ModelCall(Call):
         """
         usage, cost = self._bound
         full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
+        if not self._may_be_limited:
+            return full
         tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
         if tokens is not None:
             affordable = math.floor(tokens) - usage.tokens_in
@@ -254,6 +262,7 @@ class ModelCall(Call):
         if reply.incomplete is None and not says:  # tool calls count only if tools were offered
             reply = replace(reply, incomplete=Incomplete.EMPTY)
         usage, spent = self._answered(reply)
+        self._report_output_limit(reply)
         if reply.repairs:
             log.info(
                 "model.reply_repaired",
@@ -345,6 +354,18 @@ class ModelCall(Call):
         )
         spent = self._spent(self._tokens_out, estimated=True)
         return TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out), spent
+
+    def _report_output_limit(self, reply: ModelReply) -> None:
+        """Emit an event if a reply was cut off at an output limit that the budget set."""
+        if reply.incomplete is not Incomplete.LENGTH or self._limited_by is None:
+            return
+        if self.run.events is not None:
+            about = {
+                "call_key": self.key.text,
+                "max_output_tokens": self._tokens_out // self._choices,
+                "setting": f"budget.max_{self._limited_by.value}",
+            }
+            self.run.events.emit(Event(type=OUTPUT_LIMITED, data=about))
 
     def _note_ratio(self, usage: TokenUsage) -> None:
         """Keep how the provider's count compares to the near bound, if that was computed."""
