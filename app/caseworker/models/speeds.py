@@ -1,4 +1,8 @@
-"""Output speeds of providers, by which the unseen part of an interrupted reply is charged."""
+"""Output speeds of providers, by which the unseen part of an interrupted reply is charged.
+
+The speeds are from secondary reports of the named sources. ``models.<name>.tokens_per_second``
+replaces them.
+"""
 
 import re
 from typing import Final, NamedTuple

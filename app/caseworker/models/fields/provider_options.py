@@ -1,8 +1,9 @@
 """Fields that several APIs share, and options that providers added to the API of another one.
 
-Sources, read on 2026-11-29: the request types of ``openai`` 3.54.0 and ``anthropic`` 2.12.0, and
-the references of vLLM, Ollama, OpenRouter, LiteLLM, DeepSeek, xAI, Gemini, Groq, Mistral, Qwen and
-llama.cpp. A server may offer all three APIs, so each of them knows all options.
+The request types of ``openai`` 3.54.0, ``anthropic`` 2.12.0 and vLLM were read on 2026-11-29. The
+options of Ollama, OpenRouter, LiteLLM, DeepSeek, xAI, Gemini, Groq, Mistral, Qwen and llama.cpp are
+those that their users commonly send; they were not compared with the current references. A server
+may offer all three APIs, so each of them knows all options.
 """
 
 from typing import Final
