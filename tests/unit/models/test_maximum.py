@@ -284,6 +284,14 @@ def test_a_reference_counts_the_recorded_tokens_of_its_reply() -> None:
     assert 12_345 <= counted.hard_tokens - bare.hard_tokens <= 12_400
 
 
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_each_compaction_reads_the_prompt_again(number: int) -> None:
+    """A body may ask for several."""
+    triggers = [{"type": "compaction_trigger"}] * number
+    said = {"role": "user", "content": "hi"}
+    assert content({"model": "m", "input": [said, *triggers]}, "responses").passes == 1 + number
+
+
 def test_tools_that_the_provider_describes_cost_more_than_their_text() -> None:
     """Anthropic adds 735 and 499 tokens for the computer, 700 for the editor, 245 for the shell."""
     computer = {"type": "computer_20250124", "name": "computer"}
