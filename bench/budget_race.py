@@ -5,9 +5,9 @@ parallel, each of which costs exactly $0.01, under a limit of ten calls. The rec
 shows how many calls were made. LiteLLM is one process, whose limits are those of an agent's
 session.
 
-A second table shows what calls really cost whose price is not in their text: images, documents,
-choices, and streams whose clients disconnect. A provider counts what it generates, and ten calls
-cost about the limit.
+A second table shows the real cost of calls whose price is not in their text: images, documents,
+choices, and streams whose clients disconnect. A provider counts its own output, and ten calls cost
+about the limit.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ async def race_of_run(
 async def cost_of_race(
     clients: Sequence[Worker], provider: FakeProvider, url: str, key: str, kind: str, **fields: Any
 ) -> tuple[Decimal, Mapping[str, int]]:
-    """Race with calls of a kind; return what they cost the provider, and the answers."""
+    """Race with calls of a kind; return their cost at the provider, and the answers."""
     contents, marker = CONTENTS[kind], f"<{next(_numbers)}/{kind}>"
     is_chat = contents.path == "/chat/completions"
     first = {"type": "text" if is_chat else "input_text", "text": marker}
@@ -177,7 +177,7 @@ async def cost_of_race(
 async def cost_of_run(
     clients: Sequence[Worker], provider: FakeProvider, address: str, kind: str
 ) -> tuple[Decimal, Mapping[str, int], Decimal]:
-    """Race for the budget of a new external run; return also what the run was charged."""
+    """Race for the budget of a new external run; return also the charge of the run."""
     body = {"kind": "external", "budget": {"max_cost_usd": CONTENTS[kind].limit_usd}}
     async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=60) as http:
         run = (await http.post("/runs", json=body)).raise_for_status().json()
@@ -285,7 +285,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="Number of races for each limit.")] = 10,
     litellm: Annotated[bool, typer.Option(help="Whether LiteLLM takes part.")] = True,
 ) -> None:
-    """Print how many calls were made under each limit, and what the dearest ones really cost."""
+    """Print the number of calls under each limit, and the real cost of the largest ones."""
     Console().print(asyncio.run(_measure(clients, servers, repeats, litellm)))
     Console().print(asyncio.run(_measure_costs(clients, repeats, litellm)))
 

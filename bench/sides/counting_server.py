@@ -1,4 +1,4 @@
-"""A model provider that counts what it generates, also after a close: the judge of real costs.
+"""A model provider that counts its own output, also after a close: the judge of real costs.
 
 ``python -m bench.sides.counting_server --port 0`` prints ``{"url": ...}`` and serves. ``GET
 /counted?marker=…`` returns the calls whose prompts contain the marker, and their cost, once all of
@@ -18,7 +18,7 @@ from tests.property.judge.truth import CHAT, RESPONSES
 from tests.support.fake_provider.connection import Connection, Request
 
 OUTPUT_TOKENS: Final = {"cancelled": 2_000}
-"""Output tokens of each choice, by the kind of a race; 100 for all others."""
+"""Output tokens of each choice, by the kind of a race; 100 for other kinds."""
 _PATHS: Final = (f"/v1{CHAT}", f"/v1{RESPONSES}")
 
 

@@ -30,7 +30,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def answer(asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    """Answer as the name of the model says."""
+    """Answer in the manner that the name of the model selects."""
     play, *numbers = asked["model"].split("-")
     if play == "clock":
         writer.write(HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked"))

@@ -1,8 +1,8 @@
-"""The judge: what the provider counted stays within the limits, for all requests without overrun.
+"""The judge: the provider's counts stay within the limits, for all requests without overrun.
 
-The provider counts for itself what it generates, also after a close. A seed draws the dialect, the
-body, the counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole
-service runs on a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays
+The provider counts its own output, also after a close. A seed draws the dialect, the body, the
+counts, cuts, cancels, later attempts, children and quotas of one tenant. The whole service runs on
+a real database and a virtual clock, so a seed repeats: ``JUDGE_SEED=17`` plays
 one, ``JUDGE_SEEDS=20000`` plays that many.
 """
 
@@ -15,12 +15,25 @@ import pytest
 
 from tests.property.judge.breaks import BREAKS, REVEALED_BY, Broken
 from tests.property.judge.oracle import Verdict, judged
-from tests.property.judge.provider import Behaviour
+from tests.property.judge.provider import IMPOSSIBLE, Behaviour
 from tests.property.judge.stories import Story
 from tests.property.judge.world import open_world
 from tests.support.virtual_clock import run_virtually
 
 SEEDS = 200
+REACHED = (
+    *("accepted", "answer 400", "run", "child run", "agent run", "later attempt", "quota"),
+    *("complete stream", "cut stream", "closed stream"),
+    *("complete reply", "cut reply", "closed reply"),
+    *(f"counts {kind}" for kind in ("right", "late", "missing", "running", *IMPOSSIBLE)),
+    *("accepted image url", "accepted image data", "accepted document url"),
+    *("accepted document data", "accepted choices", "accepted search", "accepted vendor tool"),
+    *("drawn unknown field", "drawn unknown id", "drawn best_of", "drawn stored prompt"),
+    *("thinking hidden", "thinking shown", "cache written", "cache read", "estimated"),
+    *("event cancel", "event finish", "client gone", "body with a pause", "adversarial text"),
+    *("ordinary text", "drawn no output limit", "refused by a limit"),
+)
+"""Features that the first seeds must reach, so that the judge has cases to decide."""
 BREAK_SEEDS = 1_500
 """Seeds in which the judge must find a service that is broken on purpose."""
 
@@ -63,14 +76,17 @@ def verdicts(url: str, seeds: Iterable[int], broken: Broken | None = None) -> li
 @pytest.mark.req("cw/3.judge")
 @pytest.mark.guarantee(7)
 def test_no_accepted_request_costs_more_than_its_limits(database_url: str) -> None:
-    """What the provider counted, times the price, is at most each limit, and at most the charge."""
+    """The provider's count times the price is at most each limit, and at most the charge."""
     seen, broken = Counter[str](), list[str]()
-    for verdict in verdicts(database_url, _numbers()):
+    seeds = _numbers()
+    for verdict in verdicts(database_url, seeds):
         seen += verdict.reached
         broken += [f"seed {verdict.seed}: {violation}" for violation in verdict.violations]
 
     print(dict(sorted(seen.items())))  # noqa: T201
     assert broken == []
+    if len(seeds) >= SEEDS:
+        assert [kind for kind in REACHED if not seen[kind]] == []
 
 
 @pytest.mark.proof

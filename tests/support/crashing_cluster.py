@@ -54,7 +54,7 @@ from tests.support.seeded_loop import SeededLoop
 T = TypeVar("T")
 
 _KEEPER: Any = SimpleNamespace(sink_of=CallPlace)
-"""A stand-in for the file store that stores nothing."""
+"""A substitute for the file store that stores nothing."""
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 HEARTBEAT_SECONDS = 2.0

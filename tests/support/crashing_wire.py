@@ -109,7 +109,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """A stand-in for the artifact sink that gives a tool the key of its call."""
+    """A substitute for the artifact sink that gives a tool the key of its call."""
 
     call_key: str
     saved: tuple[()] = ()

@@ -92,7 +92,7 @@ SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
     JOIN pg_database ON oid = setdatabase WHERE datname = current_database()
 ) AS parts(part)
 """
-"""Everything besides rows that a test may have changed: objects, statistics, sizes, settings."""
+"""Everything except rows that a test may have changed: objects, statistics, sizes, settings."""
 
 
 def delete_rows(connection: psycopg.Connection) -> None:

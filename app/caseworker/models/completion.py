@@ -12,7 +12,7 @@ class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure
     """A model's answer is incomplete: cut off, withheld, refused or empty."""
 
     def __init__(self, incomplete: Incomplete, said: str | None = None) -> None:
-        """Build the message; ``said`` is the explanation of the provider or the model, if any."""
+        """Build the message; ``said`` is the explanation by the provider or the model, if any."""
         reason = f"The answer of the model is not complete (incomplete: {incomplete.value})."
         super().__init__(f"{reason} {said}" if said else reason)
 

@@ -22,7 +22,7 @@ ImageTokens = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a family of models has in common."""
+    """Facts that the models of a family share."""
 
     output_tokens: int = UNKNOWN_OUTPUT_TOKENS
     """Largest output of a reply."""
@@ -92,7 +92,7 @@ _CLAUDE: Final = Family(
     output_tokens=64_000,
     context_tokens=1_000_000,
     tokenizer_factor=1.4,
-    median_factor=1.2,
+    median_factor=1.15,
     image_tokens=_area(750, 1_568, 1_640),
     largest_image_tokens=1_640,
     tools_frame_tokens=850,
@@ -144,7 +144,7 @@ _FAMILIES: Final = tuple(
             _CLAUDE, context_tokens=1_000_000)),
         (r"claude-(opus|sonnet)-4-6", replace(_CLAUDE, output_tokens=128_000)),
         (r"claude", replace(
-            _CLAUDE, output_tokens=128_000, tokenizer_factor=1.85, median_factor=1.6,
+            _CLAUDE, output_tokens=128_000, tokenizer_factor=1.85, median_factor=1.5,
             image_tokens=_area(750, 2_576, 4_840), largest_image_tokens=4_840)),
         (r"gemini-4", replace(_GEMINI, output_tokens=1_048_576)),
         (r"gemini", _GEMINI),

@@ -1,8 +1,8 @@
 """The maximum of a model call: bounds of its input and its output, for all wires and doors.
 
-The **hard bound** of an input is one token for each UTF-8 byte of its text, plus what the provider
-adds, plus the largest tokens of its media. It always holds. The **near bound** estimates the text
-from above; it is used where the hard bound does not fit into the budget.
+The **hard bound** of an input is one token for each UTF-8 byte of its text, plus the frames of the
+provider, plus the maximum of its media. It always holds. The **near bound** estimates the text from
+above; it is used where the hard bound does not fit into the budget.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ _OF_CLIENT: Final = (None, "function", "custom", "namespace")
 
 _HOUR_SECONDS: Final = 3600
 _LOWEST_RATIO: Final = 0.3
-_RATIO_MARGIN: Final = 1.1
+_RATIO_MARGIN: Final = 1.04
 
 
 class Bound(NamedTuple):
@@ -47,7 +47,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a request contains, as far as its maximum depends on it."""
+    """The content of a request, as far as its maximum depends on it."""
 
     family: Family
     text_bytes: int
@@ -84,11 +84,12 @@ class Content:
 
         It takes about 30 ms for a megabyte: compute it in a thread for long requests.
         """
-        near = self._input_tokens(self._near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        near = self._input_tokens(self.near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(near, self.hard_tokens)
 
     @cached_property
-    def _near_text_tokens(self) -> int:
+    def near_text_tokens(self) -> int:
+        """The part of the near bound that estimates the text."""
         return near_tokens(self.text(), self.family)
 
     @property
@@ -98,11 +99,12 @@ class Content:
         return not any(others)
 
     def near_tokens_like(self, ratio: float) -> int:
-        """Return the near bound, whose text is corrected by what a provider counted before.
+        """Return the near bound, whose text is corrected by an earlier count of the provider.
 
-        ``ratio`` is its count for an earlier call of the run without media, relative to this bound.
+        ``ratio`` is its count for an earlier call of the run without media, relative to the
+        estimate of that call's text.
         """
-        text_tokens = int(self._near_text_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
+        text_tokens = int(self.near_text_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
         corrected = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(self.near_tokens, corrected)
 
@@ -128,7 +130,7 @@ class Content:
         return uses
 
     def usage(self, tokens_in: int, tokens_out: int) -> TokenUsage:
-        """Return the token usage of an attempt at its dearest: what may be cached is written."""
+        """Return the usage of an attempt at its highest price: all input is written to a cache."""
         written = tokens_in if self.cache_seconds or self.family.writes_cache else 0
         return TokenUsage(
             tokens_in=tokens_in,

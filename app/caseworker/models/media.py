@@ -17,8 +17,8 @@ from caseworker.models.families import Family
 from caseworker.models.tokens import utf8
 
 _RASTER: Final = re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|RIFF....WEBP", re.DOTALL)
-"""Beginnings of images whose header is read; others count as the largest image. The frames of a GIF
-may be larger than its header says."""
+"""Beginnings of images whose header is read; other images count as the largest one. The frames of a
+GIF may be larger than its header states."""
 _SOUND: Final = re.compile(rb"RIFF....WAVE|ID3|\xff[\xe0-\xff]", re.DOTALL)
 """Beginnings of WAV and MP3 files. Other formats store silence in almost no bytes."""
 _HEADER_CHARS: Final = 1_400_000
@@ -123,7 +123,7 @@ def document_size(
 
 
 def audio_size(value: Any, holder: Mapping[str, Any]) -> Size | None:
-    """Return the tokens of a sound; None if it is only named, or in an unknown format."""
+    """Return the tokens of a sound; None for an address or an unknown format."""
     data = _data_in(value, holder)
     if data is None or not _SOUND.match(data.beginning()):
         return None
@@ -144,7 +144,7 @@ def _data_in(value: Any, holder: Mapping[str, Any]) -> _Data | None:
 
 
 class _Pdf(NamedTuple):
-    """What is counted in a PDF document."""
+    """Counts of a PDF document."""
 
     pages: int
     text_bytes: int
@@ -152,7 +152,7 @@ class _Pdf(NamedTuple):
 
 
 def _pdf_in(document: _Data) -> _Pdf | None:
-    """Return the counts of a PDF document; None if they cannot be told."""
+    """Return the counts of a PDF document; None if they cannot be determined."""
     try:
         content = base64.b64decode(document.text) if document.is_base64 else utf8(document.text)
         pages, text_bytes, unpacked = _pages_in(content), 0, 0
@@ -175,7 +175,7 @@ def _pages_in(content: bytes) -> int:
 
 
 def _streams_in(content: bytes) -> Iterator[tuple[bool, bytes]]:
-    """Yield the compressed streams of a PDF document but images and fonts, unpacked.
+    """Yield the compressed streams of a PDF document except images and fonts, unpacked.
 
     The first value is whether a stream has objects, such as pages.
 

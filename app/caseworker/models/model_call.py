@@ -21,6 +21,7 @@ from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
 from caseworker.engine.context import RunContext
+from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.completion import Completion
 from caseworker.models.counts import is_possible
 from caseworker.models.families import family_of
@@ -89,7 +90,7 @@ class ModelCall(Call):
     attempts_before: int = 0
     """Number of attempts that earlier calls made for the same answer."""
     content: Content | None = None
-    """What the request contains; None computes it from ``request``."""
+    """Content of the request; None computes it from ``request``."""
     is_bounded: bool = False
     """Whether cost or tokens are limited by more than the service's ceilings."""
     _refusal: Stop | None = field(init=False, default=None)
@@ -119,6 +120,11 @@ class ModelCall(Call):
     def _choices(self) -> int:
         """Number of answers that the provider writes for one request."""
         return 1 if self.content is None else self.content.choices * self.content.passes
+
+    @property
+    def _may_be_limited(self) -> bool:
+        """Whether the output limit may be lowered to what the budget can pay."""
+        return True
 
     @property
     def _sets_limit(self) -> bool:
@@ -161,7 +167,7 @@ class ModelCall(Call):
     def maximum(self, room: Room) -> Spent | None:
         """Return the maximum usage with the hard bound of the input.
 
-        Returns None if the output does not fit beside it; then the near bound counts.
+        Returns None if the output does not fit next to it; then the near bound counts.
         """
         if not self.external:
             return None
@@ -191,11 +197,16 @@ class ModelCall(Call):
         """
         usage, cost = self._bound
         full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
-        if (tokens := room.get(Dimension.TOKENS)) is not None:
+        if not self._may_be_limited:
+            return full
+        tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
+        if tokens is not None:
             affordable = math.floor(tokens) - usage.tokens_in
-        if (dollars := room.get(Dimension.COST_USD)) is not None and cost is not None:
+        is_scarce = self._sets_limit or (cost and dollars is not None and cost.total > dollars)
+        if is_scarce and cost and cost.output and dollars is not None:
             rest = Decimal(dollars) - (cost.total - cost.output)
-            if cost.output and (payable := math.floor(rest * full / cost.output)) < affordable:
+            payable = math.floor(rest * full / cost.output)
+            if payable < affordable:
                 affordable, dimension = payable, Dimension.COST_USD
         lowest = min(full, self.chosen.min_output_tokens * self._choices)
         limit: float = full
@@ -251,6 +262,7 @@ class ModelCall(Call):
         if reply.incomplete is None and not says:  # tool calls count only if tools were offered
             reply = replace(reply, incomplete=Incomplete.EMPTY)
         usage, spent = self._answered(reply)
+        self._report_output_limit(reply)
         if reply.repairs:
             log.info(
                 "model.reply_repaired",
@@ -343,11 +355,23 @@ class ModelCall(Call):
         spent = self._spent(self._tokens_out, estimated=True)
         return TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out), spent
 
+    def _report_output_limit(self, reply: ModelReply) -> None:
+        """Emit an event if a reply was cut off at an output limit that the budget set."""
+        if reply.incomplete is not Incomplete.LENGTH or self._limited_by is None:
+            return
+        if self.run.events is not None:
+            about = {
+                "call_key": self.key.text,
+                "max_output_tokens": self._tokens_out // self._choices,
+                "setting": f"budget.max_{self._limited_by.value}",
+            }
+            self.run.events.emit(Event(type=OUTPUT_LIMITED, data=about))
+
     def _note_ratio(self, usage: TokenUsage) -> None:
         """Keep how the provider's count compares to the near bound, if that was computed."""
         content = self.content
-        if content is not None and content.is_text and "near_tokens" in vars(content):
-            ratio = usage.tokens_in / max(1, content.near_tokens)
+        if content is not None and content.is_text and "near_text_tokens" in vars(content):
+            ratio = usage.tokens_in / max(1, content.near_text_tokens)
             self.run.token_ratios[self.chosen.model] = ratio
 
     def _uncounted(self, texts: Iterable[str] = ()) -> TokenUsage:
@@ -402,13 +426,13 @@ class ModelCall(Call):
         """Look up the cost of an attempt; return None if the price is unknown."""
         tools_usd = Decimal(0)
         if usage.provider_tool_uses:
-            prices, others = self.chosen.provider_tools, dict[str, int]()
+            prices, unpriced = self.chosen.provider_tools, dict[str, int]()
             for name, uses in usage.provider_tool_uses.items():
                 if name in prices:
                     tools_usd += prices[name].usd_per_use * uses
                 else:
-                    others[name] = uses
-            usage = replace(usage, provider_tool_uses=others)
+                    unpriced[name] = uses
+            usage = replace(usage, provider_tool_uses=unpriced)
         cost = None
         if (price := self.chosen.price) is not None:
             cost = price.cost_of(usage)

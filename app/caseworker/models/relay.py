@@ -16,12 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, cast
 
-from caseworker.core.budget.budget import Dimension
 from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
-from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.forms import storable
 from caseworker.models.model_call import ModelCall, journaled, noted
-from caseworker.models.ports import Incomplete, ModelFault, ModelReply, SendState
+from caseworker.models.ports import ModelFault, ModelReply, SendState
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
 from caseworker.models.wires.endpoint import EndpointProvider
@@ -169,11 +167,16 @@ class RelayedCall(ModelCall):
     is_superseded: Callable[[], bool] = lambda: False
     """Whether a later attempt of the run was opened, so that no further request is sent."""
 
+    @property
+    def _may_be_limited(self) -> bool:
+        """Whether the output limit may be set or lowered; the service's ceilings change no body."""
+        return self.is_bounded
+
     def __post_init__(self) -> None:
         """Keep the output limit above the limit for thinking."""
         if self._thinking_tokens:
-            least = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
-            self.chosen = replace(self.chosen, min_output_tokens=least)
+            minimum = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
+            self.chosen = replace(self.chosen, min_output_tokens=minimum)
         super().__post_init__()
 
     async def send(self, attempt: int) -> Reply:
@@ -219,29 +222,22 @@ class RelayedCall(ModelCall):
 
     def _fitted(self) -> Mapping[str, Any]:
         """Return the body with the output limit that the budget can pay."""
-        most = self._tokens_out // self._choices
-        given = {name: n for name in self.limit_fields if isinstance(n := self.body.get(name), int)}
+        limit = self._tokens_out // self._choices
+        limits = {
+            name: n for name in self.limit_fields if isinstance(n := self.body.get(name), int)
+        }
         is_lowered = self._tokens_out < self._bound.usage.tokens_out
         if not is_lowered and not self._sets_limit:
             return self.body
-        lowered: dict[str, Any] = {name: min(n, most) for name, n in given.items()}
+        lowered: dict[str, Any] = {name: min(n, limit) for name, n in limits.items()}
         if not lowered:
             provider = cast("EndpointProvider", self.chosen.provider)
-            lowered = {provider.limit_field(self.chosen.model, self.limit_fields): most}
-        if given and self._thinking_tokens >= most:  # it must be below the output limit
-            tokens = self._thinking_tokens * most // max(given.values())
+            lowered = {provider.limit_field(self.chosen.model, self.limit_fields): limit}
+        if limits and self._thinking_tokens >= limit:  # it must be below the output limit
+            tokens = self._thinking_tokens * limit // max(limits.values())
             tokens = max(_LEAST_THINKING_TOKENS, tokens)
             lowered["thinking"] = {**self.body["thinking"], "budget_tokens": tokens}
         return {**self.body, **lowered}
-
-    def _emit_output_limit(self, dimension: Dimension) -> None:
-        if self.run.events is not None:
-            about = {
-                "call_key": self.key.text,
-                "max_output_tokens": self._tokens_out // self._choices,
-                "setting": f"budget.max_{dimension.value}",
-            }
-            self.run.events.emit(Event(type=OUTPUT_LIMITED, data=about))
 
     async def _refused(self, reply: WireReply, failures: Failures) -> Any:
         """Return the error of a reply without success, and keep the reply for the client."""
@@ -306,8 +302,7 @@ class RelayedCall(ModelCall):
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
         found = answer.reply() or _counted(answer, self.chosen.model)
         usage, spent = self._answered(found)
-        if found.incomplete is Incomplete.LENGTH and self._limited_by is not None:
-            self._emit_output_limit(self._limited_by)
+        self._report_output_limit(found)
         value = journaled(found, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
         return Reply(value, spent, {**noted(value, self.chosen.model), **self._overrun(spent)})

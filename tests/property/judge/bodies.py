@@ -1,4 +1,4 @@
-"""Draws request bodies: what clients send, and what an attacker would."""
+"""Draws request bodies: those of clients, and those of an attacker."""
 
 import base64
 import re
@@ -34,7 +34,7 @@ class Drawn:
     is_adversarial: bool
     """Whether its text is not ordinary, so that only the hard bound holds for it."""
     fields: tuple[str, ...]
-    """What the body has besides text."""
+    """Parts of the body that are not text."""
 
 
 def ordinary_text(chance: Random, size: int) -> str:

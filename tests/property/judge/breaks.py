@@ -32,7 +32,7 @@ from caseworker.models.relay import RelayedCall
 model_gateway: Final = import_module("caseworker.models.gateway")
 Broken = Callable[[psycopg.Connection[Any]], AbstractContextManager[object]]
 BREAKS: Final[dict[str, Broken]] = {}
-"""Context managers that break the service, by what it then lacks; they get a connection."""
+"""Context managers that break the service, by the missing rule; they get a connection."""
 REVEALED_BY: Final[Mapping[str, set[str]]] = {
     "images by URL": {"image url"},
     "images in the body": {"image data"},
@@ -53,7 +53,7 @@ REVEALED_BY: Final[Mapping[str, set[str]]] = {
     "refused fields": {"unknown field"},
     "the limit of uses": {"search"},
 }
-"""What a story must have to reveal a break; nothing by default."""
+"""Features of a story that reveal a break; none by default."""
 
 
 def _patched(name: str, owner: Any, attribute: str, value: Any) -> None:
@@ -162,7 +162,10 @@ _in_database(
     "a.used_cost_usd",
 )
 _in_database(
-    "the period of an account", "caseworker_reserve", "a.period >= since", "a.period > since"
+    "the period of an account",
+    "caseworker_reserve",
+    "SELECT sum(used_cost_usd)",
+    "SELECT coalesce(sum(used_cost_usd) FILTER (WHERE a.period > since), 0)",
 )
 _patched("the hard bound", Content, "hard_tokens", property(lambda self: self.near_tokens // 2))
 _patched("silent seconds", SendState, "silent_seconds", property(lambda _: 0.0))

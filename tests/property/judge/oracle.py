@@ -1,4 +1,4 @@
-"""Compares what the provider counted with the limits of the story, and with the charges."""
+"""Compares the counts of the provider with the limits of the story, and with the charges."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from caseworker.models.model_call import OVERRUN
 from tests.property.judge.provider import Generation
 from tests.property.judge.stories import Story, descendants
 from tests.property.judge.world import World
@@ -15,7 +16,7 @@ CENT = Decimal("1e-9")
 
 @dataclass
 class Verdict:
-    """What a story showed."""
+    """Result of a story."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -54,7 +55,7 @@ def _unlimited(story: Story) -> set[str]:
 
 def overrun_of(node: Mapping[str, Any]) -> bool:
     """Return whether a call is marked as an overrun of its reservation."""
-    return bool((node.get("metadata") or {}).get("overrun"))
+    return OVERRUN in (node.get("metadata") or {})
 
 
 def _is_unseen(made: Generation) -> bool:
@@ -117,7 +118,9 @@ def _costs(
         tokens = sum(each.counted for each in made)
         if any(map(_is_unseen, made)):
             cost = min(cost, sum((Decimal(str(n["cost_usd"] or 0)) for n in charged), Decimal(0)))
-            tokens = min(tokens, sum(n["tokens_in"] + n["tokens_out"] for n in charged))
+            tokens = min(
+                tokens, sum((n["tokens_in"] or 0) + (n["tokens_out"] or 0) for n in charged)
+            )
         yield _Cost(run, cost, tokens, made)
 
 
@@ -158,7 +161,7 @@ def _superseded(story: Story, generations: Sequence[Generation]) -> Iterator[str
 
 
 def described(generations: Sequence[Generation]) -> str:
-    """Return what is special about some requests."""
+    """Return the features that distinguish some requests."""
     return "; ".join(
         f"{made.marker} {made.family.alias} in {made.bill.tokens_in} out {made.counted_out}"
         f" ({ending_of(made)}, counts {made.behaviour.counts}{', unusual' * made.bill.is_unusual}"
@@ -196,6 +199,9 @@ def _reached(
             continue
         answer = "accepted" if call.answer.status == 200 else f"answer {call.answer.status}"
         seen[answer] += 1
+        said = call.answer.json() if call.answer.status >= 400 else None
+        if isinstance(said, dict) and said.get("error", {}).get("code") == "budget":
+            seen["refused by a limit"] += 1
         seen["adversarial text" if call.drawn.is_adversarial else "ordinary text"] += 1
         seen.update(f"drawn {name}" for name in call.drawn.fields)
         if call.answer.error is not None:

@@ -1,7 +1,7 @@
-"""A provider on the test's clock that counts what it generates, whoever still listens.
+"""A provider on the test's clock that counts its output, also without a connection.
 
 It generates at a steady speed, at most the request's limit for each choice. Text may be preceded by
-thinking that nobody sees. What it has generated when it notices that the connection was closed (the
+hidden thinking. Its output until it notices that the connection was closed (the
 time of one way and of one step later) is counted. The network may cut a reply at any byte.
 """
 
@@ -117,12 +117,12 @@ class Generation:
 
     @property
     def searches(self) -> int:
-        """Searches whose ends had arrived; others are not billed."""
+        """Searches whose ends had arrived; unfinished ones are not billed."""
         if self.closed_at is None:
             return self.bill.searches
         began_at = self.began_at - self.bill.searches * SEARCH_SECONDS
         seconds = self.closed_at - self.behaviour.latency_seconds - began_at
-        return min(self.bill.searches, max(0, int(seconds / SEARCH_SECONDS)))
+        return min(self.bill.searches, max(0, int((seconds - 1e-9) / SEARCH_SECONDS)))
 
     @property
     def counted_in(self) -> int:
@@ -136,7 +136,7 @@ class Generation:
 
     @property
     def cost_usd(self) -> Decimal:
-        """What the provider bills."""
+        """Cost that the provider bills, in US dollars."""
         family, bill = self.family, self.bill
         fresh = self.counted_in - self.cached - self.written
         cost = (
@@ -150,7 +150,7 @@ class Generation:
 
     @property
     def lost(self) -> bool:
-        """Whether the provider reported no counts that stand."""
+        """Whether the provider reported no counts that can be charged."""
         kind, is_short = self.behaviour.counts, self.tokens_out - self.thinking <= SHORT_TOKENS
         are_right = kind in ("right", "late", "running") or (kind == "below the text" and is_short)
         return not (self.is_complete and are_right)
@@ -557,7 +557,7 @@ class _MessageWriter(_Writer):
 
     def _contradicted(self, counts: dict[str, Any]) -> dict[str, Any]:
         more = {"ephemeral_1h_input_tokens": counts["cache_creation_input_tokens"] + 10**6}
-        return {**counts, "cache_creation": more, "output_tokens": 1}
+        return {**counts, "cache_creation": more}
 
     def _message(self, content: Sequence[Any], reason: str | None) -> dict[str, Any]:
         about = {"id": self.id, "type": "message", "role": "assistant", "content": content}
@@ -612,7 +612,7 @@ class _MessageWriter(_Writer):
 
     @property
     def _first(self) -> int:
-        """Index of the first block that is no search."""
+        """Index of the first block after the searches."""
         return 2 * self._made.bill.searches
 
 

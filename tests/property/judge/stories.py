@@ -85,7 +85,7 @@ class Story:
 
     @property
     def about(self) -> set[str]:
-        """What the story has, except references to its own responses."""
+        """Features of the story, except references to its own responses."""
         calls = [call for call in self.calls if call.run >= 0]
         found = {field for call in calls for field in self._body(call, []).fields}
         found |= {event.kind for event in self.events}

@@ -1,4 +1,4 @@
-"""What a provider counts and bills for a body, from the rules that vendors publish.
+"""Counts and prices of a body at a provider, from the published rules of the vendors.
 
 Text: a common English word with its space is one token, up to three digits or signs are one, and
 anything else is one token a byte, which is the most that a byte-level tokenizer makes of it.
@@ -45,7 +45,7 @@ class Family:
     provider: str
     model: str
     usd_in: Decimal = Decimal(1)
-    """Price of a million input tokens in US dollars; ``usd_out`` and ``usd_cached`` likewise."""
+    """Price of a million input tokens in US dollars; ``usd_out`` and ``usd_cached`` too."""
     usd_out: Decimal = Decimal(8)
     usd_cached: Decimal = Decimal("0.1")
     max_output_tokens: int = 4096
@@ -126,7 +126,7 @@ SEARCH_SECONDS: Final = 0.5
 SEARCHES: Final = 12
 """Searches of a call whose uses nothing limits."""
 UNKNOWN_USD: Final = Decimal(1)
-"""What a field costs that no vendor documents."""
+"""Cost of a field that no vendor documents."""
 UNKNOWN_ID_TOKENS: Final = 100_000
 
 _FREE_TEXT: Final = """
@@ -144,7 +144,7 @@ _TIERS: Final = {"priority": Decimal(2), "fast": Decimal(6)}
 
 @dataclass(slots=True)
 class Bill:
-    """What the input of one request costs, before a token is generated."""
+    """The bill for the input of one request, before a token is generated."""
 
     tokens_in: int = 0
     factor: Decimal = Decimal(1)
@@ -156,28 +156,22 @@ class Bill:
     """Searches that the provider makes before it writes; each has a fee and input tokens."""
     billed_out: int = 0
     """Output tokens that are billed and never appear in a reply."""
-    text_bytes: int = 0
-    text_tokens: int = 0
+    is_unusual: bool = False
+    """Whether a text has more tokens than a near bound may assume."""
     reasons: list[str] = field(default_factory=list)
     """Names of what costs more than the text."""
-
-    @property
-    def is_unusual(self) -> bool:
-        """Whether its text has more tokens than a near bound may assume."""
-        return self.text_tokens > self.text_bytes / 3
 
     def add_text(self, text: str) -> int:
         """Count a text."""
         counted = tokens(text)
         self.tokens_in += counted
-        self.text_tokens += counted
-        self.text_bytes += len(text.encode("utf-8", "surrogatepass"))
+        self.is_unusual |= counted > len(text.encode("utf-8", "surrogatepass")) / 3 + 8
         return counted
 
     @property
     def is_hidden(self) -> bool:
         """Whether it costs something that its text does not show."""
-        return bool(self.extra_usd or self.factor != 1 or self.searches)
+        return bool(self.extra_usd or self.factor != 1 or self.searches or self.billed_out)
 
     def add(self, reason: str, tokens_in: int) -> None:
         """Count tokens for a reason."""
@@ -186,7 +180,7 @@ class Bill:
 
 
 class Books:
-    """What a provider remembers: the responses and their tokens."""
+    """The records of a provider: the responses and their tokens."""
 
     def __init__(self) -> None:
         self.responses: dict[str, int] = {}

@@ -30,7 +30,7 @@ from tests.property.judge.truth import FAMILIES, Family
 OPERATOR_KEY: Final = "operator-" + "7" * 32
 TIMEOUT_SECONDS: Final = 90
 _LOOPS: Final = ("heartbeat", "listener", "queue", "recovery")
-"""Loops of a process that the stories need; the others would only look for work every second."""
+"""Loops of a process that the stories need; the remaining ones only look for work every second."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Answer:
     body: bytes = b""
     is_whole: bool = False
     error: Exception | None = None
-    """What the application raised; the connection is then closed."""
+    """Exception that the application raised; the connection is then closed."""
 
     def json(self) -> Any:
         """Return the body as JSON; None for anything else."""

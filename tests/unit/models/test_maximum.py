@@ -100,7 +100,7 @@ def test_the_near_bound_of_usual_text_is_close_to_its_count(text: str, tokens: i
 
 
 def test_random_characters_count_one_token_each() -> None:
-    """A text of them has hardly fewer tokens, and may stand beside other text."""
+    """Other text next to them does not lower their count."""
     random = base64.b64encode(bytes(range(256)) * 100).decode()
     assert near_tokens(random, GPT) == len(random)
     assert near_tokens("word " * 5_000 + random, GPT) > len(random)
@@ -206,7 +206,7 @@ def test_only_plain_text_counts_its_bytes() -> None:
     [" " * 30 + "https://e/x.pdf", "https:/e/x.pdf", "//e/x", "e.example/x", " data:text/plain,x"],
 )
 def test_an_address_in_another_form_is_no_data(url: str) -> None:
-    """Servers trim addresses and add what they lack."""
+    """Servers trim addresses and add missing schemes."""
     named = {"type": "document", "source": {"type": "url", "url": url}}
     assert content(claude(named), "messages").hard_tokens >= CLAUDE.context_tokens
 
@@ -270,7 +270,7 @@ def test_a_document_with_very_many_streams_fills_the_context() -> None:
 def test_what_only_the_provider_can_measure_fills_the_context(
     dialect: str, body: dict[str, Any]
 ) -> None:
-    """A body that names a document costs at most what the context window holds."""
+    """A body that names a document costs at most the context window."""
     counted = content(body, dialect)
     assert counted.near_tokens == counted.hard_tokens == counted.family.context_tokens
 

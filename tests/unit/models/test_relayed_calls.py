@@ -85,9 +85,10 @@ def test_a_body_without_a_limit_on_its_run_is_sent_unchanged() -> None:
 def test_the_output_limit_is_lowered_to_the_budget(
     asked: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    """Limit fields above what the budget pays are lowered.
+    """Limit fields above the affordable output are lowered.
 
-    Without one, the field is added that the server knows, with what half of the budget pays.
+    Without one, the field that the server knows is added, with the output that half of the budget
+    pays.
     """
     body, _ = _sent(asked, flavour="openai", budget=Budget(max_cost_usd=Decimal(1_000)))
 

@@ -70,8 +70,8 @@ class AccountLimit:
 
     def allows(self, charge: Charge, *, beside_reserved: bool) -> bool:
         """Return whether a charge fits on top of the used and, if set, the reserved amount."""
-        taken = self.used + (self.reserved if beside_reserved else 0)
-        return taken + Decimal(charge.get(self.dimension, 0)) <= self.limit
+        claimed = self.used + (self.reserved if beside_reserved else 0)
+        return claimed + Decimal(charge.get(self.dimension, 0)) <= self.limit
 
     def exceeded_by(self, charge: Charge) -> BudgetExceededError:
         """Return the stop of a run whose next call does not fit into this limit."""

@@ -69,8 +69,8 @@ def priced_tools(
             _tool(name, part, price, _uses(part.value, _USES, price.max_uses, f"{part.place}."))
             for part, name, price in priced
         ]
-    most = min((price.max_uses for _, _, price in priced), default=0)
-    uses = _uses(document, uses_field, most, "") if priced else 0
+    limit = min((price.max_uses for _, _, price in priced), default=0)
+    uses = _uses(document, uses_field, limit, "") if priced else 0
     return [_tool(name, part, price, uses) for part, name, price in priced]
 
 
@@ -94,12 +94,12 @@ def limited_uses(
     return {} if offered == document["tools"] else {"tools": offered}
 
 
-def _uses(holder: Mapping[str, Any], field: str, most: int, place: str) -> int:
-    given = holder.get(field)
-    if given is None:
-        return most
-    require_count(place + field, given)
-    return min(int(given), most)
+def _uses(holder: Mapping[str, Any], field: str, limit: int, place: str) -> int:
+    client_limit = holder.get(field)
+    if client_limit is None:
+        return limit
+    require_count(place + field, client_limit)
+    return min(int(client_limit), limit)
 
 
 def _tool(name: str, part: Part, price: ToolPrice, uses: int) -> ProviderTool:

@@ -178,7 +178,7 @@ class ChatReply(Accumulator):
         self._by_index: dict[int, WrittenCall] = {}
         """The newest call with each ID and each index."""
         self._index: Any = None
-        """Index of the choice that is read; others are ignored."""
+        """Index of the choice that is read; other choices are ignored."""
         self._native_reason: str | None = None
         self._field: str | None = None
         """Field of this reply that holds the thinking."""

@@ -57,7 +57,7 @@ async def test_a_stream_is_read_in_whatever_parts_it_comes(size: int, end: str) 
 
 
 async def test_the_end_of_a_connection_is_not_waited_for() -> None:
-    """The reply is complete once the provider says so."""
+    """The reply is complete once the provider has sent its finish reason."""
     complete = [_chunk({"content": SAID}), _chunk({}, "stop")]
     events = (f"data: {each}\n\n".encode() for each in complete)
 
