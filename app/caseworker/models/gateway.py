@@ -13,7 +13,7 @@ journal: a run that is executed again starts with the mode that its own journal 
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -346,6 +346,7 @@ class ModelGateway:
         body: Mapping[str, Any],
         headers: Mapping[str, str],
         path: str,
+        is_superseded: Callable[[], bool],
     ) -> TokenCount:
         """Return the call that counts the tokens of a client's body; see :class:`TokenCount`."""
         return TokenCount(
@@ -363,6 +364,7 @@ class ModelGateway:
             path=path,
             tenant=context.run.tenant,
             turns=self._turns,
+            is_superseded=is_superseded,
         )
 
     def _candidates(

@@ -215,7 +215,7 @@ def content_of_body(
             case Use.CHOICES:
                 choices *= max(1, part.value)
             case Use.COMPACTION:
-                passes = 2
+                passes += 1
         if size is None:
             fills_context = True
         else:

@@ -31,8 +31,10 @@ _BYTES_PER_AUDIO_TOKEN: Final = 20
 _NEAR_BYTES_PER_TOKEN: Final = 3
 _PAGE: Final = re.compile(rb"/Type\s{0,32}/Page(?![A-Za-z])")
 _TEXT_OPERATOR: Final = re.compile(rb"T[jJ]\b")
-_DICTIONARY_BYTES: Final = 400
+_DICTIONARY_BYTES: Final = 4096
 """Bytes before a stream of a PDF document that may describe it."""
+_ARMORED_BYTES: Final = 1024 * 1024
+"""Size of a stream above which printable characters are not decoded, which is slow."""
 _MAX_STREAMS: Final = 20_000
 _UNPACKED_BYTES: Final = 8 * 1024 * 1024
 _WINDOW_BYTES: Final = 64 * 1024
@@ -95,11 +97,12 @@ def document_size(
 ) -> Size | None:
     """Return the tokens of a document.
 
-    Plain text has at most one token for each byte. Other documents may be compressed, so that only
-    the context window bounds them; near, they count a token for each three bytes, of the file or of
-    the text in it, and an image for each page of a PDF document.
+    Plain text has at most one token for each byte. A PDF document may be compressed, so that only
+    the context window bounds it; near, it counts a token for each three bytes, of the file or of
+    the text in it, and an image for each page.
 
-    None means that only the provider knows its size. Then it may fill the context window.
+    None means that only the provider knows its size, as for compressed files of other types. Then
+    it may fill the context window.
     """
     data = _data_in(value, holder)
     if data is None:
@@ -113,6 +116,8 @@ def document_size(
         near, size_bytes = document.pages * image_tokens, max(size_bytes, document.text_bytes)
     elif beginning and b"\0" not in beginning:
         largest = min(largest, size_bytes)
+    else:
+        return None
     near += -(-size_bytes // _NEAR_BYTES_PER_TOKEN)
     return Size(largest, min(near, largest))
 
@@ -175,8 +180,8 @@ def _streams_in(content: bytes) -> Iterator[tuple[bool, bytes]]:
     The first value is whether a stream has objects, such as pages.
 
     Raises:
-        ValueError: there are too many streams.
-        zlib.error: a stream with objects cannot be unpacked.
+        ValueError: there are too many streams, or one of them is packed in another way.
+        zlib.error: a stream cannot be unpacked.
     """
     end = 0
     for _ in range(_MAX_STREAMS):
@@ -184,19 +189,27 @@ def _streams_in(content: bytes) -> Iterator[tuple[bool, bytes]]:
         end = content.find(b"endstream", at + 6)
         if at < 0 or end < 0:
             return
-        about = content[max(0, at - _DICTIONARY_BYTES) : at].rpartition(b"endobj")[2]
-        has_objects = b"/ObjStm" in about
-        is_text = b"/FlateDecode" in about and not _NO_TEXT.search(about)
-        if has_objects or is_text:
-            packed = content[at + 6 : end].lstrip(b"\r\n")
-            try:
-                yield has_objects, zlib.decompressobj().decompress(packed, _UNPACKED_BYTES)
-            except zlib.error:
-                if has_objects:
-                    raise
+        about = content[max(0, at - _DICTIONARY_BYTES) : at].rpartition(b" obj")[2]
+        if at > _DICTIONARY_BYTES == len(about) or b"#" in about:
+            raise ValueError("a dictionary that cannot be read")
+        if (b"Filter" in about or b"/ObjStm" in about) and not _NO_TEXT.search(about):
+            yield b"/ObjStm" in about, _unpacked(content[at + 6 : end], about)
         end += len(b"endstream")
     raise ValueError("too many streams")
 
 
+def _unpacked(packed: bytes, about: bytes) -> bytes:
+    """Unpack a stream of a PDF document, whose dictionary is ``about``."""
+    filters = _FILTERS.findall(about)
+    packed = packed.lstrip(b"\r\n")
+    if filters[:1] == [b"ASCII85Decode"] and len(packed) < _ARMORED_BYTES:
+        packed = base64.a85decode(packed.rstrip().removesuffix(b"~>"))
+        filters.pop(0)
+    if filters not in ([b"FlateDecode"], []):
+        raise ValueError("another compression")
+    return zlib.decompressobj().decompress(packed, _UNPACKED_BYTES)
+
+
+_FILTERS: Final = re.compile(rb"/(\w+(?:Decode|Crypt))\b|/Crypt\b")
 _NO_TEXT: Final = re.compile(rb"/(Image|Length1|Type1C|CIDFontType0C|OpenType|XRef|Metadata)\b")
 """Words in the dictionaries of streams that hold images, fonts, tables or metadata."""

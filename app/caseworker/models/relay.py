@@ -189,8 +189,7 @@ class RelayedCall(ModelCall):
         if self._refusal is not None:
             raise self._refusal
         if self.is_superseded():
-            said = "A later attempt of the run was opened."
-            raise AttemptError(said, error_class=SUPERSEDED, retryable=False, spent=FREE)
+            raise _superseded()
         self._delivery = SendState(sent=False)
         provider = cast("EndpointProvider", self.chosen.provider)
         failures = Failures(provider.name, False)
@@ -324,6 +323,8 @@ class TokenCount(Call):
     """Path of the function below the provider's base URL."""
     tenant: str
     turns: Turns | None = None
+    is_superseded: Callable[[], bool] = lambda: False
+    """Whether a later attempt of the run was opened, so that no request is sent."""
     reply: Head | None = field(init=False, default=None)
     """The whole reply of the provider; None if none arrived."""
 
@@ -337,8 +338,10 @@ class TokenCount(Call):
         """Send the request once.
 
         Raises:
-            AttemptError: no reply arrived.
+            AttemptError: no reply arrived, or the attempt of the run was superseded.
         """
+        if self.is_superseded():
+            raise _superseded()
         provider = cast("EndpointProvider", self.chosen.provider)
         content = await asyncio.to_thread(_written, {**self.body, "model": self.chosen.model})
         try:
@@ -351,6 +354,11 @@ class TokenCount(Call):
             said = "The provider did not reply."
             raise AttemptError(said, error_class=NO_REPLY, retryable=False) from None
         return Reply({"status": self.reply.status}, FREE)
+
+
+def _superseded() -> AttemptError:
+    said = "A later attempt of the run was opened."
+    return AttemptError(said, error_class=SUPERSEDED, retryable=False, spent=FREE)
 
 
 class RawEvents:

@@ -162,6 +162,32 @@ def test_the_compressed_text_of_a_document_counts() -> None:
     assert counted.hard_tokens >= CLAUDE.context_tokens
 
 
+def packed_page(about: bytes, stream: bytes) -> bytes:
+    """Return a PDF document with one page."""
+    page = b"%PDF-1.5\n1 0 obj << /Type /Page >> endobj\n2 0 obj << " + about
+    return page + b" >>\nstream\n" + stream + b"\nendstream endobj"
+
+
+@pytest.mark.req("cw/3.named")
+def test_the_text_of_a_document_cannot_hide_in_another_compression() -> None:
+    """What cannot be unpacked fills the context window, and images are not unpacked."""
+    text = zlib.compress(b"BT (" + b"word " * 200_000 + b") Tj ET")
+    armored = base64.a85encode(text) + b"~>"
+    flate, padding = b"/Filter /FlateDecode", b"/Length 5 " * 1_000
+    hiding = [
+        packed_page(b"/Filter [/ASCII85Decode /FlateDecode]", armored),
+        packed_page(b"/Filter [/FlateDecode /FlateDecode]", zlib.compress(text)),
+        packed_page(b"/Filter /LZWDecode", text),
+        packed_page(b"/Filter /Fl#61teDecode", text),
+        packed_page(flate + padding, text),
+        packed_page(flate, b"encrypted"),
+    ]
+    for whole in hiding:
+        assert content(claude(document(whole)), "messages").near_tokens > 200_000
+    image = packed_page(b"/Subtype /Image /Filter /DCTDecode", b"x" * 3_000)
+    assert content(claude(document(image)), "messages").near_tokens < 5_000
+
+
 @pytest.mark.req("cw/3.named")
 def test_only_plain_text_counts_its_bytes() -> None:
     """Office files are compressed, whatever type the client declares."""
@@ -171,6 +197,7 @@ def test_only_plain_text_counts_its_bytes() -> None:
         file = {"file_data": f"data:text/plain;base64,{data}", "filename": "a.docx"}
         counted = content(chat({"type": "file", "file": file}))
         assert hard_tokens <= counted.hard_tokens <= hard_tokens + 300
+        assert counted.near_tokens >= hard_tokens // 4
 
 
 @pytest.mark.req("cw/3.named")
@@ -255,6 +282,14 @@ def test_a_reference_counts_the_recorded_tokens_of_its_reply() -> None:
     counted = content(body, "responses", references={"resp_1": 12_345})
     bare = content({"model": "m", "input": "go on"}, "responses")
     assert 12_345 <= counted.hard_tokens - bare.hard_tokens <= 12_400
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_each_compaction_reads_the_prompt_again(number: int) -> None:
+    """A body may ask for several."""
+    triggers = [{"type": "compaction_trigger"}] * number
+    said = {"role": "user", "content": "hi"}
+    assert content({"model": "m", "input": [said, *triggers]}, "responses").passes == 1 + number
 
 
 def test_tools_that_the_provider_describes_cost_more_than_their_text() -> None:

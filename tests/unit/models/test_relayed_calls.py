@@ -7,11 +7,12 @@ import pytest
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import Stop
+from caseworker.engine.call import CallFailedError
 from caseworker.models.client_bodies import read_body
 from caseworker.models.families import UNKNOWN
 from caseworker.models.fields.tables import TABLES
 from caseworker.models.gateway import Tier
-from caseworker.models.relay import Relay
+from caseworker.models.relay import SUPERSEDED, Relay
 from caseworker.models.tokens import near_tokens
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, priced, told, unpriced
@@ -146,3 +147,26 @@ def test_a_prompt_that_is_to_be_cached_is_reserved_at_the_price_of_writing(
     assert body is not None
     tokens = near_tokens(text, UNKNOWN) + UNKNOWN.frame_tokens + 60
     assert body["max_tokens"] == pytest.approx(3_000 - tokens * factor, abs=50 * factor)
+
+
+def test_a_superseded_attempt_counts_no_tokens() -> None:
+    """The later attempt may be opened while the call waits for its rate slot."""
+
+    async def story(asking: Asking) -> None:
+        call = asking.models.token_count(
+            asking.context,
+            asking.models.table[Tier.SMALL],
+            key="k",
+            body={"messages": HELLO},
+            headers={},
+            path="/v1/messages/count_tokens",
+            is_superseded=lambda: True,
+        )
+        with pytest.raises(CallFailedError) as failed:
+            await asking.context.calls.perform(
+                call, parent=asking.context.trace_parent, scope=asking.context.scope
+            )
+        assert failed.value.error_class == SUPERSEDED
+
+    asking = told(story, unpriced("m"), flavour="anthropic")
+    assert asking.provider.arrivals == []

@@ -264,6 +264,8 @@ async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
     except Stop as stop:
         raise stopped(stop) from None
     except CallFailedError as failed:
+        if failed.error_class == SUPERSEDED:
+            raise _superseded() from None
         raise _RefusedError(502, "provider_failed", str(failed)) from None
     return _passed_back(dialect, head)
 

@@ -449,6 +449,7 @@ class Session:
             CallFailedError: the provider did not reply.
         """
         self.touch()
+        attempt = self._attempt
         call = self._context.service(ModelGateway).token_count(
             self._context,
             model,
@@ -456,6 +457,7 @@ class Session:
             body=body.document,
             headers=headers,
             path=path,
+            is_superseded=lambda: attempt < self.newest_attempt,
         )
         await self._started(self.perform(call))
         return cast("Head", call.reply)
