@@ -31,7 +31,7 @@ from tests.support.limits import retry_policy, tier_model, tool_dispatch
 from tests.support.seeded_loop import SeededLoop
 from tests.support.seeded_loop import run as run_seeded
 
-TOKENS_IN, TOKENS_OUT = 10, 5
+TOKENS_IN, TOKENS_OUT = 10, 50
 TURNS = {"outer": 6, "inner": 3}
 INCOMPLETE = {
     (False, 1): Incomplete.LENGTH,

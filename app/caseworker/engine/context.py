@@ -103,8 +103,8 @@ class RunContext:
     """Called each time abandoned work (work that the run stopped waiting for) has ended, so that
     its cost can still be recorded."""
     token_ratios: dict[str, float] = field(default_factory=dict)
-    """For each model that the run has called, the tokens that its provider counted for the last
-    prompt, relative to the near bound of that prompt."""
+    """For each model that the run has called, the largest ratio of the tokens that its provider
+    counted for a prompt to the near bound of that prompt."""
     traced: list[Any] | None = None
     """List that collects the ``StepRecords`` of executed graphs for a trace; None if no trace is
     needed."""

@@ -33,7 +33,7 @@ _OF_CLIENT: Final = (None, "function", "custom", "namespace")
 """Types of tools that the request describes whole."""
 
 _HOUR_SECONDS: Final = 3600
-_LOWEST_RATIO: Final = 0.3
+_LOWEST_RATIO: Final = 0.5
 _RATIO_MARGIN: Final = 1.04
 
 

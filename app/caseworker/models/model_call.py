@@ -372,7 +372,8 @@ class ModelCall(Call):
         content = self.content
         if content is not None and content.is_text and "near_text_tokens" in vars(content):
             ratio = usage.tokens_in / max(1, content.near_text_tokens)
-            self.run.token_ratios[self.chosen.model] = ratio
+            ratios, model = self.run.token_ratios, self.chosen.model
+            ratios[model] = max(ratio, ratios.get(model, 0.0))
 
     def _uncounted(self, texts: Iterable[str] = ()) -> TokenUsage:
         """Return the usage of an attempt without final counts."""

@@ -30,7 +30,7 @@ class FreeFields:
             self._version = version
             try:
                 self._current = await asyncio.to_thread(self._read)
-                log.info("gateway.free_fields_read", **self._current)
+                log.info("gateway.free_fields_read")
             except ValueError as error:
                 log.warning("gateway.free_fields_invalid", detail=str(error))
         return self._current.get(dialect, ())
