@@ -110,14 +110,16 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
 def test_a_quota_that_is_set_holds_for_the_service_at_once(
     caseworker: Command, tmp_path: Path
 ) -> None:
-    """The quota shows used and reserved cost: a waiting run is not running but may still cost."""
+    """The quota shows used and reserved cost: a run that waits for an approval reserves nothing."""
     caseworker("quotas", "set", "default", "--max-runs-per-minute", "0")
     refused = caseworker("run", "What is 6 * 7?")
     caseworker("quotas", "set", "default", "--max-cost-usd-per-day", "5")
     _, approval_id, *_ = asked(caseworker, "spends", tmp_path, "--max-cost-usd", "2.25")
     while (shown := table(caseworker("quotas", "show", "default")))["running"] != ["any", "0"]:
         pass
+    caseworker("quotas", "set", "default", "--max-cost-usd-per-day", "0")
     too_much = caseworker("run", "What is 6 * 7?", "--max-cost-usd", "2.76")
+    caseworker("quotas", "set", "default", "--max-cost-usd-per-day", "5")
     caseworker("approve", "spends", approval_id)
     assert end_of(caseworker, "spends")["type"] == "run.completed"
     ended = table(caseworker("quotas", "show", "default"))
@@ -126,7 +128,7 @@ def test_a_quota_that_is_set_holds_for_the_service_at_once(
     assert (refused.exit_code, too_much.exit_code) == (2, 2)
     assert "Quota exceeded: runs_per_minute" in refused.stderr
     assert "Quota exceeded: cost_usd_today" in too_much.stderr
-    assert shown["USD today"] == ["5", "0", "2.25"]
+    assert shown["USD today"] == ["5", "0", "0"]
     assert ended["USD today"][0] == "5"
     assert set(map(float, ended["USD today"][1:])) == {0}
 

@@ -122,11 +122,6 @@ class ModelCall(Call):
         return 1 if self.content is None else self.content.choices * self.content.passes
 
     @property
-    def _may_be_limited(self) -> bool:
-        """Whether the output limit may be lowered to what the budget can pay."""
-        return True
-
-    @property
     def _sets_limit(self) -> bool:
         """Whether the request has no output limit, so that it gets one that the budget can pay."""
         return self.is_bounded and self.request.max_output_tokens is None
@@ -197,8 +192,6 @@ class ModelCall(Call):
         """
         usage, cost = self._bound
         full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
-        if not self._may_be_limited:
-            return full
         tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
         if tokens is not None:
             affordable = math.floor(tokens) - usage.tokens_in

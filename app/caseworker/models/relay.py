@@ -167,11 +167,6 @@ class RelayedCall(ModelCall):
     is_superseded: Callable[[], bool] = lambda: False
     """Whether a later attempt of the run was opened, so that no further request is sent."""
 
-    @property
-    def _may_be_limited(self) -> bool:
-        """Whether the output limit may be set or lowered; the service's ceilings change no body."""
-        return self.is_bounded
-
     def __post_init__(self) -> None:
         """Keep the output limit above the limit for thinking."""
         if self._thinking_tokens:
