@@ -67,14 +67,14 @@ for text in sys.argv[1:]:
             tell(reply=asked(text).choices[0].message.content)
 """
 TYPED = """
-import signal, sys
+import signal, sys, time
 counted = []
 signal.signal(signal.SIGINT, lambda *_: (counted.append(1), print("interrupted", flush=True)))
 signal.signal(signal.SIGTERM, lambda *_: (print("counted", len(counted), flush=True), sys.exit(5)))
 print("ready", sys.stdin.isatty(), flush=True)
 print("line", sys.stdin.readline().strip(), flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)  # pause() misses a signal that comes just before it
 """
 VARIABLES = """
 import json, os, sys

@@ -143,6 +143,8 @@ async def test_a_tool_call_is_refused_or_changed_in_the_chat_that_asks(
 
     answer = reader.page.locator(".message-assistant .message-text")
     await expect(answer).to_have_text("It is two.", timeout=WAIT_MS)
+    # The streamed answer is replaced by the stored one, whose list of calls is closed.
+    await expect(_button(reader, "Retry")).to_be_visible(timeout=WAIT_MS)
     await reader.page.locator(".tool-calls summary").click()
     call = reader.page.locator(".tool-calls li").first
     await expect(call).to_contain_text("refused A person has refused it: Not today")
@@ -154,6 +156,7 @@ async def test_a_tool_call_is_refused_or_changed_in_the_chat_that_asks(
     await question.get_by_label("Arguments").fill('{"expression": "2 + 2"}')
     await question.get_by_role("button", name="Approve").click()
     await expect(answer).to_have_text("It is two.", timeout=WAIT_MS)
+    await expect(_button(reader, "Retry")).to_be_visible(timeout=WAIT_MS)
     await reader.page.locator(".tool-calls summary").click()
     await expect(call).to_contain_text('"2 + 2"} (changed by the approver) done')
 
