@@ -36,7 +36,6 @@ WIRE: Final = "wire"
 """Field of a call's journal value with the reply as the client received it."""
 OBJECTS: Final = "objects"
 """Field in it with the IDs of the objects at the provider that the reply names."""
-HOUR_SECONDS: Final = 3600
 NO_REPLY: Final = ModelFault.UNAVAILABLE.value
 """Error class of a call to which the provider did not reply."""
 SUPERSEDED: Final = "superseded"

@@ -8,6 +8,7 @@ time of one way and of one step later) is counted. The network may cut a reply a
 import asyncio
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -341,7 +342,7 @@ def words(at: int, count: int) -> str:
     return "".join(f" {_WORDS[(at + n) % len(_WORDS)]}" for n in range(count))
 
 
-class _Writer:
+class _Writer(ABC):
     """Writes one reply in the form of an API."""
 
     def __init__(self, made: Generation, identifier: str) -> None:
@@ -391,30 +392,30 @@ class _Writer:
         """Write a search that the provider has made."""
         yield from ()
 
+    @abstractmethod
     def _contradicted(self, counts: dict[str, Any]) -> dict[str, Any]:
         """Return counts whose parts exceed the whole."""
-        raise NotImplementedError
 
-    def _true_counts(self, tokens_in: int, tokens_out: int, reasoning: int) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _true_counts(self, tokens_in: int, tokens_out: int, reasoning: int) -> dict[str, Any]: ...
 
-    def start(self) -> Iterator[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> Iterator[bytes]: ...
 
-    def part(self, so_far: int, text: str, *, thinking: bool) -> Iterator[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def part(self, so_far: int, text: str, *, thinking: bool) -> Iterator[bytes]: ...
 
-    def finish(self) -> Iterator[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def finish(self) -> Iterator[bytes]: ...
 
-    def end(self) -> Iterator[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def end(self) -> Iterator[bytes]: ...
 
     def ping(self) -> bytes:
         return b": keep-alive\n\n"
 
-    def whole(self) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def whole(self) -> bytes: ...
 
     @property
     def _reason(self) -> str:
