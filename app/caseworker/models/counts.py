@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from itertools import islice
 from typing import Any, Final
 
@@ -153,9 +154,13 @@ def counts_in(rows: Sequence[Row], document: Any) -> tuple[Counts, dict[str, int
     If several rows have a count, the first one that is not zero holds.
     """
     counts, uses = Counts(), dict[str, int]()
+    if not isinstance(document, dict):
+        return counts, uses
     for row in rows:
-        number = None if row.place is Place.ITEMS else _number_at(document, row.path)
-        if number is None:
+        first, *rest = _names_in(row.path)
+        if first not in document or row.place is Place.ITEMS:
+            continue
+        if (number := _number_at(document[first], rest)) is None:
             continue
         if row.kind is Kind.USES:
             uses[row.tool] = uses.get(row.tool) or number
@@ -283,12 +288,17 @@ def _usage(counts: Counts, uses: Mapping[str, int]) -> TokenUsage:
     return TokenUsage(**values, provider_tool_uses=uses)
 
 
-def _number_at(document: Any, path: str) -> int | None:
-    """Return the whole number at a path; None if there is none."""
-    for name in path.split("."):
-        if not isinstance(document, dict):
+@cache
+def _names_in(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
+
+
+def _number_at(value: Any, names: Sequence[str]) -> int | None:
+    """Return the whole number at a path below a value; None if there is none."""
+    for name in names:
+        if not isinstance(value, dict):
             return None
-        document = document.get(name)
-    if isinstance(document, bool) or not isinstance(document, int | float):
+        value = value.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(document) if document % 1 == 0 else None
+    return int(value) if value % 1 == 0 else None
