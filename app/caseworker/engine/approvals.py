@@ -157,6 +157,7 @@ class Approvals:
         ):
             return Decision.from_dict(recorded.value)
         context.token.check()
+        await context.calls.activity.start(path)
         approval_id = _hash_of([context.run_id, path.text, asked_hash])[:32]
         trace = context.run.trace
         node = trace.begin_node(
@@ -190,7 +191,7 @@ class Approvals:
         return decision
 
     async def _decided(self, context: FlowContext, path: StepPath, asked: Asked) -> Decision:
-        working = context.calls.working
+        working = context.calls.activity.working
         working[path.text] = path  # not idle until the question is stored: no suspension yet
         try:
             await context.calls.journal.barrier(external=True)
@@ -209,7 +210,8 @@ class Approvals:
         if self._watch is None or self._watch.done():  # failed: its waiters are about to leave
             self._watch = asyncio.create_task(self._look(context), name="approvals")
         try:
-            return await waiting.decision
+            with context.calls.activity.waits(path):
+                return await waiting.decision
         finally:
             del self._waiting[asked.approval_id]
             if not self._waiting and self._watch is not None:
@@ -277,7 +279,7 @@ def _all_inside(calls: Calls, waiting: Collection[_Waiting]) -> bool:
         return False
     around = {outer for each in waiting for outer in each.path.around()}
     cut_off = calls.detached.covers_inside
-    return all(path.text in around or cut_off(path) for path in calls.working.values())
+    return all(path.text in around or cut_off(path) for path in calls.activity.working.values())
 
 
 def _hash_of(value: Any) -> str:

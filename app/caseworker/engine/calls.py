@@ -15,6 +15,9 @@ A call passes these stages:
 6. Its reservation is **settled** with the actual cost, or with an estimate if the response was
    lost. The estimate is marked as one.
 
+While the run is held, because its process was told to end, no call and no attempt starts: it waits
+until the run is released (:mod:`caseworker.engine.activity`).
+
 A refused call appears as a halted node with a reason, so a trace shows which call a limit
 prevented.
 
@@ -38,6 +41,7 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.core.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
 from caseworker.core.trace.spans import SpanOf
+from caseworker.engine.activity import Activity
 from caseworker.engine.call import (
     FREE,
     Answered,
@@ -97,13 +101,15 @@ class Calls:
         events: EventSink | None = None,
         span_of: SpanOf | None = None,
         accounts: RunAccounts | None = None,
+        activity: Activity | None = None,
     ) -> None:
         """Open the gateway.
 
         ``jitter`` draws from [-1, 1]. ``deadline_in`` returns the seconds until the run's deadline,
         or None if it has none. ``events`` receives the start and the end of each call. ``span_of``
         returns the trace context of a call's span, which is propagated to the called service.
-        ``accounts`` are the limits above the run; None if there are none.
+        ``accounts`` are the limits above the run; None if there are none. ``activity`` is the work
+        of the run in progress; the default is for a run that is never held.
         """
         self.graph = graph
         self.accounts = accounts
@@ -113,8 +119,7 @@ class Calls:
         self._span_of = span_of
         self.backoff = Backoff(jitter, deadline_in)
         self.detached = DetachedWork()
-        self.working: dict[str, StepPath] = {}
-        """The steps and calls in progress, by path text."""
+        self.activity = activity or Activity(token)
         self._asked_in: set[str] = set()
         self._made_in: set[str] = set()
         """The path texts of steps and attempts in which a call was requested, and was made."""
@@ -137,22 +142,30 @@ class Calls:
             self._made_in |= around
             return answer_of(before)  # allowed even after a stop: a replay costs nothing
         self._check(call)
+        activity = self.activity
+        if activity.is_held:
+            await activity.start(call.key)
         made = _CallInProgress(self, call, parent, scope)
         # An interrupted attempt of this run has already paid the ``once`` charge.
         once = call.once if before is None or before.taken_over else NOTHING
-        self.working[call.key.text] = call.key
+        activity.working[made] = call.key
         try:
             while True:
                 try:
                     reply = await made.attempt(checked(sum_of((once, call.per_attempt))))
                     break
+                except _HeldError:
+                    made.note_usage()
+                    await activity.start(call.key)
+                    continue
                 except AttemptError as failure:
                     made.note_usage()
                     delay = self._delay_after(failure, call, scope, made.attempts.made)
                     if delay is None:
                         raise
                 once = NOTHING
-                await asyncio.sleep(delay)
+                with activity.waits(call.key):
+                    await asyncio.sleep(delay)
             if reply.metadata:
                 self.graph.annotate(made.node, reply.metadata)
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
@@ -170,7 +183,8 @@ class Calls:
             made.end(made.unknown, self.graph.mark_halt, reason)
             raise
         finally:
-            self.working.pop(call.key.text, None)
+            del activity.working[made]
+            activity.changed()
             if made.attempts.made:
                 self._made_in |= around
         return Answered(reply.value, made.node)
@@ -255,7 +269,8 @@ class _CallInProgress:
             return await self._attempt(counted)
         place = accounts.place()
         try:
-            await place.enter()
+            with self._waits_for_others():
+                await place.enter()
             while True:
                 try:
                     return await self._attempt(counted, accounts, place)
@@ -276,7 +291,8 @@ class _CallInProgress:
         ``place`` is left once the call is reserved in ``accounts``.
 
         Raises:
-            _AccountFullError: an account has no room; nothing is held.
+            _AccountFullError: an account has no room; nothing is reserved.
+            _HeldError: the run is held; nothing is reserved.
         """
         call, calls = self._call, self._calls
         reservation = await self._reserved_with_slot(counted)
@@ -301,6 +317,8 @@ class _CallInProgress:
                     raise _AccountFullError(answer)
                 place.leave()
             calls._check(call)
+            if calls.activity.is_held:
+                raise _HeldError
             if self.attempts.made:
                 self._graph.increment_retries(self.node)
                 calls.journal.touch()  # no event stores the attempt
@@ -393,7 +411,8 @@ class _CallInProgress:
         least = charge(_NO_ROOM)
         wanted = None if self._estimate == FREE else charge
         try:
-            return await reserved(self._scope, least, wanted, tracked=False, waits=self._waits)
+            with self._waits_for_others():
+                return await reserved(self._scope, least, wanted, tracked=False, waits=self._waits)
         finally:
             if self._waits_since_ms is not None:
                 self._waited_ms += self._graph.now_ms() - self._waits_since_ms
@@ -424,7 +443,8 @@ class _CallInProgress:
             return
         since_ms = self._graph.now_ms()
         try:
-            await place.wait()
+            with self._waits_for_others():
+                await place.wait()
         finally:
             self._waited_ms += self._graph.now_ms() - since_ms
             self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
@@ -433,10 +453,14 @@ class _CallInProgress:
         since_ms = self._graph.now_ms()
         self._calls.journal.touch()
         try:
-            await slot.wait()
+            with self._waits_for_others():
+                await slot.wait()
         finally:
             self._waited_for_model_ms += self._graph.now_ms() - since_ms
             self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
+
+    def _waits_for_others(self) -> AbstractContextManager[None]:
+        return self._calls.activity.waits(self._call.key)
 
     def fail(self, failure: AttemptError) -> CallFailedError:
         """End the call with the failure of its last attempt; return the error to raise."""
@@ -475,7 +499,7 @@ class _CallInProgress:
 
     def note_usage(self) -> None:
         """Journal the actual usage so far, while the call waits for its next attempt."""
-        self._note(None, self._spent.charge, self._spent.if_lost())
+        self._note(self.unknown, self._spent.charge, self._spent.if_lost())
 
     def _note_in_flight(self, counted: Charge) -> None:
         """Journal the call as in flight, with its maximum cost should its worker be lost."""
@@ -522,6 +546,10 @@ class _AccountFullError(Exception):
     def __init__(self, answer: HoldAnswer) -> None:
         super().__init__()
         self.answer = answer
+
+
+class _HeldError(Exception):
+    """The run is held, so that no attempt starts."""
 
 
 def _exceeds(estimate: Spent, room: Room) -> bool:

@@ -12,7 +12,7 @@ acquired with a timeout.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -98,6 +98,7 @@ class DeadlockError(Exception):
 
 DEFAULT_LOCK_SECONDS = 30.0
 
+_UNNOTED = nullcontext()
 _HELD: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset())
 
 
@@ -119,8 +120,8 @@ class NodeLock:
         return any(lock.locked() for lock in self._locks.values())
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Acquire the lock, and hold it while the block runs.
+    async def held(self, waiting: AbstractContextManager[object] = _UNNOTED) -> AsyncIterator[None]:
+        """Acquire the lock, and hold it while the block runs; ``waiting`` is entered meanwhile.
 
         Raises:
             DeadlockError: the lock timed out, or the current task or an enclosing one holds it.
@@ -129,7 +130,8 @@ class NodeLock:
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        await self._acquire(lock)
+        with waiting:
+            await self._acquire(lock)
         token = _HELD.set(mine | {id(self)})
         try:
             yield

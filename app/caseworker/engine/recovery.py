@@ -120,11 +120,13 @@ class Recovery:
         delay = backoff.delay(self._policy.retry, scope, error, made)
         if delay is None:
             return False
-        await asyncio.sleep(delay)
+        with self._context.calls.activity.waits(self._context.path):
+            await asyncio.sleep(delay)
         return True
 
     async def _attempt(self, number: int) -> Outputs:
         """Make a retry, and journal that its back-off is over."""
+        await self._context.calls.activity.start(self._context.path)
         self._context.run.trace.increment_retries(self._context.trace_parent)
         if self._context.run.journal is not None:
             entry = self._report.entry(value={**self._last, _NEXT_BEGUN: True})
@@ -156,6 +158,7 @@ class Recovery:
                 return {**about, DEFAULT_HANDLE: _copied(self._policy.fallback_value)}
             case "fallback" if self._step.fallback is not None:
                 path, number = self._context.path.fallback(), self._attempts.made
+                await self._context.calls.activity.start(self._context.path)
                 report.attempts += 1
                 self._attempts.of_fallback = True
                 try:

@@ -92,7 +92,7 @@ class StepRunner:
         # Attributes are cached here: looking them up per step costs a tenth of the step's time.
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
-        self._detached, self._working = run.calls.detached, run.calls.working
+        self._detached, self._activity = run.calls.detached, run.calls.activity
         self._in_span = run.calls.in_span
         self._parent = parent
         self._scope = scope
@@ -123,7 +123,9 @@ class StepRunner:
             self._token.check()
         if self._detached.areas:
             self._detached.check(path)
-        self._working[path.text] = path  # approvals read it to detect an idle run
+        if self._activity.is_held:
+            await self._activity.start(path)
+        self._activity.working[path.text] = path
         try:
             if journal is not None:
                 await journal.barrier(external=False)  # also polls for missed cancel requests
@@ -133,7 +135,7 @@ class StepRunner:
                 context = self._begun(step, report, path, view, recorded)
             except BudgetExceededError as refused:
                 # Reservations may hold the step budget only temporarily: queue for it, then start.
-                await self._charge_in_line(refused)
+                await self._charge_in_line(path, refused)
                 context = self._begun(step, report, path, view, recorded, charged=True)
             inputs = self._routing.inputs_of(step.step.id)
             with self._in_span(context.trace_parent):
@@ -166,7 +168,8 @@ class StepRunner:
             self._cut_off(step, report, path, stop)
             raise
         finally:
-            self._working.pop(path.text, None)
+            self._activity.working.pop(path.text, None)
+            self._activity.changed()
             if self._tracked:
                 self._release_left(path)
         if self._token.stop is not None:
@@ -213,14 +216,16 @@ class StepRunner:
         goes_on = recorded.taken_over and self._trace.mark_running(recorded.node_id)
         return recorded.node_id if goes_on else None
 
-    async def _charge_in_line(self, refused: BudgetExceededError) -> None:
+    async def _charge_in_line(self, path: StepPath, refused: BudgetExceededError) -> None:
         """Wait in the reservation queue to charge a step that a reservation crowded out.
 
         Raises ``refused`` if no reservation caused the refusal.
         """
         if not refused.cause.reserved:
             raise refused
-        (await reserved(self._scope, ONE_STEP, tracked=False)).settle(ONE_STEP)
+        with self._activity.waits(path):
+            reservation = await reserved(self._scope, ONE_STEP, tracked=False)
+        reservation.settle(ONE_STEP)
 
     def _release_left(self, path: StepPath) -> None:
         """Release the unsettled reservations of an ended step, because no code will settle them."""
@@ -443,7 +448,9 @@ async def _once(
 ) -> Outputs:
     """Execute a node once and return its outputs by handle; holds its lock, if any."""
     if work.lock is not None:
-        async with work.lock.held():
+        activity = context.run.calls.activity
+        async with work.lock.held(activity.waits(context.path)):
+            await activity.start(context.path)
             unlocked = BoundNode(work.node, work.data)
             return await _once(unlocked, inputs, context, timeout_ms)
     execution = _begin(work, inputs, context, timeout_ms)

@@ -190,23 +190,26 @@ class Process:
             await self._close()
 
     def begin_closing(self) -> None:
-        """Stop claiming runs and answer clients that wait for a run.
+        """Claim no more runs, start no more calls, and answer clients that wait for a run.
 
         The server calls this at the first shutdown signal.
         """
         self._closing = True
-        self.runs.stop_waiting()
+        self.runs.stop_waiting(grace_seconds=self.settings.shutdown.grace_seconds)
         if self._executor is not None:
             self._executor.stop_taking()
 
     async def drain(self) -> None:
-        """Finish runs within the grace period and release the rest to other processes.
+        """Release the runs to other processes, each once its calls in flight have ended.
 
-        Released runs keep their finished steps.
+        Calls that last longer than the grace period are cancelled.
         """
         self.begin_closing()
-        if self._executor is not None:
-            await self._executor.drain(self.settings.shutdown.grace_seconds)
+        async with asyncio.TaskGroup() as group:
+            if self._heartbeat is not None:
+                group.create_task(self._heartbeat.stop_taking())
+            if self._executor is not None:
+                group.create_task(self._executor.drain(self.settings.shutdown.grace_seconds))
 
     async def _close(self) -> None:
         """Drain, then stop all loops and close all connections."""

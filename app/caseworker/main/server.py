@@ -198,10 +198,12 @@ class _Server(Server):
 
         Unlike uvicorn, do not raise the signal again afterwards: the process exits with 0.
         """
-        self._process.begin_closing()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
-        asyncio.get_running_loop().call_soon_threadsafe(self.end)
+        # Not in the signal handler: it may interrupt the code whose state this changes.
+        loop = asyncio.get_running_loop()
+        loop.call_soon_threadsafe(self._process.begin_closing)
+        loop.call_soon_threadsafe(self.end)
 
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]

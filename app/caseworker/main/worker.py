@@ -34,4 +34,4 @@ async def _work(process: Process) -> None:
         await stack.enter_async_context(forwarding_served(process, build_app(process), 0))
         collect_garbage_seldom()
         await ended.wait()
-        process.begin_closing()
+        await process.drain()  # calls in flight still answer forwarded requests

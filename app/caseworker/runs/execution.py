@@ -13,6 +13,7 @@ from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
 from caseworker.core.budget.usage import ResourceUsage
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.core.trace.spans import SpanOf
+from caseworker.engine.activity import Activity
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
@@ -33,6 +34,7 @@ class ActiveRun:
 
     run: Run
     token: CancellationToken
+    activity: Activity
     ended: asyncio.Future[None]
     prepared: PreparedGraph | None = None
     """Graph of the run, if it was already prepared when the run was accepted; otherwise None."""
@@ -67,6 +69,7 @@ class Execution:
         run: Run,
         earlier: Sequence[CallRecord],
         token: CancellationToken,
+        activity: Activity,
         journals: JournalStore,
         permitted_at: float,
         clock: Callable[[], float],
@@ -83,6 +86,7 @@ class Execution:
         self.run = run
         self._span_of = span_of
         self.token = token
+        self._activity = activity
         self.graph, self.root = graph_of(run, earlier)
         source = run.request.source
         self.taken_over = {} if source is None else taken_over_by(source, earlier)
@@ -164,6 +168,7 @@ class Execution:
                 events=self.journal,
                 span_of=self._span_of,
                 accounts=of_run,
+                activity=self._activity,
             ),
             services=services,
             tenant=self.run.key.tenant,

@@ -20,6 +20,7 @@ import structlog
 
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind, Suspended
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.engine.activity import Activity
 from caseworker.engine.approvals import Approvals
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
@@ -212,6 +213,11 @@ class RunExecutor:
         return self._active.keys()
 
     @property
+    def takes_runs(self) -> bool:
+        """Whether runs may be claimed; not after :meth:`stop_taking`."""
+        return self._open
+
+    @property
     def free_slots(self) -> int:
         """Number of runs that can still be started now."""
         return self.slots.free if self._open else 0
@@ -248,9 +254,12 @@ class RunExecutor:
                 return  # repeated delivery; a reclaimed run has a higher fencing token
             lost.token.trip(LostRunError())
         ended = asyncio.get_running_loop().create_future()
-        active = ActiveRun(run, CancellationToken(), ended, prepared)
+        token = CancellationToken()
+        active = ActiveRun(run, token, Activity(token), ended, prepared)
+        if not self._open:  # it was claimed before
+            active.activity.hold(shutting_down())
         if self._handing_over:
-            active.token.trip(shutting_down())
+            token.trip(shutting_down())
         self._active[run.key] = active
         is_external = KINDS[run.kind].is_external
         (self._external if is_external else self._in_slots).add(run.key)
@@ -286,8 +295,13 @@ class RunExecutor:
         return active.run.last_seq if active.journal is None else active.journal.stored_seq
 
     def stop_taking(self) -> None:
-        """Stop accepting runs; those in progress continue."""
+        """Accept no more runs, and start no more calls of those in progress.
+
+        Each run is released as soon as its calls in flight have ended.
+        """
         self._open = False
+        for active in self._active.values():
+            active.activity.hold(shutting_down())
 
     async def ended(self, key: RunKey) -> Run | None:
         """Wait until a run that this process executes has ended, and return it.
@@ -305,9 +319,10 @@ class RunExecutor:
         return final if final is None or is_storable((final.result, final.stop)) else None
 
     async def drain(self, grace_seconds: float) -> None:
-        """Stop accepting runs, wait up to ``grace_seconds``, then release the remaining runs.
+        """Release all runs, each once its calls in flight have ended.
 
-        Runs that cannot be released during a database outage are recovered by other processes.
+        Calls that last longer than ``grace_seconds`` are cancelled. Runs that cannot be released
+        during a database outage are recovered by other processes.
         """
         self.stop_taking()
         if self._tasks and not self._handing_over:
@@ -366,6 +381,7 @@ class RunExecutor:
             Execution,
             run=run,
             token=active.token,
+            activity=active.activity,
             journals=self._journals,
             permitted_at=permitted_at,
             clock=self._clock,

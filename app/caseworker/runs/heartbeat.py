@@ -117,6 +117,7 @@ class Heartbeat:
     drain_seconds: float
     """Seconds that runs may continue after this process was asked to drain."""
     _draining: asyncio.Task[None] | None = None
+    _is_leaving: bool = False
     _beaten_at: float = field(init=False)
     _orphans: "_SeenFor" = field(init=False)
     _strays: "_SeenFor" = field(init=False)
@@ -157,7 +158,7 @@ class Heartbeat:
         """
         beat = await self.workers.beat(self.executor.worker_id)
         self._beaten_at = asyncio.get_running_loop().time()
-        if beat.draining and self._draining is None:
+        if beat.draining and self.executor.takes_runs:
             log.warning("process.draining", count=len(self.executor.active))
             drain = self.executor.drain(self.drain_seconds)
             self._draining = asyncio.create_task(drain, name="drain")
@@ -169,6 +170,16 @@ class Heartbeat:
             await self._give_back(key)
         for key in self.executor.broken.keys() - beat.owned:
             del self.executor.broken[key]
+
+    async def stop_taking(self) -> None:
+        """Record once that this process accepts no more runs; if that fails, requests detect it."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        try:
+            await self.workers.stop_taking(self.executor.worker_id)
+        except StoreUnavailableError:
+            log.warning("heartbeat.stop_unsaid")
 
     async def leave(self) -> None:
         """Record that this process shuts down. If that fails, missing heartbeats reveal it."""

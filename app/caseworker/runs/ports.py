@@ -462,7 +462,7 @@ class Beat:
     cancelled: Mapping[RunKey, CancelRequest]
     owned: frozenset[RunKey]
     draining: bool = False
-    """Whether an operator has asked the worker to accept no more runs."""
+    """Whether the worker accepts no more runs; an operator may have asked for it."""
 
 
 class WorkerStore(Protocol):
@@ -470,6 +470,10 @@ class WorkerStore(Protocol):
 
     async def beat(self, worker_id: str) -> Beat:
         """Record a heartbeat, and return the runs that the database assigns to the worker."""
+        ...
+
+    async def stop_taking(self, worker_id: str) -> None:
+        """Record that this worker accepts no more runs."""
         ...
 
     async def leave(self, worker_id: str) -> None:

@@ -7,8 +7,8 @@ Results and events of agents refer to calls instead of repeating their texts; se
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -78,6 +78,8 @@ class RunService:
         self._closing = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
         """Timeouts of callers that wait for runs of this process."""
+        self._answering: set[asyncio.Timeout] = set()
+        self._ends_at: float | None = None
         stored_seq = executor.stored_seq if executor else lambda key: None
         self._followers = Followers(store.listening, self._events_after, stored_seq)
 
@@ -179,8 +181,31 @@ class RunService:
         """Whether the process is shutting down, so that requests must not wait for runs."""
         return self._closing.is_set()
 
-    def stop_waiting(self) -> None:
-        """End all waiting: callers get their unfinished runs immediately, and event streams end."""
+    @property
+    def takes_runs(self) -> bool:
+        """Whether this process executes runs and was not told to end."""
+        return self._executor is not None and self._executor.takes_runs
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """Interrupt the block with a ``TimeoutError`` before the process ends."""
+        async with asyncio.timeout_at(self._ends_at) as limit:
+            self._answering.add(limit)
+            try:
+                yield
+            finally:
+                self._answering.discard(limit)
+
+    def stop_waiting(self, *, grace_seconds: float = 0.0) -> None:
+        """End all waiting: callers get their unfinished runs immediately, and event streams end.
+
+        What :meth:`answering` protects may last ``grace_seconds``.
+        """
+        if self._closing.is_set():
+            return
+        self._ends_at = asyncio.get_running_loop().time() + grace_seconds
+        for limit in self._answering:
+            limit.reschedule(self._ends_at)
         self._closing.set()
         for limit in tuple(self._waiting):
             if not limit.expired():
@@ -199,6 +224,13 @@ class RunService:
                 return run
             await set_within(self._closing, min(pause, left))
             pause = min(2 * pause, longest)
+
+    async def ended_here(self, key: RunKey, *, seconds: float) -> None:
+        """Wait until this process does not execute a run any more, for at most ``seconds``."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                if self._executor is not None:
+                    await self._executor.ended(key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
         """Return up to ``limit`` events with sequence numbers greater than ``after``."""
@@ -246,7 +278,7 @@ class RunService:
             before = await self.accepted_before(new.key, new.idempotency_key, new.request_hash)
             if before is not None:
                 return before
-            raise ExecutesNothingError if executor is None else ExternalRunsFullError
+            raise ExternalRunsFullError if self.takes_runs else ExecutesNothingError
         # Before the statement is sent: the permission must not look fresher than it is.
         permitted_at = time.monotonic()
         try:

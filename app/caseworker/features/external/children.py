@@ -5,8 +5,9 @@ from typing import Final
 
 from fastapi import Response
 
+from caseworker.core.budget.stops import HandOver
 from caseworker.features.external.http import require_newest
-from caseworker.features.external.owners import Owners
+from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.session import Session, Sessions
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest
@@ -66,9 +67,12 @@ class Children:
         """Record durably that a run becomes a child.
 
         Raises:
-            ProblemError: the parent has ended.
+            ProblemError: the parent has ended, or another process will own it.
         """
-        await self._session(parent).adopt(run_id)
+        try:
+            await self._session(parent).adopt(run_id)
+        except HandOver:
+            raise ProblemError(NOT_OWNED) from None
 
     def _session(self, key: RunKey) -> Session:
         session = self.sessions.get(key)

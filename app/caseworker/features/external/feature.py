@@ -31,7 +31,9 @@ from caseworker.settings.schema import Settings
 def open_external(parts: Parts) -> Opened:
     """Build the store of attempts, and the function that opens them."""
     sessions = parts.service(Sessions)
-    attempts, server = PostgresAttempts(parts.engines.work), parts.settings.server
+    stale_seconds = parts.settings.worker.stale_after_seconds
+    attempts = PostgresAttempts(parts.engines.work, stale_seconds=stale_seconds)
+    server = parts.settings.server
     sessions.note_objects = attempts.note_objects
     sessions.known_objects = attempts.known_objects
     sessions.free_fields = _free_fields(parts.settings)

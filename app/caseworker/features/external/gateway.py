@@ -113,6 +113,10 @@ class _RefusedError(Exception):
         return JSONResponse(document, self.status, headers)
 
 
+class _ReleasedError(_RefusedError):
+    """Another process owns the run now, or will own it."""
+
+
 def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitable[ASGIApp]]:
     """Return a route function whose errors have the form of a dialect."""
 
@@ -120,9 +124,18 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
         asked = ApiRequest(request, ANYBODY)
         most = asked.limits if dialect is MCP else _limits(request)
         asked.limits = replace(asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0)
-        return await _shaped(answer(asked, dialect), dialect)
+        return await _shaped(_owned(answer, asked, dialect), dialect)
 
     return answered
+
+
+async def _owned(answer: _Answer, request: ApiRequest, dialect: Dialect) -> ASGIApp:
+    """Answer a request; if the run is released before its call starts, by its next owner."""
+    while True:
+        try:
+            return await answer(request, dialect)
+        except _ReleasedError:
+            continue
 
 
 async def _shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:
@@ -311,6 +324,8 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         request.scope["tenant"] = own.key.tenant
         request.scope.get(IDENTIFIED, bool)()
         await shared.connections.enter(own.key.tenant, request.scope)
+        if isinstance(own.stop, HandOver):  # the next owner executes the step with another key
+            raise ProblemError(NOT_OWNED)
         if own.stop is not None:
             raise stopped(own.stop)
         return None, own
@@ -491,6 +506,8 @@ async def _answered(
         if not head.done():  # this task was cancelled
             raise
         session.delivered(flight)
+        if isinstance(error, HandOver):
+            raise stopped(error) from None
         return _failed(dialect, session, flight.relay, error)
     finally:
         if not head.done():
@@ -542,7 +559,7 @@ def stopped(stop: Stop | None) -> _RefusedError:
     if stop is None:
         return _RefusedError(REFUSED, "finished", "The run has ended.")
     if isinstance(stop, HandOver):
-        return _RefusedError(503, NOT_OWNED.slug, str(NOT_OWNED.detail))
+        return _ReleasedError(503, NOT_OWNED.slug, str(NOT_OWNED.detail))
     reason = str(stop)
     if stop.cause.kind == "cancelled":
         given = f": {reason}" if reason != "cancelled" else "."

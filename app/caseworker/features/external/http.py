@@ -98,11 +98,16 @@ async def finish_run(
     run = await _own_run(request, run_id)
     if (response := await _answered_elsewhere(request, run)) is not None:
         return response
-    session = request.service(Sessions).get(run.key)
+    sessions, runs = request.service(Sessions), request.service(RunService)
+    session = sessions.get(run.key)
     if session is not None:
         error = None if body.error is None else reported(body.error.class_, body.error.message)
         session.finish(body.output, error)
-    run = await request.service(RunService).wait(run.key, seconds=END_SECONDS)
+        await runs.ended_here(run.key, seconds=END_SECONDS)
+        # The run may have been released at this moment.
+        if (response := await _answered_elsewhere(request, run)) is not None:
+            return response
+    run = await runs.wait(run.key, seconds=END_SECONDS)
     if not run.finished:
         raise ProblemError(NOT_OWNED)
     if not _ended_like(run, body):
@@ -154,10 +159,13 @@ async def _own_run(request: ApiRequest, run_id: str) -> Run:
 async def _answered_elsewhere(request: ApiRequest, run: Run) -> Response | None:
     """Return the response of the process that owns a run; None if this process does.
 
+    A process that was told to end owns its runs until it has released them.
+
     Raises:
         ProblemError: no process owns the run, or its owner cannot be reached.
     """
-    if run.finished or not request.service(Sessions).is_away(run.key):
+    sessions = request.service(Sessions)
+    if run.finished or sessions.get(run.key) is not None or not sessions.is_away(run.key):
         return None
     return await request.service(Owners).answer(request, await request.body(), run.key)
 

@@ -1,7 +1,8 @@
 """Finds the process that owns an external run, and has it answer the run's requests.
 
-A run without a process, because its owner has died, is taken by the first process that receives a
-request for it.
+A run without a process, because its owner has died or was told to end, is taken by the first
+process that receives a request for it. A process that was told to end starts no calls: a request
+waits there until the run is released, and is then forwarded to the next owner.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ from caseworker.platform.http.forwarding import (
     Address,
     BrokenOffError,
     Forwarder,
+    MisdirectedError,
     UnreachableError,
+    mark_misdirected,
 )
 from caseworker.platform.http.problems import ProblemError, ProblemType
 from caseworker.runs.run import TERMINAL, RunKey, RunStatus
@@ -55,39 +58,54 @@ class Owners:
     async def answer(self, request: Request, content: bytes, key: RunKey) -> Response | None:
         """Have the owner of a run answer a request with the body ``content``.
 
-        Returns None if this process owns the run, or the run has ended. A queued child is taken by
-        the process that owns its nearest ancestor.
+        Returns None if this process may start calls of the run, or the run has ended. A queued
+        child is taken by the process that owns its nearest ancestor.
 
         Raises:
             ProblemError: no process owns the run, or its owner cannot be reached.
             ClientDisconnect: the client is gone.
         """
+        try:
+            async with self.runs.answering():
+                return await self._answer(request, content, key)
+        except TimeoutError:  # this process ends
+            raise _not_owned(request) from None
+
+    async def _answer(self, request: Request, content: bytes, key: RunKey) -> Response | None:
         clock = asyncio.get_running_loop().time
         until = clock() + RECOVERY_SECONDS
         while True:
             state, line = await self.attempts.owner_of(key), [key]
-            if state.status in TERMINAL or self.sessions.get(key) is not None:
+            if state.status in TERMINAL or self.sessions.starts_calls(key):
                 return None
             if clock() > until:
-                raise ProblemError(NOT_OWNED)
+                raise _not_owned(request)
             while state.status is RunStatus.QUEUED and state.parent is not None:
                 line.append(RunKey(key.tenant, state.parent))
                 state = await self.attempts.owner_of(line[-1])
             is_here = self.sessions.get(line[-1]) is not None
-            if len(line) > 1 and (is_here or state.status in ENDED):
+            owner = None if is_here else state.address
+            if not self.runs.takes_runs and owner is None:
+                heir = await self.attempts.any_owner(self.own)
+                if heir is None:
+                    raise _not_owned(request)
+                owner = None if is_here else heir
+            elif len(line) > 1 and (is_here or state.status in ENDED):
                 await self.runs.take(line[-2])
             elif state.status is RunStatus.QUEUED:
                 await self.runs.take(line[-1])
-            elif state.address is not None and state.address != self.own:
+            if owner is not None and owner != self.own:
                 if request.scope.get(FORWARDED):
-                    raise ProblemError(NOT_OWNED)
+                    raise _not_owned(request)
                 try:
-                    response = await self._forwarded(request, content, line[-1], state.address)
+                    response = await self._forwarded(request, content, line[-1], owner)
                     if response is not None:
                         return response
                     until = clock() + RECOVERY_SECONDS
-                except UnreachableError:
-                    pass  # it may have died a moment ago
+                except (UnreachableError, MisdirectedError):
+                    # The process may have ended a moment ago, or was told to.
+                    if await self.attempts.any_owner() is None:
+                        raise _not_owned(request) from None
                 except BrokenOffError:
                     raise ProblemError(NOT_OWNED) from None
             await self.sessions.get_within(key, LOOK_SECONDS)
@@ -114,7 +132,18 @@ class Owners:
         Raises:
             ProblemError: no such process can be reached.
         """
-        return await self._sent(request, content, await self.attempts.any_owner())
+        clock = asyncio.get_running_loop().time
+        until = clock() + RECOVERY_SECONDS
+        while not request.scope.get(FORWARDED) and clock() < until:
+            if (address := await self.attempts.any_owner(self.own)) is None:
+                break
+            try:
+                return await self.forwarder.forward(request, content, address)
+            except (UnreachableError, MisdirectedError):  # that process ends
+                await asyncio.sleep(LOOK_SECONDS)
+            except BrokenOffError:
+                break
+        raise _not_owned(request)
 
     async def answer_step(self, request: Request, content: bytes, key: RunKey) -> Response:
         """Have the owner of a run answer a request with the key of one of its steps.
@@ -123,12 +152,15 @@ class Owners:
             ProblemError: no other process owns the run, or its owner cannot be reached.
         """
         owner = (await self.attempts.owner_of(key)).address
-        return await self._sent(request, content, None if owner == self.own else owner)
-
-    async def _sent(self, request: Request, content: bytes, address: Address | None) -> Response:
-        if address is None or request.scope.get(FORWARDED):
+        if owner is None or owner == self.own or request.scope.get(FORWARDED):
             raise ProblemError(NOT_OWNED)
         try:
-            return await self.forwarder.forward(request, content, address)
-        except (UnreachableError, BrokenOffError):
+            return await self.forwarder.forward(request, content, owner)
+        except (UnreachableError, BrokenOffError, MisdirectedError):
             raise ProblemError(NOT_OWNED) from None
+
+
+def _not_owned(request: Request) -> ProblemError:
+    """Return the problem; the process that has forwarded the request tries another one."""
+    mark_misdirected(request)
+    return ProblemError(NOT_OWNED)

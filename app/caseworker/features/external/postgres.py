@@ -5,6 +5,7 @@ there, so a request may refer only to objects that a reply to a run of its tenan
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -71,7 +72,8 @@ FROM runs r WHERE r.tenant_id = %s AND r.run_id = %s
 """
 
 _WORKER = """
-SELECT address FROM workers WHERE address IS NOT NULL AND drain_requested_at IS NULL
+SELECT address FROM workers WHERE address <> %s::jsonb AND drain_requested_at IS NULL
+    AND beat_at > clock_timestamp() - make_interval(secs => %s::float8)
 ORDER BY beat_at DESC LIMIT 1
 """
 
@@ -121,8 +123,10 @@ class OwnerState(NamedTuple):
 class PostgresAttempts:
     """Stores attempts in Postgres; every method is one transaction."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, stale_seconds: float) -> None:
+        """A process without a heartbeat for ``stale_seconds`` does not count as alive."""
         self._pool = pool
+        self._stale_seconds = stale_seconds
 
     async def open(self, key: RunKey, sha256: bytes, *, renew: bool) -> int:
         """Open the next attempt of a run with a new key; return its number.
@@ -174,8 +178,10 @@ class PostgresAttempts:
         address = None if row["address"] is None else Address(**row["address"])
         return OwnerState(RunStatus(row["status"]), address, row["parent"])
 
-    async def any_owner(self) -> Address | None:
-        """Return the address of a process that executes runs, or None."""
+    async def any_owner(self, other_than: Address | None = None) -> Address | None:
+        """Return the address of a living process that accepts runs, or None."""
+        but = {} if other_than is None else other_than.to_json()
+        asked = (json.dumps(but), self._stale_seconds)
         async with transaction(self._pool) as connection:
-            address = (await connection.exec_driver_sql(_WORKER)).scalar_one_or_none()
+            address = (await connection.exec_driver_sql(_WORKER, asked)).scalar_one_or_none()
         return address and Address(**address)

@@ -38,6 +38,7 @@ from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.report import RecordedFailureError
+from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
 from caseworker.features.external.free_fields import FreeFields
@@ -197,14 +198,16 @@ class Session:
     ) -> None:
         self.depth: int = 0 if parent is None else parent.depth + 1
         """Number of the run's ancestors."""
+        self._activity = context.calls.activity
         self._parent = parent
         self._open_children: set[Session] = set()
-        if parent is not None:
-            parent._open_children.add(self)
         self.key = RunKey(context.run.tenant, context.run_id)
+        if parent is not None:  # a parent is released after its children
+            parent._open_children.add(self)
+            parent._activity.working[self] = parent._context.path.call(CHILD, self.key.run_id)
         self.scope = context.scope
         self._data = data
-        self._context = context
+        self._context: FlowContext = context
         self.ended: asyncio.Future[_Waiting] = asyncio.get_running_loop().create_future()
         """The end that the client reported, or the limit that was reached."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -240,6 +243,11 @@ class Session:
     def is_open(self) -> bool:
         """Whether calls can be made: the step has no stop and has not ended."""
         return self.stop is None and not self._is_closed
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no call can start any more, because another process will own the run."""
+        return self._activity.is_held
 
     @property
     def attempt(self) -> int:
@@ -348,7 +356,8 @@ class Session:
         entry = self._calls.call_for(digest, lane, replays=replays, diverged=diverged)
         flight = Flight(digest, call_key)
         work = self._call(asked, entry, flight)
-        flight.task = self._started(self._relayed(work, flight.relay))
+        path = self._context.path.call("llm", entry.key)
+        flight.task = self._started(self._relayed(work, flight.relay), path)
         self._flights[digest].append(flight)
         return flight
 
@@ -360,14 +369,19 @@ class Session:
         call = self.tools.call_for(name, args)
         if call.answered is None:
             work = self.tools.result(offer, call, name, args)
-            call.answered, call.is_complete = self._started(self._limited(work)), True
+            path = self.tools.path_of(call)
+            call.answered, call.is_complete = self._started(self._limited(work), path), True
             self.tools.note_start(call)
         return call, call.answered
 
-    def _started(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Work for the client in a task; the run is not idle until the task ends."""
+    def _started(self, work: Coroutine[Any, Any, T], path: StepPath) -> "asyncio.Task[T]":
+        """Work for the client in a task; the run is not idle until the task ends.
+
+        ``path`` is the path of the call that the task makes.
+        """
         task = asyncio.create_task(work, name=f"gateway {self.key.run_id}")
         self._tasks.add(task)
+        self._activity.working[task] = path
         task.add_done_callback(self._left)
         return task
 
@@ -459,7 +473,7 @@ class Session:
             path=path,
             is_superseded=lambda: attempt < self.newest_attempt,
         )
-        await self._started(self.perform(call))
+        await self._started(self.perform(call), call.key)
         return cast("Head", call.reply)
 
     async def perform(self, call: Call) -> Answered:
@@ -557,8 +571,10 @@ class Session:
     async def close(self) -> None:
         """Refuse further calls, cancel those in flight, and wait for their ends."""
         self._is_closed = True
-        if self._parent is not None:
-            self._parent._open_children.discard(self)
+        if (parent := self._parent) is not None:
+            parent._open_children.discard(self)
+            parent._activity.working.pop(self, None)
+            parent._activity.changed()
         for task in self._tasks:
             task.cancel()
         await until_done(tuple(self._tasks), self._context.run.grace_seconds)
@@ -567,6 +583,8 @@ class Session:
         """Note the end of a call; halt the run if it was the last one below a reached limit."""
         forget_failure(task)
         self._tasks.discard(task)
+        del self._activity.working[task]
+        self._activity.changed()
         self.touch()
         if self._stop is not None and not self._tasks and not self.ended.done():
             self.ended.set_exception(self._stop)
@@ -708,8 +726,14 @@ class Sessions:
         return self._open.get(key)
 
     def is_away(self, key: RunKey) -> bool:
-        """Return whether another process may own a run, or none does yet."""
-        return key not in self._open and isinstance(self.stop_of(key), HandOver)
+        """Return whether another process may own a run or will own it, or none does yet."""
+        if (session := self._open.get(key)) is not None:
+            return session.is_held
+        return isinstance(self.stop_of(key), HandOver)
+
+    def starts_calls(self, key: RunKey) -> bool:
+        """Return whether this process owns a run and may start its calls."""
+        return (session := self._open.get(key)) is not None and not session.is_held
 
     def with_key(self, key: str) -> Session | None:
         """Return the session of a step that this process executes, by the key of the step."""
@@ -744,10 +768,10 @@ class Sessions:
         return sum_of(charges)
 
     async def get_within(self, key: RunKey, seconds: float) -> Session | None:
-        """Return the session of a run that this process has claimed, once it is open."""
+        """Return the session of a run that this process has claimed, once it can start calls."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while key not in self._open:
+                while not self.starts_calls(key):
                     self._opened.clear()
                     await self._opened.wait()
         return self._open.get(key)
@@ -792,8 +816,9 @@ class ExternalNode:
         context.run.scope.restore(await sessions.spent_by(key, known))
         session = Session(data.external, context, self._agents, parent)
         client = context.path.call("client")
-        context.calls.working[client.text] = client  # no approval suspends the run of a client
-        with sessions.opened(session):
+        activity = context.calls.activity
+        activity.working[session] = client  # no approval suspends the run of a client
+        with sessions.opened(session), activity.waits(client):
             return ExecutionResult({RESULT: await session.wait()})
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -19,6 +19,7 @@ from caseworker.core.budget.retry import RetryPolicy
 from caseworker.engine.call import Call, Reply
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
+from caseworker.engine.step_path import StepPath
 from caseworker.features.external.recorded import RecordedCall, RecordedCalls, call_named
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.ports import ToolCall
@@ -161,9 +162,15 @@ class OfferedTools:
             Stop: a limit or a cancel request prevented or ended the call.
         """
         asked = ToolCall(id=call.key, name=name, arguments=json.dumps(args))
-        async with self._alone if offer.is_alone(name) else nullcontext():
-            key = f"{_OFFERED}/{call.made_in}/{call.key}"
-            return await offer.call(self._context, key, asked)
+        async with AsyncExitStack() as stack:
+            if offer.is_alone(name):
+                with self._context.calls.activity.waits(self.path_of(call)):
+                    await stack.enter_async_context(self._alone)
+            return await offer.call(self._context, _key_of(call), asked)
+
+    def path_of(self, call: RecordedCall) -> StepPath:
+        """Return the path of a call in the run."""
+        return self._context.path.call(_key_of(call))
 
     def has_called(self, name: str, arguments: str) -> bool:
         """Return whether the client made a call here; frameworks add prefixes to the names."""
@@ -185,6 +192,10 @@ class OfferedTools:
                 if one.outcome in _ENDED and not inner:
                     call.is_complete, call.is_open = True, False
         return found.values()
+
+
+def _key_of(call: RecordedCall) -> str:
+    return f"{_OFFERED}/{call.made_in}/{call.key}"
 
 
 def _digest_of(name: str, args: Any) -> str:

@@ -13,7 +13,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 FORWARDED: Final = "caseworker.forwarded"
 """ASGI scope key that is set for a request that another process has forwarded."""
+MISDIRECTED: Final = "caseworker.misdirected"
+"""ASGI scope key that is set if the process that forwarded the request must try another one."""
 HEADER: Final = "x-caseworker-forwarded"
+"""Signature of a forwarded request. In a response, it marks the request as misdirected."""
 VALID_SECONDS: Final = 60
 """Seconds for which a signature is valid, so the maximum difference between the hosts' clocks."""
 MAX_CLIENTS: Final = 64
@@ -41,9 +44,13 @@ CONNECT_SECONDS: Final = 1.0
 """Time to connect to another process, in seconds."""
 
 _OF_A_CONNECTION: Final = frozenset(
-    {"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade", HEADER}
+    {"connection", "keep-alive", "transfer-encoding", "upgrade", HEADER}
 )
 """Headers that concern one connection only."""
+_SET_AGAIN: Final = frozenset({"content-length"})
+"""Headers of a request that its forwarding sets again."""
+_OF_THE_SERVER: Final = frozenset({"date"})
+"""Headers of a response that each server adds."""
 
 
 class UnreachableError(Exception):
@@ -52,6 +59,10 @@ class UnreachableError(Exception):
 
 class BrokenOffError(Exception):
     """The other process closed the connection before it answered."""
+
+
+class MisdirectedError(Exception):
+    """The other process has not handled the request, because another one must."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +127,13 @@ class ForwardedRequests:
             return
         scope[FORWARDED] = True
         scope["client"] = None if client == "-" else (client, 0)
-        await self._app(scope, _checked(receive, digest), send)
+
+        async def sent_back(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope.get(MISDIRECTED):
+                message["headers"] = [*message["headers"], (_NAME, b"misdirected")]
+            await send(message)
+
+        await self._app(scope, _checked(receive, digest), sent_back)
 
 
 def only_forwarded(app: ASGIApp) -> ASGIApp:
@@ -157,6 +174,7 @@ class Forwarder:
         Raises:
             UnreachableError: no connection could be established.
             BrokenOffError: the connection was closed before the response.
+            MisdirectedError: another process must handle the request.
             ClientDisconnect: the client of the request is gone.
         """
         is_near = to.is_near()
@@ -181,7 +199,7 @@ class Forwarder:
         signed = _signed(to.secret, request.method, path, digest, host, now)
         sent.headers = httpx.Headers(
             [
-                *((name, value) for name, value in request.headers.raw if _is_passed(name)),
+                *_passed(request.headers.raw, _SET_AGAIN),
                 (b"content-length", str(len(content)).encode()),
                 (_NAME, signed.encode()),
             ]
@@ -195,8 +213,11 @@ class Forwarder:
             raise BrokenOffError from None
         finally:
             sending.cancel()
+        if HEADER in reply.headers:
+            await reply.aclose()
+            raise MisdirectedError
         found = StreamingResponse(_parts(reply), reply.status_code)
-        found.raw_headers = [each for each in reply.headers.raw if _is_passed(each[0])]
+        found.raw_headers = _passed(reply.headers.raw, _OF_THE_SERVER)
         return found
 
     async def aclose(self) -> None:
@@ -247,8 +268,20 @@ def _path_of(scope: Mapping[str, Any]) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _is_passed(name: bytes) -> bool:
-    return name.decode("latin-1").lower() not in _OF_A_CONNECTION
+def _passed(
+    headers: Iterable[tuple[bytes, bytes]], but: frozenset[str]
+) -> list[tuple[bytes, bytes]]:
+    """Return the headers to pass on, without those of the connection and without ``but``."""
+    dropped = _OF_A_CONNECTION | but
+    return [each for each in headers if each[0].decode("latin-1").lower() not in dropped]
+
+
+def mark_misdirected(request: Request) -> None:
+    """Note that another process must handle a request, which the process that forwarded it tries.
+
+    The mark has no effect on a request that comes from a client.
+    """
+    request.scope[MISDIRECTED] = True
 
 
 _NAME: Final = HEADER.encode()

@@ -207,6 +207,14 @@ class PostgresWorkers:
         owned = await connection.execute(OWNED_BY, (worker_id,), prepare=True)
         return await owned.fetchall()
 
+    async def stop_taking(self, worker_id: str) -> None:
+        """Record that this worker accepts no more runs.
+
+        Raises:
+            StoreUnavailableError: the database does not respond.
+        """
+        await self._pulse.use(lambda connection: connection.execute(DRAIN, (worker_id,)))
+
     async def leave(self, worker_id: str) -> None:
         """Record that this worker shuts down.
 
