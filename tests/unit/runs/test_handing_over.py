@@ -33,13 +33,17 @@ def test_a_process_that_ends_lets_runs_end_and_gives_the_others_back(seed: int) 
     """A release does not count as an attempt, and the process starts no more runs."""
 
     async def story() -> None:
+        started = asyncio.Barrier(3)
+
         async def works(context: FlowContext) -> str:
+            await started.wait()
             await asyncio.sleep(1 if context.run_id == "short" else 30)
             return "done"
 
         process = Process(works)
         await process.post(new_run("short"))
         await process.post(new_run("long"))
+        await started.wait()
         await process.executor.drain(5)
 
         assert loop().time() == 5
