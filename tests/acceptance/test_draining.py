@@ -86,7 +86,7 @@ async def test_calls_of_a_drained_process_end_there(
         await provider.release()
 
         async def released() -> bool:
-            return (await client.get_run("survivor"))["status"] == "queued"
+            return bool((await client.get_run("survivor"))["status"] == "queued")
 
         await eventually(released)
         async with ServiceProcess(database_url, settings=settings, name="second"):

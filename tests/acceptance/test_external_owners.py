@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from caseworker.platform.http.forwarding import HEADER, _signed
 from tests.acceptance.test_external_replay import QUICK_RECOVERY
-from tests.acceptance.test_external_runs import start
+from tests.acceptance.test_external_runs import Agent, start
 from tests.acceptance.test_external_tools import tools_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -78,6 +78,31 @@ async def test_the_other_process_passes_every_request_to_the_owner(
     run = (await here.get()).json()
     assert (run["status"], run["usage"]["llm_calls"]) == ("completed", 2)
     assert (await there.ask("PASSED")).json()["error"]["code"] == "finished"
+
+
+async def test_a_forwarded_reply_has_the_headers_of_a_direct_one(
+    owner: httpx.AsyncClient, other: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """No header is missing, and none is there twice, in whole and streamed replies and refusals."""
+    here = await start(owner, run_id="headers")
+    there = replace(here, http=other)
+
+    async def replies(agent: Agent) -> list[httpx.Response]:
+        async with agent.streamed("Hello") as stream:
+            await stream.aread()
+        return [
+            await agent.ask(),
+            stream,
+            await agent.ask(model="unknown"),
+            await agent.http.post("/runs/headers/heartbeat"),
+        ]
+
+    for direct, forwarded in zip(await replies(here), await replies(there), strict=True):
+        names = [
+            sorted(name.lower() for name, _ in each.headers.raw) for each in (direct, forwarded)
+        ]
+        assert names[0] == names[1]
+        assert len(set(names[1])) == len(names[1])
 
 
 @pytest.mark.req("cw/15.stop")

@@ -56,8 +56,8 @@ async def test_a_call_in_flight_ends_and_the_next_one_is_made_by_another_process
     """No call is made twice, none is estimated, and the trace shows where the run was resumed."""
     await provider.script("MOVED", [Step(tool_calls=[CALCULATOR], hang=True), Step(text="42")])
     async with process(database_url, provider, "first") as (first, http):
-        run = {"run_id": "moved", "kind": "agent", "agent": AGENT, "input": "MOVED"}
-        (await http.post("/runs", json=run)).raise_for_status()
+        body = {"run_id": "moved", "kind": "agent", "agent": AGENT, "input": "MOVED"}
+        (await http.post("/runs", json=body)).raise_for_status()
         await provider.wait_for_arrivals(1, "MOVED")
         await told_to_end(first, database_url)
         await provider.release()

@@ -43,6 +43,7 @@ from caseworker.runs.definitions import Definitions
 from caseworker.runs.http import runs
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
+from caseworker.runs.service import FORWARD_SECONDS
 from caseworker.settings.schema import Settings
 from caseworker.ui.pages import viewer_routes
 
@@ -135,7 +136,7 @@ def serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
+        timeout_graceful_shutdown=int(settings.shutdown.grace_seconds + FORWARD_SECONDS) + 1,
     )
     _allow_connections(settings.server.max_connections)
     server = _Server(config, process, files, started, place)

@@ -46,6 +46,10 @@ POLL_SECONDS = (0.02, 0.5)
 """First and maximum poll interval, in seconds, while a caller waits for a run that another process
 executes."""
 
+FORWARD_SECONDS = 5.0
+"""Seconds, after the grace period of the process, for the responses of other processes to requests
+that this one has forwarded. Such a request may have waited before its call started."""
+
 EVERYTHING = 1 << 40
 """A size limit that is never reached: results and pages were limited when they were created."""
 
@@ -79,7 +83,7 @@ class RunService:
         self._waiting: set[asyncio.Timeout] = set()
         """Timeouts of callers that wait for runs of this process."""
         self._answering: set[asyncio.Timeout] = set()
-        self._ends_at: float | None = None
+        self._grace_ends_at: float | None = None
         stored_seq = executor.stored_seq if executor else lambda key: None
         self._followers = Followers(store.listening, self._events_after, stored_seq)
 
@@ -188,24 +192,36 @@ class RunService:
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Interrupt the block with a ``TimeoutError`` before the process ends."""
-        async with asyncio.timeout_at(self._ends_at) as limit:
+        """Have another process answer a request in the block, as long as this process lives.
+
+        Raises:
+            TimeoutError: the grace period of the process is over, or ``FORWARD_SECONDS`` after it.
+        """
+        clock = asyncio.get_running_loop().time
+        if self._grace_ends_at is not None and clock() >= self._grace_ends_at:
+            raise TimeoutError
+        async with asyncio.timeout_at(self._forwards_until) as limit:
             self._answering.add(limit)
             try:
                 yield
             finally:
                 self._answering.discard(limit)
 
+    @property
+    def _forwards_until(self) -> float | None:
+        ends_at = self._grace_ends_at
+        return None if ends_at is None else ends_at + FORWARD_SECONDS
+
     def stop_waiting(self, *, grace_seconds: float = 0.0) -> None:
         """End all waiting: callers get their unfinished runs immediately, and event streams end.
 
-        What :meth:`answering` protects may last ``grace_seconds``.
+        ``grace_seconds`` is the grace period of the process for :meth:`answering`.
         """
         if self._closing.is_set():
             return
-        self._ends_at = asyncio.get_running_loop().time() + grace_seconds
+        self._grace_ends_at = asyncio.get_running_loop().time() + grace_seconds
         for limit in self._answering:
-            limit.reschedule(self._ends_at)
+            limit.reschedule(self._forwards_until)
         self._closing.set()
         for limit in tuple(self._waiting):
             if not limit.expired():
