@@ -1,9 +1,10 @@
 """Rolling upgrades: the previous release keeps working after the schema has changed."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ PRICES = {
     for tier in ("SMALL", "BIG")
     for side, price in (("IN", "0"), ("OUT", "100"))
 }
+
+PATIENT = {"SHUTDOWN_GRACE_SECONDS": "60"}
 
 pytestmark = pytest.mark.proof
 
@@ -252,3 +255,43 @@ async def _kinds(client: JsonClient, run_id: str) -> list[Any]:
     """Return kind, name, status and model of each node in a trace."""
     nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
     return [[node[name] for name in ("kind", "name", "status", "model")] for node in nodes]
+
+
+@pytest.mark.req("cw/5.release")
+async def test_a_process_of_either_release_that_ends_hands_its_runs_to_the_other(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """No run is lost, no recorded call is made again, and the new process cuts no call.
+
+    The new process ends first, as in a rollback, and then the older one as in an upgrade.
+    """
+    tool = {"id": "call_1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+    agent = {"name": "worker", "prompt": {"system": "Calculate."}, "tools": ["calculator"]}
+    async with rolled_out(folder, older_url, provider, prices=PATIENT) as fleet:
+        marker = "FROM-AFTER"
+        await provider.script(marker, [Step(tool_calls=[tool], hang=True), Step(text="42")])
+        await provider.script("CLIENT", [Step(text=text) for text in ("one", "two", "three")])
+        run = {"run_id": marker, "kind": "agent", "agent": agent, "input": marker}
+        (await fleet.http_after.post("/runs", json=run)).raise_for_status()
+        external = await start(fleet.http_after, run_id="external")
+        await external.ask("CLIENT")
+        await provider.wait_for_arrivals(1, marker)
+        fleet.after.child.signal(signal.SIGTERM)
+        await provider.release()
+        assert await fleet.after.child.wait() == 0
+        ended = await finished(fleet.of_before, marker)
+        second = await replace(external, http=fleet.http_before).ask_until_owned("CLIENT")
+        settings = {**model_settings(provider.openai_url), **PATIENT}
+        async with (
+            ServiceProcess(older_url, settings=settings) as newest,
+            httpx.AsyncClient(base_url=newest.url, trust_env=False, timeout=150) as http,
+        ):
+            assert await fleet.before.child.terminate() == 0
+            third = await replace(external, http=http).ask_until_owned("CLIENT")
+            usage = (await replace(external, http=http).get()).json()["usage"]
+
+    assert (ended["status"], ended["attempts"]) == ("completed", 1)
+    assert await provider.count(marker) == 2
+    texts = [each.json()["choices"][0]["message"]["content"] for each in (second, third)]
+    assert texts == ["two", "three"]
+    assert (usage["llm_calls"], await provider.count("CLIENT")) == (3, 3)
