@@ -19,6 +19,7 @@ from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.supervision import set_within, shielded
 from caseworker.nodes.agent.references import key_in_event, whole_event_data
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
@@ -45,6 +46,10 @@ ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
 """First and maximum poll interval, in seconds, while a caller waits for a run that another process
 executes."""
+
+SETTLE_SECONDS = 0.5
+"""Maximum time, in seconds, for which a cancel request waits for the end of the run, so that its
+receipt names the calls that took effect."""
 
 EVERYTHING = 1 << 40
 """A size limit that is never reached: results and pages were limited when they were created."""
@@ -93,7 +98,7 @@ class RunService:
             self._observers.accepted(accepted.run)
             if accepted.run.finished:
                 self._observers.ended(accepted.run, None)
-        if accepted.run.result is None:
+        if accepted.run.result is None and accepted.run.cancel_request is None:
             return accepted
         return replace(accepted, run=await whole_run(self.store, accepted.run))
 
@@ -108,8 +113,8 @@ class RunService:
         """
         redacted = None if reason is None else redact_text(reason)
         cancelled = await self.store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
-        self._deliver(key, cancelled)
-        return cancelled
+        await self._deliver(key, cancelled)
+        return await self._settled(key, cancelled)
 
     async def cancel_matching(
         self, tenant: str, wanted: RunFilter, *, by: str, reason: str | None = None
@@ -126,7 +131,7 @@ class RunService:
         for key in found[: wanted.limit]:
             cancelled = await self.store.cancel_matching(key, request, wanted)
             if cancelled is not None:
-                self._deliver(key, cancelled)
+                await self._deliver(key, cancelled)
                 stopped.append(cancelled)
         ended = sum(each.settled_at is not None for each in stopped)
         return CancelledRuns(ended, len(stopped) - ended, more=len(found) > wanted.limit)
@@ -227,15 +232,32 @@ class RunService:
         # Validating ten thousand nodes takes 0.04 s, so a thread keeps the event loop responsive.
         return Trace(run, await asyncio.to_thread(_graph_of, run, nodes))
 
-    def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
-        """Stop the run immediately if it is executed here; notify observers if it has ended."""
+    async def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
+        """Stop the run immediately if it is executed here, or nowhere.
+
+        Notify observers if it has ended.
+        """
         run, request = cancelled.run, cancelled.cancel_request
         if run is None or cancelled.already_finished:
             return
         if run.finished:
             self._observers.ended(run, cancelled.snapshot)
         elif request and self._executor is not None:
-            self._executor.cancel(key, request)
+            if run.status is RunStatus.RUNNING:
+                self._executor.cancel(key, request)
+            else:
+                await self._executor.end(key)
+
+    async def _settled(self, key: RunKey, cancelled: CancelStatus) -> CancelStatus:
+        """Wait a moment for the end of the run, and return what the request stopped."""
+        if cancelled.run is None:
+            return cancelled
+        try:
+            run = await self.wait(key, seconds=SETTLE_SECONDS)
+        except (StoreUnavailableError, RunNotFoundError):  # the request is stored, or it was erased
+            return cancelled
+        request, first = run.cancel_request, cancelled.cancel_request
+        return replace(cancelled, run=run, cancel_request=request or first)
 
     async def _accept(self, new: NewRun) -> Accepted:
         executor, external = self._executor, KINDS[new.request.kind].is_external
@@ -311,7 +333,13 @@ def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
 
 
 async def whole_run(store: RunStore, run: Run) -> Run:
-    """Return the run with the call references in its result replaced by the texts."""
+    """Return the run with the call references in its result replaced by the texts.
+
+    If it has a cancel request, its calls are read as well.
+    """
+    if (request := run.cancel_request) is not None:
+        calls = await store.begun_calls(run.key)
+        run = replace(run, cancel_request=replace(request, calls=calls))
     named = references_in(run)
     return resolved(run, await _values(store, run.key, named)) if named else run
 
