@@ -17,9 +17,8 @@ import structlog
 
 from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.engine.ports import CallOutcome
-from caseworker.engine.supervision import set_within, shielded
+from caseworker.engine.supervision import forget_failure, set_within, shielded
 from caseworker.nodes.agent.references import key_in_event, whole_event_data
-from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
@@ -83,6 +82,7 @@ class RunService:
         self._closing = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
         """Timeouts of callers that wait for runs of this process."""
+        self._settling: set[asyncio.Task[Run]] = set()
         stored_seq = executor.stored_seq if executor else lambda key: None
         self._followers = Followers(store.listening, self._events_after, stored_seq)
 
@@ -113,7 +113,7 @@ class RunService:
         """
         redacted = None if reason is None else redact_text(reason)
         cancelled = await self.store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
-        await self._deliver(key, cancelled)
+        self._deliver(key, cancelled)
         return await self._settled(key, cancelled)
 
     async def cancel_matching(
@@ -131,7 +131,7 @@ class RunService:
         for key in found[: wanted.limit]:
             cancelled = await self.store.cancel_matching(key, request, wanted)
             if cancelled is not None:
-                await self._deliver(key, cancelled)
+                self._deliver(key, cancelled)
                 stopped.append(cancelled)
         ended = sum(each.settled_at is not None for each in stopped)
         return CancelledRuns(ended, len(stopped) - ended, more=len(found) > wanted.limit)
@@ -232,7 +232,7 @@ class RunService:
         # Validating ten thousand nodes takes 0.04 s, so a thread keeps the event loop responsive.
         return Trace(run, await asyncio.to_thread(_graph_of, run, nodes))
 
-    async def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
+    def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
         """Stop the run immediately if it is executed here, or nowhere.
 
         Notify observers if it has ended.
@@ -246,18 +246,22 @@ class RunService:
             if run.status is RunStatus.RUNNING:
                 self._executor.cancel(key, request)
             else:
-                await self._executor.end(key)
+                self._executor.end_soon(key)
 
     async def _settled(self, key: RunKey, cancelled: CancelStatus) -> CancelStatus:
         """Wait a moment for the end of the run, and return what the request stopped."""
         if cancelled.run is None:
             return cancelled
-        try:
-            run = await self.wait(key, seconds=SETTLE_SECONDS)
-        except (StoreUnavailableError, RunNotFoundError):  # the request is stored, or it was erased
-            return cancelled
-        request, first = run.cancel_request, cancelled.cancel_request
-        return replace(cancelled, run=run, cancel_request=request or first)
+        # In a task of its own: SQL statements are not interrupted, and may wait for a connection.
+        settling = asyncio.create_task(self.wait(key, seconds=SETTLE_SECONDS), name="settling")
+        self._settling.add(settling)
+        settling.add_done_callback(self._settling.discard)
+        settling.add_done_callback(forget_failure)
+        await asyncio.wait({settling}, timeout=2 * SETTLE_SECONDS)
+        if not settling.done() or settling.exception() is not None:
+            return cancelled  # the request is stored in any case
+        run = settling.result()
+        return replace(cancelled, run=run, cancel_request=run.cancel_request)
 
     async def _accept(self, new: NewRun) -> Accepted:
         executor, external = self._executor, KINDS[new.request.kind].is_external
