@@ -212,7 +212,7 @@ def streamed_in(row: Row) -> dict[tuple[str | None, str], tuple[int, str]]:
 
 
 def has_begun(record: CallRecord) -> bool:
-    return record.node["kind"] in ("llm", "tool")
+    return record.node["kind"] in ("llm", "tool") and record.outcome != "not_made"
 
 
 def as_json(value: Any) -> Any:

@@ -114,14 +114,20 @@ class MemoryRuns(MemoryTraces):
                 return CancelStatus(
                     key.run_id, row.run, row.run.cancel_request, already_finished=True
                 )
-            begun = tuple(record for record in journal_of(row) if has_begun(record))
             first = row.run.cancel_request or stamped
             row.run = replace(row.run, cancel_request=first)
-            ends = row.run.status in UNOWNED
+            ends = row.run.started_at is None
             if ends:
                 self._finish_unowned(row, first)
+            elif row.run.status in UNOWNED:
+                row.not_before = None
+                self._put(row, replace(row.run, status=RunStatus.QUEUED))
             run, snapshot = run_of(row), row.snapshots[-1] if ends else None
-            return CancelStatus(key.run_id, run, run.cancel_request, calls=begun, snapshot=snapshot)
+            return CancelStatus(key.run_id, run, run.cancel_request, snapshot=snapshot)
+
+    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+        async with transaction():
+            return [record for record in journal_of(self.rows[key]) if has_begun(record)]
 
     async def get(self, key: RunKey) -> Run | None:
         async with transaction():
@@ -146,23 +152,41 @@ class MemoryRuns(MemoryTraces):
             run = row.run
             if waits_for_its_key(self.rows, run):
                 return None
-            self._put(
-                row,
-                replace(
-                    run,
-                    status=RunStatus.RUNNING,
-                    worker_id=worker_id,
-                    fence=run.fence + 1,
-                    attempts=run.attempts + 1,
-                    started_at=run.started_at or self.now(),
-                ),
-            )
-            return replace(
-                run_of(row),
-                last_seq=last_seq_of(row),
-                stored_once=stored_once(row),
-                streamed=streamed_in(row),
-            )
+            return self._claimed(row, worker_id)
+
+    async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
+        async with transaction():
+            row = self.rows.get(key)
+            run = None if row is None else row.run
+            if row is None or run is None or run.status is not RunStatus.QUEUED:
+                return None
+            if run.started_at is None:
+                return None
+            deadline = run.request.deadline
+            overdue = deadline is not None and deadline <= self.now()
+            if run.cancel_request is None and not overdue:
+                return None
+            return self._claimed(row, worker_id)
+
+    def _claimed(self, row: Row, worker_id: str) -> Run:
+        run = run_of(row)
+        self._put(
+            row,
+            replace(
+                run,
+                status=RunStatus.RUNNING,
+                worker_id=worker_id,
+                fence=run.fence + 1,
+                attempts=run.attempts + 1,
+                started_at=run.started_at or self.now(),
+            ),
+        )
+        return replace(
+            run_of(row),
+            last_seq=last_seq_of(row),
+            stored_once=stored_once(row),
+            streamed=streamed_in(row),
+        )
 
     async def release(
         self,
@@ -353,14 +377,7 @@ class MemoryRuns(MemoryTraces):
         return row if row.run.fence == fence and row.run.status in OWNED else None
 
     def _finish_unowned(self, row: Row, cancel_request: CancelRequest) -> None:
-        last_seq = last_seq_of(row)
-        end = cancelled_while_queued(
-            replace(run_of(row), streamed=streamed_in(row)),
-            cancel_request,
-            journal_of(row),
-            last_seq=last_seq,
-        )
-        self._finish(row, end)
+        self._finish(row, cancelled_while_queued(run_of(row), cancel_request))
 
     def _finish(self, row: Row, end: FinishRun) -> None:
         run = run_of(row)

@@ -202,4 +202,9 @@ def recovery_of(stores: Stores) -> StaleRunRecovery:
         interval_seconds=1,
         stale_seconds=10,
         max_attempts=3,
+        end=ended_nowhere,
     )
+
+
+async def ended_nowhere(key: RunKey) -> None:
+    """Leave a stopped run that has started in the queue: no process executes it."""

@@ -137,6 +137,12 @@ class Database(MemoryRuns):
     ) -> Run | None:
         return await self._travel(super().claim(key, worker_id, excluding=excluding))
 
+    async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
+        return await self._travel(super().claim_stopped(key, worker_id))
+
+    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+        return await self._travel(super().begun_calls(key))
+
     async def release(
         self,
         run: Run,

@@ -7,13 +7,11 @@ released, so that another process resumes it and no call in flight is lost.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 from caseworker.core.budget.stops import HandOver
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import StepPath
+from caseworker.engine.waits import Waits
 
 
 class Activity:
@@ -24,8 +22,8 @@ class Activity:
         self.working: dict[object, StepPath] = {}
         """Paths of the steps and calls in progress. The key is the task that performs one, or any
         other object that identifies it."""
-        self._waiting: dict[object, tuple[StepPath, asyncio.Task[Any] | None]] = {}
-        """Paths of the steps and calls that only wait, with their tasks."""
+        self.waits = Waits(self.changed)
+        """The steps and calls that only wait."""
         self._token = token
         self._release: HandOver | None = None
 
@@ -50,20 +48,9 @@ class Activity:
             Stop: the run was released, or stopped for another reason.
         """
         if self._release is not None:
-            with self.waits(path):
+            async with self.waits.at(path):
                 await self._token.wait()
             self._token.check()
-
-    @contextmanager
-    def waits(self, path: StepPath) -> Iterator[None]:
-        """Note that the step or call at ``path`` only waits while the block runs."""
-        wait = object()
-        self._waiting[wait] = path, asyncio.current_task()
-        self.changed()
-        try:
-            yield
-        finally:
-            del self._waiting[wait]
 
     def changed(self) -> None:
         """Release the run if it is held, and idle after the current step of the event loop.
@@ -82,11 +69,10 @@ class Activity:
 
         A run without waiting work is about to start a step, or to end.
         """
-        waiting, tasks = set[str](), set[object]()
-        for path, task in self._waiting.values():
+        waiting, tasks = set[str](), self.waits.tasks
+        for path in self.waits.paths:
             waiting |= path.around()
             waiting.add(path.text)
-            tasks.add(task)
         return bool(waiting) and all(
             path.text in waiting or by in tasks for by, path in self.working.items()
         )

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 from caseworker.core.budget.stops import Suspended, rfc3339
 from caseworker.core.budget.usage import NOTHING
-from caseworker.engine.calls import Calls
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import APPROVAL_REQUESTED, Event
 from caseworker.engine.ports import CallOutcome, Entry
@@ -35,10 +34,6 @@ LOOK_SECONDS = (0.02, 1.0)
 
 It polls for decisions that it missed, and checks whether it is idle and can be suspended.
 """
-
-TURNS = 10
-"""Number of event-loop iterations for which a run must be idle before it is suspended. A few
-iterations always pass between the end of one step and the start of the next."""
 
 _NAME = "approval"
 
@@ -156,7 +151,8 @@ class Approvals:
             and recorded.request_hash == asked_hash
         ):
             return Decision.from_dict(recorded.value)
-        context.token.check()
+        await context.calls.frontier(path)
+        context.calls.check(path)
         await context.calls.activity.start(path)
         approval_id = _hash_of([context.run_id, path.text, asked_hash])[:32]
         trace = context.run.trace
@@ -202,7 +198,7 @@ class Approvals:
         shown = redact_text(asked.question.message)
         about = {"subject": asked.question.subject, "message": shown}
         self._emit(context, asked, APPROVAL_REQUESTED, about)
-        context.token.check()  # a stop may have arrived while the question was stored
+        context.calls.check(path)  # a stop may have arrived while the question was stored
         if decision is not None:
             return decision
         waiting = _Waiting(path, asyncio.get_running_loop().create_future())
@@ -210,7 +206,7 @@ class Approvals:
         if self._watch is None or self._watch.done():  # failed: its waiters are about to leave
             self._watch = asyncio.create_task(self._look(context), name="approvals")
         try:
-            with context.calls.activity.waits(path):
+            async with context.calls.waits.at(path):
                 return await waiting.decision
         finally:
             del self._waiting[asked.approval_id]
@@ -238,7 +234,7 @@ class Approvals:
                 while True:
                     await set_within(decided, pause)
                     decided.clear()
-                    if await self._is_quiet(context):
+                    if await context.calls.are_quiet(self._undecided):
                         context.token.trip(Suspended(frozenset(self._waiting)))
                         return
                     await self._pass_on()
@@ -256,30 +252,18 @@ class Approvals:
             if waiting is not None and not waiting.decision.done():
                 waiting.decision.set_result(decision)
 
-    async def _is_quiet(self, context: FlowContext) -> bool:
-        """Return whether all active work waits for approvals, and still does after ``TURNS``."""
-        trace = context.run.trace
-        revision = trace.revision  # an unchanged trace proves that no step started in between
-        for _ in range(TURNS):
-            if not _all_inside(context.calls, self._waiting.values()):
-                return False
-            await asyncio.sleep(0)  # other tasks run here and may start the next step
-        return bool(self._waiting) and trace.revision == revision
+    def _undecided(self) -> Collection[StepPath]:
+        """Return the paths that wait for a decision; empty if a waiter already has one."""
+        waiting = self._waiting.values()
+        if any(each.decision.done() for each in waiting):
+            return ()
+        return [each.path for each in waiting]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     path: StepPath
     decision: "asyncio.Future[Decision]"
-
-
-def _all_inside(calls: Calls, waiting: Collection[_Waiting]) -> bool:
-    """Return whether every active step or call is detached, or encloses a pending approval."""
-    if any(each.decision.done() for each in waiting):
-        return False
-    around = {outer for each in waiting for outer in each.path.around()}
-    cut_off = calls.detached.covers_inside
-    return all(path.text in around or cut_off(path) for path in calls.activity.working.values())
 
 
 def _hash_of(value: Any) -> str:

@@ -27,10 +27,16 @@ if that is allowed; both count as one logical call.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from caseworker.core.budget.accounts import Hold, HoldAnswer
@@ -80,6 +86,13 @@ from caseworker.engine.supervision import DetachedWork
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.trace_context import within_span
 
+TURNS = 10
+"""Number of event-loop iterations for which a run must be quiet before it is suspended or stopped.
+A few iterations always pass between the end of one step and the start of the next."""
+
+QUIET_SECONDS = 0.005
+"""Interval, in seconds, at which a run with a delayed stop is checked."""
+
 TOO_LARGE = "too_large"
 """Error class of a call whose result exceeds a size limit."""
 
@@ -120,6 +133,7 @@ class Calls:
         self.backoff = Backoff(jitter, deadline_in)
         self.detached = DetachedWork()
         self.activity = activity or Activity(token)
+        self.waits = self.activity.waits
         self._asked_in: set[str] = set()
         self._made_in: set[str] = set()
         """The path texts of steps and attempts in which a call was requested, and was made."""
@@ -141,7 +155,8 @@ class Calls:
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
             self._made_in |= around
             return answer_of(before)  # allowed even after a stop: a replay costs nothing
-        self._check(call)
+        await self.frontier(call.key)
+        self.check(call.key)
         activity = self.activity
         if activity.is_held:
             await activity.start(call.key)
@@ -164,7 +179,7 @@ class Calls:
                     if delay is None:
                         raise
                 once = NOTHING
-                with activity.waits(call.key):
+                async with self.waits.at(call.key):
                     await asyncio.sleep(delay)
             if reply.metadata:
                 self.graph.annotate(made.node, reply.metadata)
@@ -189,12 +204,88 @@ class Calls:
                 self._made_in |= around
         return Answered(reply.value, made.node)
 
-    def _check(self, call: Call) -> None:
-        """Raise the stop of the run, if any, or a cancellation if the call's step was cut off."""
+    def check(self, path: StepPath) -> None:
+        """Check that a step or call may start.
+
+        Raises:
+            Stop: the run, or the part of it around this path, is being stopped.
+            asyncio.CancelledError: the work around this path was cut off.
+        """
         if self.token.stop is not None:
             self.token.check()
+        if self.waits.ending:
+            self.waits.check(path)
         if self.detached.areas:
-            self.detached.check(call.key)
+            self.detached.check(path)
+
+    async def frontier(self, path: StepPath) -> None:
+        """Mark the point from which the journal has nothing left to repeat for a step or call.
+
+        The first such point ends the delay of stops. If a stop is already delayed, wait for it.
+
+        Raises:
+            Stop: the stop of the run.
+        """
+        token = self.token
+        if not token.held:
+            return
+        if token.delayed is None:
+            token.release()
+            return
+        async with self.waits.at(path):
+            await token.wait()
+        token.check()
+
+    @contextmanager
+    def replaying(self, *, grace_seconds: float) -> Iterator[None]:
+        """End the delay of stops at the end of the block, or before.
+
+        A delayed stop takes effect once all recorded work is repeated, at the latest
+        ``grace_seconds`` after it arrived.
+        """
+        if not self.token.held:
+            yield
+            return
+        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+
+        def delayed() -> None:
+            if not tasks:
+                tasks.append(asyncio.create_task(self._release(grace_seconds), name="replay"))
+
+        self.token.on_delay(lambda: loop.call_soon_threadsafe(delayed))
+        try:
+            yield
+        finally:
+            self.token.release()
+            for task in tasks:
+                task.cancel()
+
+    async def _release(self, grace_seconds: float) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + grace_seconds
+        while clock() < until:
+            if await self.are_quiet(lambda: self.waits.paths):
+                break
+            await asyncio.sleep(QUIET_SECONDS)
+        self.token.release()
+
+    async def are_quiet(self, waiting: Callable[[], Collection[StepPath]]) -> bool:
+        """Return whether all active work waits at the paths that ``waiting`` returns.
+
+        This must hold for ``TURNS`` iterations of the event loop.
+        """
+        revision = self.graph.revision  # an unchanged trace proves that no step started in between
+        for _ in range(TURNS):
+            if not self._all_around(waiting()):
+                return False
+            await asyncio.sleep(0)  # other tasks run here and may start the next step
+        return bool(waiting()) and self.graph.revision == revision
+
+    def _all_around(self, waiting: Collection[StepPath]) -> bool:
+        """Return whether every active step or call is cut off, or waits, or encloses a wait."""
+        around = {each.text for each in waiting}.union(*(each.around() for each in waiting))
+        cut_off = self.detached.covers_inside
+        return all(path.text in around or cut_off(path) for path in self.activity.working.values())
 
     def _delay_after(
         self, failure: AttemptError, call: Call, scope: Scope, made: int
@@ -269,7 +360,7 @@ class _CallInProgress:
             return await self._attempt(counted)
         place = accounts.place()
         try:
-            with self._waits_for_others():
+            async with self._calls.waits.at(self._call.key):
                 await place.enter()
             while True:
                 try:
@@ -316,7 +407,7 @@ class _CallInProgress:
                     hold = None
                     raise _AccountFullError(answer)
                 place.leave()
-            calls._check(call)
+            calls.check(call.key)
             if calls.activity.is_held:
                 raise _HeldError
             if self.attempts.made:
@@ -411,8 +502,14 @@ class _CallInProgress:
         least = charge(_NO_ROOM)
         wanted = None if self._estimate == FREE else charge
         try:
-            with self._waits_for_others():
-                return await reserved(self._scope, least, wanted, tracked=False, waits=self._waits)
+            return await reserved(
+                self._scope,
+                least,
+                wanted,
+                tracked=False,
+                waits=self._waits,
+                at=partial(self._calls.waits.at, self._call.key),
+            )
         finally:
             if self._waits_since_ms is not None:
                 self._waited_ms += self._graph.now_ms() - self._waits_since_ms
@@ -443,7 +540,7 @@ class _CallInProgress:
             return
         since_ms = self._graph.now_ms()
         try:
-            with self._waits_for_others():
+            async with self._calls.waits.at(self._call.key):
                 await place.wait()
         finally:
             self._waited_ms += self._graph.now_ms() - since_ms
@@ -453,14 +550,11 @@ class _CallInProgress:
         since_ms = self._graph.now_ms()
         self._calls.journal.touch()
         try:
-            with self._waits_for_others():
+            async with self._calls.waits.at(self._call.key):
                 await slot.wait()
         finally:
             self._waited_for_model_ms += self._graph.now_ms() - since_ms
             self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
-
-    def _waits_for_others(self) -> AbstractContextManager[None]:
-        return self._calls.activity.waits(self._call.key)
 
     def fail(self, failure: AttemptError) -> CallFailedError:
         """End the call with the failure of its last attempt; return the error to raise."""
@@ -572,12 +666,13 @@ async def reserved(
     *,
     tracked: bool = True,
     waits: Callable[[], object] = lambda: None,
+    at: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> Reservation:
     """Reserve ``charge`` in a scope and all its ancestors, waiting until the capacity is free.
 
     Requests are served in order of arrival. Cancelling the task ends the wait. ``wanted`` and
     ``tracked`` are passed to ``Scope.ask``. ``waits`` is called once before waiting starts, so that
-    the caller can release other resources for that time.
+    the caller can release other resources for that time. ``at`` returns a context for the wait.
 
     Raises:
         BudgetExceededError: the charge does not fit even if only the caller's own reservations are
@@ -598,7 +693,8 @@ async def reserved(
     asked.on_end(lambda: loop.call_soon_threadsafe(wake))
     waits()
     try:
-        await over
+        async with at():
+            await over
     except BaseException:
         asked.leave()  # also releases a reservation granted just before the cancel
         raise

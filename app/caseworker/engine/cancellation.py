@@ -19,10 +19,19 @@ class CancellationToken:
 
     The first stop wins, with one exception: a cancel request replaces a hand-over, because another
     worker must not resume a cancelled run.
+
+    While a resumed run repeats what its journal has, its token is *held*: a stop is delayed until
+    nothing recorded is left, so that the partial result holds all recorded work. A hand-over is
+    not delayed.
     """
 
     stop: Stop | None = field(init=False, default=None)
     """The stop of the run; None until :meth:`trip` has set one."""
+    held: bool = field(init=False, default=False)
+    """Whether stops are delayed."""
+    delayed: Stop | None = field(init=False, default=None)
+    """The stop that :meth:`release` will set; None if there is none."""
+    _on_delay: Callable[[], object] = field(init=False, default=lambda: None)
     _callbacks: dict[object, Callable[[], object]] = field(init=False, default_factory=dict)
     # Reentrant: a callback may use the token that calls it.
     _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
@@ -34,12 +43,35 @@ class CancellationToken:
     def trip(self, stop: Stop) -> None:
         """Set the stop and call the callbacks; no effect if a stop that takes precedence is set."""
         with self._lock:
+            if self.held and not isinstance(stop, HandOver):
+                self.delayed = self.delayed or stop
+                _call(self._on_delay)
+                return
             gives_way = isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
             if self.stop is not None and not gives_way:
                 return
             self.stop = stop
             for callback in list(self._callbacks.values()):
                 _call(callback)
+
+    def hold(self) -> None:
+        """Delay stops, except hand-overs, until :meth:`release`."""
+        self.held = True
+
+    def on_delay(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` when a stop is delayed, or now; it runs in the stopping thread."""
+        with self._lock:
+            self._on_delay = callback
+            if self.delayed is not None:
+                _call(callback)
+
+    def release(self) -> None:
+        """Delay stops no longer, and set the delayed one, if any."""
+        with self._lock:
+            self.held = False
+            delayed, self.delayed = self.delayed, None
+            if delayed is not None:
+                self.trip(delayed)
 
     @property
     def is_cancelled(self) -> bool:

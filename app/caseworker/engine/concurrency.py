@@ -12,7 +12,7 @@ acquired with a timeout.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -120,7 +120,9 @@ class NodeLock:
         return any(lock.locked() for lock in self._locks.values())
 
     @asynccontextmanager
-    async def held(self, waiting: AbstractContextManager[object] = _UNNOTED) -> AsyncIterator[None]:
+    async def held(
+        self, waiting: AbstractAsyncContextManager[object] = _UNNOTED
+    ) -> AsyncIterator[None]:
         """Acquire the lock, and hold it while the block runs; ``waiting`` is entered meanwhile.
 
         Raises:
@@ -130,7 +132,7 @@ class NodeLock:
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        with waiting:
+        async with waiting:
             await self._acquire(lock)
         token = _HELD.set(mine | {id(self)})
         try:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeGuard
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import HOLDER, Holder
@@ -22,11 +23,18 @@ from caseworker.core.graph.facts import FAILED, Order, StartStep, StepFailed, St
 from caseworker.core.graph.graph import GraphError
 from caseworker.core.graph.scheduler import Scheduler
 from caseworker.core.trace.node import ANOTHER_FAILED
+from caseworker.engine.calls import Calls
 from caseworker.engine.context import FlowContext, Outputs, RunContext
 from caseworker.engine.materializer import GraphRuntime, Materializer
-from caseworker.engine.ports import CallOutcome
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
+from caseworker.engine.report import (
+    GraphOutcome,
+    Routing,
+    StepReport,
+    failure_in,
+    is_open,
+    stop_in,
+)
 from caseworker.engine.step_runner import StepRunner
 from caseworker.engine.step_values import StepValues, Total
 from caseworker.engine.supervision import detach, forget_failure, until_done
@@ -105,6 +113,11 @@ class GraphExecution:
         return self._routing.outputs()
 
     @property
+    def calls(self) -> Calls:
+        """Gateway through which the steps make their calls."""
+        return self._run.calls
+
+    @property
     def reports(self) -> Mapping[str, StepReport]:
         """State of each step, by step ID."""
         return self._reports
@@ -176,6 +189,8 @@ class GraphExecution:
             recorded = self._step_runner.recorded(step_id)
             if report.status is StepStatus.NOT_STARTED and recorded is not None:
                 report.recall(recorded, stop)
+                if stop is not None and self._began_before(step_id):
+                    self._step_runner.interrupted_before(step_id, stop)
 
     async def _work(self) -> None:
         """Carry out the scheduler's orders until no step is running and none is ordered."""
@@ -220,7 +235,7 @@ class GraphExecution:
         self._recall()
         if self._outcome.stop is not None and _is_limit(self._outcome.stop):
             self._ready.extend(filter(self._began_before, self._reports))
-            await self._let_end()
+            await self._let_end(self._outcome.stop)
             self._run.token.check()
         return True
 
@@ -241,7 +256,7 @@ class GraphExecution:
                 self._take(orders)
         except BaseException as ended:
             if _is_limit(ended):
-                await self._let_end()
+                await self._let_end(ended)
             # A cancel that arrives during the drain is dropped: ``ended`` is the original reason.
             await self._drain(str(ended))
             raise
@@ -286,13 +301,21 @@ class GraphExecution:
         if self._slots_used:
             self._run.slots.give()
 
-    async def _let_end(self) -> None:
-        """After a budget stop, wait for the steps that were already running.
+    async def _let_end(self, stop: Stop) -> None:
+        """After a budget stop, wait for the calls in flight of the steps that were running.
 
-        Their work is already paid for; the limit refuses their further charges. Steps that an
-        earlier execution had started are started again for this. A stop of the run ends the wait.
+        These calls are already paid for; the steps start nothing else, and their waits end. Steps
+        that an earlier execution had started are started again for this, to repeat what they have
+        recorded. A stop of the run ends the wait.
         """
         self._ready = list(filter(self._began_before, self._ready))
+        within = self._routing.within
+        stopping = self._run.calls.waits.stopping(None if within is None else within.inside())
+        with stopping as stop_area:
+            stop_area(stop)
+            await self._until_steps_ended()
+
+    async def _until_steps_ended(self) -> None:
         try:
             while (self._tasks or self._ready) and self._run.token.stop is None:
                 self._start_ready()
@@ -307,9 +330,7 @@ class GraphExecution:
     def _began_before(self, step_id: str) -> bool:
         """Return whether an earlier execution of the run started a step without ending it."""
         recorded = self._step_runner.recorded(step_id)
-        if recorded is None or recorded.outcome is not CallOutcome.UNKNOWN:
-            return False
-        return not recorded.taken_over and stop_in(recorded) is None
+        return recorded is not None and is_open(recorded)
 
     async def _drain(self, reason: str) -> asyncio.CancelledError | None:
         """Cancel all running steps and wait for the grace period; abandon those that do not end.
@@ -364,7 +385,7 @@ class GraphExecution:
         return self._scheduler.finished(step_id, report.outputs)
 
 
-def _is_limit(ended: BaseException) -> bool:
+def _is_limit(ended: BaseException) -> TypeGuard[Stop]:
     """Return whether a budget limit other than time ended a step.
 
     Such a limit refuses new work only; a time limit also interrupts work in flight.

@@ -28,6 +28,11 @@ class BoundNode:
     node_id: str | None = None
     """Name of the node in traces; None uses the step ID."""
 
+    @property
+    def replays(self) -> bool:
+        """Whether a repeated execution only repeats recorded work, and continues after it."""
+        return getattr(self.node, "replays", False)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedStep:

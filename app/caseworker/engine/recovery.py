@@ -120,7 +120,9 @@ class Recovery:
         delay = backoff.delay(self._policy.retry, scope, error, made)
         if delay is None:
             return False
-        with self._context.calls.activity.waits(self._context.path):
+        calls, path = self._context.calls, self._context.path
+        await calls.frontier(path)
+        async with calls.waits.at(path):
             await asyncio.sleep(delay)
         return True
 
@@ -135,7 +137,9 @@ class Recovery:
 
     async def _make(self, work: BoundNode, path: StepPath, number: int) -> Outputs:
         context = replace(self._context, path=path)
-        context.token.check()
+        if not work.replays:
+            await context.calls.frontier(path)
+        context.calls.check(path)
         with self._attempts:
             return await self._make_attempt(
                 work, self._policy, self._inputs, context, lambda late: self._failed(late, number)

@@ -185,6 +185,12 @@ def stop_in(recorded: Recorded) -> Stop | None:
     return Stop(StopCause.from_dict(recorded.value["stop"]))
 
 
+def is_open(recorded: Recorded) -> bool:
+    """Return whether an earlier execution of the run started a step without ending it."""
+    unknown = recorded.outcome is CallOutcome.UNKNOWN and not recorded.taken_over
+    return unknown and stop_in(recorded) is None
+
+
 def failure_in(recorded: Recorded) -> Exception | None:
     """Return the failure of a step from the journal; None if it did not fail or recovered."""
     if recorded.outcome is not CallOutcome.FAILURE or "recovered_by" in recorded.value:

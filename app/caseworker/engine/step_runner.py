@@ -59,6 +59,7 @@ from caseworker.engine.report import (
     emit_cut_off,
     emit_end,
     failure_of,
+    is_open,
 )
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import StepValues
@@ -93,7 +94,8 @@ class StepRunner:
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
         self._detached, self._activity = run.calls.detached, run.calls.activity
-        self._in_span = run.calls.in_span
+        self._in_span, self._frontier = run.calls.in_span, run.calls.frontier
+        self._waits = run.calls.waits
         self._parent = parent
         self._scope = scope
         self._tracked = scope.line.tracked
@@ -119,6 +121,11 @@ class StepRunner:
             if recorded is not None and report.recall(recorded):
                 report.sizes = self._sizes_of(path, report.outputs) or {}
                 return
+        if recorded is None:
+            if self._token.held:
+                await self._frontier(path)
+            if self._waits.ending:
+                self._waits.check(path)
         if self._token.stop is not None:
             self._token.check()
         if self._detached.areas:
@@ -135,8 +142,11 @@ class StepRunner:
                 context = self._begun(step, report, path, view, recorded)
             except BudgetExceededError as refused:
                 # Reservations may hold the step budget only temporarily: queue for it, then start.
-                await self._charge_in_line(path, refused)
+                await self._charge_in_line(refused, path)
                 context = self._begun(step, report, path, view, recorded, charged=True)
+            if recorded is not None and not step.work.replays:
+                await self._frontier(path)
+                self._waits.check(path)
             inputs = self._routing.inputs_of(step.step.id)
             with self._in_span(context.trace_parent):
                 if step.direct and report.failed_before is None:
@@ -216,16 +226,15 @@ class StepRunner:
         goes_on = recorded.taken_over and self._trace.mark_running(recorded.node_id)
         return recorded.node_id if goes_on else None
 
-    async def _charge_in_line(self, path: StepPath, refused: BudgetExceededError) -> None:
+    async def _charge_in_line(self, refused: BudgetExceededError, path: StepPath) -> None:
         """Wait in the reservation queue to charge a step that a reservation crowded out.
 
         Raises ``refused`` if no reservation caused the refusal.
         """
         if not refused.cause.reserved:
             raise refused
-        with self._activity.waits(path):
-            reservation = await reserved(self._scope, ONE_STEP, tracked=False)
-        reservation.settle(ONE_STEP)
+        at = partial(self._run.calls.waits.at, path)
+        (await reserved(self._scope, ONE_STEP, tracked=False, at=at)).settle(ONE_STEP)
 
     def _release_left(self, path: StepPath) -> None:
         """Release the unsettled reservations of an ended step, because no code will settle them."""
@@ -373,6 +382,17 @@ class StepRunner:
             once = f"{path}|{STEP_SKIPPED}"
             self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
 
+    def interrupted_before(self, step_id: str, stop: Stop) -> None:
+        """Emit the end events of a step that only an earlier execution of the run started."""
+        run, path = self._run, self.path_of(step_id)
+        if run.journal is None or path in run.begun:
+            return
+        inside = run.journal.recorded_below(f"{path.record_key}/")
+        for key, recorded in {**inside, path.record_key: self.recorded(step_id)}.items():
+            if recorded is not None and is_open(recorded):
+                run.begun[StepPath.of_record(key)] = recorded.node_id
+                emit_cut_off(run, StepPath.of_record(key), str(stop))
+
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Emit the event that an abandoned step returned a result, which was dropped."""
         if self._events is not None:
@@ -449,7 +469,7 @@ async def _once(
     """Execute a node once and return its outputs by handle; holds its lock, if any."""
     if work.lock is not None:
         activity = context.run.calls.activity
-        async with work.lock.held(activity.waits(context.path)):
+        async with work.lock.held(activity.waits.at(context.path)):
             await activity.start(context.path)
             unlocked = BoundNode(work.node, work.data)
             return await _once(unlocked, inputs, context, timeout_ms)

@@ -310,6 +310,7 @@ class Process:
             self._url,
             patience=patience,
             cancelled=executor.cancel,
+            unowned=executor.end_soon,
             decided=self._approvals.notifier.notify,
             settled=self._accounts.settled,
             listening=self._heartbeat.beat,
@@ -337,6 +338,7 @@ class Process:
             queues=list(queues),
             runs_due=self._queue.due,
             jobs_due=background.due,
+            end=executor.end,
         )
         self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)

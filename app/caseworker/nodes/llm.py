@@ -101,6 +101,8 @@ class LlmData(StepData):
 class LlmNode:
     """Calls a step's model through the gateway, within the limits of the run."""
 
+    replays = True
+
     def __init__(self, agents: Agents) -> None:
         """Create the node; ``agents`` executes steps with linked tools."""
         self._agents = agents

@@ -107,6 +107,8 @@ class SubgraphData(GivenOutputs):
 class SubgraphNode:
     """Executes the graph in a step's data."""
 
+    replays = True
+
     async def execute(
         self, data: SubgraphData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
@@ -224,11 +226,12 @@ class MapData(GivenOutputs):
         kind = "subgraph" if self.step is None else self.step.type
         policy = None if self.on_item_error == "fail" else _GO_ON
         lock = None if self.step is None else self.step.work.lock
+        node = _ItemNode(replays=self.step is None or self.step.work.replays)
         prepared = {}
         for index, item in enumerate(items):
             step = GraphStep(id=str(index), type=kind)
             inside = {**inputs, DEFAULT_HANDLE: item, INDEX: index}
-            work = BoundNode(_ITEM, _Item(self, inside, known.get(step.id)), lock)
+            work = BoundNode(node, _Item(self, inside, known.get(step.id)), lock)
             prepared[step.id] = PreparedStep(step=step, work=work, policy=policy)
         steps = tuple(each.step for each in prepared.values())
         graph = StepGraph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
@@ -287,8 +290,11 @@ class _Item:
     known: Outputs | None
 
 
+@dataclass(frozen=True, slots=True)
 class _ItemNode:
     """Processes one item of a list."""
+
+    replays: bool
 
     def execute(self, data: _Item, inputs: Outputs, context: FlowContext) -> Execution:
         if data.known is not None:
@@ -299,15 +305,13 @@ class _ItemNode:
         return work.node.execute(work.data, data.inputs, context)
 
 
-_ITEM = _ItemNode()
-
-
 class MapNode:
     """Processes the items of a list as the steps of one graph.
 
     The engine therefore applies its step slots and the limits of the run to the items.
     """
 
+    replays = True
     reports = frozenset({ITEMS})
     """Handles whose outputs are kept if the error policy tolerates a failure of the step."""
 

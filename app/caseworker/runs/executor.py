@@ -256,6 +256,8 @@ class RunExecutor:
         ended = asyncio.get_running_loop().create_future()
         token = CancellationToken()
         active = ActiveRun(run, token, Activity(token), ended, prepared)
+        if run.fence > 1 or run.request.source is not None:
+            token.hold()  # until the journal of the earlier execution is repeated
         if not self._open:  # it was claimed before
             active.activity.hold(shutting_down())
         if self._handing_over:
@@ -266,6 +268,30 @@ class RunExecutor:
         self.slots.served(run.key.tenant)
         self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
+
+    async def end(self, key: RunKey) -> None:
+        """End a run that has started and was stopped, unless a process executes it.
+
+        It is executed for that, without a slot, up to the end of its journal. So its result and its
+        events are those of a run that is stopped while a process executes it.
+        """
+        if not self._open:
+            return
+        permitted_at = self._clock()
+        run = await self._store.claim_stopped(key, self.worker_id)
+        if run is not None:
+            self.start(run, permitted_at=permitted_at)
+
+    def end_soon(self, key: RunKey) -> None:
+        """Call :meth:`end` in the background; the run has a job in case that fails."""
+
+        async def end() -> None:
+            try:
+                await self.end(key)
+            except Exception:
+                log.exception("run.not_ended", run_id=key.run_id)
+
+        self._keep(end(), "stop")
 
     def cancel(self, key: RunKey, request: CancelRequest) -> bool:
         """Cancel a run; return False if this process does not execute it."""
@@ -491,12 +517,16 @@ class RunExecutor:
             )
         about = {"attempt": run.attempts, **execution.taken_over}
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
-        deadline = deadline_of(run.request.deadline, active.token)
+        token, calls = active.token, graph.calls
+        deadline = deadline_of(run.request.deadline, token)
+        replaying = calls.replaying(grace_seconds=self._supervisor.grace_seconds)
         try:
-            with TimeLimit(execution.scope, active.token), deadline:
-                return await self._supervisor.run(
-                    graph.run(), active.token, late=lambda _: self._record_late(active, execution)
+            with TimeLimit(execution.scope, token), deadline, replaying:
+                outcome = await self._supervisor.run(
+                    graph.run(), token, late=lambda _: self._record_late(active, execution)
                 )
+                outcome.stop = token.delayed or outcome.stop
+            return outcome
         except DetachedError as detached:
             return graph.abandoned(detached.stop)
         except Stop as stop:  # stopped before it started

@@ -379,7 +379,7 @@ class RunJournal:
             raise lost_run(self._token)
         if permission.cancel_request is not None:
             self._token.trip(permission.cancel_request.stop)
-            raise permission.cancel_request.stop
+            self._token.check()  # returns while the run repeats recorded work
 
     def _changes(self) -> tuple[CallRecord, ...]:
         self._revision, nodes = self._graph.changed_since(self._revision)

@@ -1,6 +1,6 @@
 """Determines the outcome of a run, including a run that ends while no process executes it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import SpentSoFar
-from caseworker.runs.replay import graph_of, spent_before, tries_of
+from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunStatus
 
 RESULT = "result"
@@ -110,30 +110,18 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
             graph.mark_halt(root, reason)
 
 
-def cancelled_while_queued(
-    run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
-) -> FinishRun:
-    """Return the update that cancels a run that no process executes."""
-    stop, at = cancel_request.stop, cancel_request.requested_at
-    end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
+def cancelled_while_queued(run: Run, cancel_request: CancelRequest) -> FinishRun:
+    """Return the update that cancels a run that never started."""
+    at = cancel_request.requested_at
+    end = stopped_while_queued(run, cancel_request.stop, at=at or run.created_at)
     return replace(end, delivered_at=at)
 
 
-def stopped_while_queued(
-    run: Run, stop: Stop, earlier: Sequence[CallRecord], *, at: datetime, last_seq: int
-) -> FinishRun:
-    """Return the update that stops a run that no process executes.
-
-    ``earlier`` is the journal of previous executions; ``last_seq`` is the sequence number of their
-    last event.
-    """
-    graph, root = graph_of(run, earlier)
-    outcome = stopped(run, stop, _result_so_far(run, earlier, stop), at=at)
+def stopped_while_queued(run: Run, stop: Stop, *, at: datetime) -> FinishRun:
+    """Return the update that stops a run that never started; its trace has only a halted root."""
+    graph, root = graph_of(run, ())
+    outcome = stopped(run, stop, None, at=at)
     close(graph, root, outcome)
-    _, nodes = graph.changed_since(0)
-    old = {record.node_id: record for record in earlier}
-    usage = ResourceUsage(before_seconds=run.active_seconds, clock=lambda: 0.0)
-    usage.add(spent_before(earlier))
     cause = outcome.stop.to_dict() if outcome.stop else None
     end = run_ended(outcome.status, outcome.finish_reason, cause)
     return FinishRun(
@@ -142,14 +130,12 @@ def stopped_while_queued(
         status=outcome.status,
         finish_reason=outcome.finish_reason,
         result=outcome.result,
-        usage=usage.to_dict(),
+        usage=ResourceUsage(clock=lambda: 0.0).to_dict(),
         stop=cause,
         active_seconds=run.active_seconds,
-        calls=tuple(
-            replace(old.get(node["node_id"], CallRecord(node=node)), node=node) for node in nodes
-        ),
+        calls=tuple(CallRecord(node=node) for node in graph.changed_since(0).nodes),
         snapshot=graph.snapshot(),
-        events=EventLog(last_seq=last_seq).followed_by(end),
+        events=EventLog(last_seq=0).followed_by(end),
     )
 
 
@@ -158,22 +144,6 @@ def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
     usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
     usage.add(spent.charge)
     return usage.to_dict()
-
-
-def _result_so_far(run: Run, earlier: Sequence[CallRecord], stop: Stop) -> Mapping[str, Any] | None:
-    """Return the partial result from the steps of previous executions."""
-    if not earlier:
-        return None
-    step = KINDS[run.kind].step
-    reports = {} if step is None else {step: StepReport()}
-    for key, recorded in tries_of(earlier).items():
-        step_id = key.removeprefix("step:")
-        if step_id == key or "/" in step_id:
-            continue
-        report = reports[step_id] = StepReport()
-        if not report.recall(recorded):
-            report.become(StepStatus.CANCELLED)
-    return result_of(run, GraphOutcome(reports, stop=stop))
 
 
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:

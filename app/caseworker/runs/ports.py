@@ -48,10 +48,8 @@ class CancelStatus:
     """The first cancel request, which takes effect; None if the run ended without any."""
     already_finished: bool = False
     """Whether the run had already ended, so that the request changed nothing."""
-    calls: Sequence[CallRecord] = ()
-    """LLM and tool calls that had started when the cancel request was stored."""
     snapshot: Mapping[str, Any] | None = None
-    """ExecutionGraph of the run, if the request ended it at once because no process executed it;
+    """ExecutionGraph of the run, if the request ended it at once because it never started;
     otherwise None."""
 
     @property
@@ -218,7 +216,9 @@ class RunStore(Protocol):
         ...
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
-        """Store a cancel request and notify the workers; end a run at once if it is not executed.
+        """Store a cancel request and notify the workers; end a run that never started.
+
+        A run that has started and that no worker owns is queued, so that a worker ends it.
 
         Raises:
             TooManyPendingCancelsError: too many cancel requests are stored for runs that do not
@@ -290,6 +290,17 @@ class RunStore(Protocol):
 
         Earlier owners can store no more events after the claim, so ``last_seq`` of the returned
         run is final.
+        """
+        ...
+
+    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+        """Return the last LLM and tool calls of a run that may have taken effect."""
+        ...
+
+    async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
+        """Claim a run that has started and was stopped, unless a worker owns it.
+
+        It has a cancel request, or its deadline has passed. Return None if it cannot be claimed.
         """
         ...
 

@@ -1,13 +1,13 @@
 """A run: one accepted request and its life cycle.
 
     queued -> running -> completed | failed | halted | cancelled
-    queued -> cancelled | halted            running -> waiting -> queued | cancelled
+    queued -> cancelled | halted            running -> waiting -> queued
     running -> queued                       (its worker died or released it)
 
 A terminal status never changes. A ``waiting`` run waits for an approval and has no owner.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -42,7 +42,7 @@ NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
     {
         RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.HALTED}),
         RunStatus.RUNNING: frozenset({RunStatus.WAITING, RunStatus.QUEUED, *TERMINAL}),
-        RunStatus.WAITING: frozenset({RunStatus.QUEUED, *TERMINAL}),
+        RunStatus.WAITING: frozenset({RunStatus.QUEUED}),
         **{status: frozenset() for status in TERMINAL},
     }
 )
@@ -224,6 +224,8 @@ class CancelRequest:
     """Time at which the request was stored, on the database's clock; None before that."""
     delivered_at: datetime | None = None
     """Time at which the worker that executes the run received the request; None before that."""
+    calls: "Sequence[CallRecord] | None" = None
+    """LLM and tool calls that may have taken effect, the last ones; None if they were not read."""
 
     @property
     def stop(self) -> CancelledError:

@@ -17,7 +17,7 @@ import structlog
 
 from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.engine.ports import CallOutcome
-from caseworker.engine.supervision import set_within, shielded
+from caseworker.engine.supervision import forget_failure, set_within, shielded
 from caseworker.nodes.agent.references import key_in_event, whole_event_data
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
@@ -49,6 +49,10 @@ executes."""
 FORWARD_SECONDS = 5.0
 """Seconds, after the grace period of the process, for the responses of other processes to requests
 that this one has forwarded. Such a request may have waited before its call started."""
+
+SETTLE_SECONDS = 0.5
+"""Maximum time, in seconds, for which a cancel request waits for the end of the run, so that its
+receipt names the calls that took effect."""
 
 EVERYTHING = 1 << 40
 """A size limit that is never reached: results and pages were limited when they were created."""
@@ -84,6 +88,7 @@ class RunService:
         """Timeouts of callers that wait for runs of this process."""
         self._answering: set[asyncio.Timeout] = set()
         self._grace_ends_at: float | None = None
+        self._settling: set[asyncio.Task[Run]] = set()
         stored_seq = executor.stored_seq if executor else lambda key: None
         self._followers = Followers(store.listening, self._events_after, stored_seq)
 
@@ -99,7 +104,7 @@ class RunService:
             self._observers.accepted(accepted.run)
             if accepted.run.finished:
                 self._observers.ended(accepted.run, None)
-        if accepted.run.result is None:
+        if accepted.run.result is None and accepted.run.cancel_request is None:
             return accepted
         return replace(accepted, run=await whole_run(self.store, accepted.run))
 
@@ -115,7 +120,7 @@ class RunService:
         redacted = None if reason is None else redact_text(reason)
         cancelled = await self.store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
         self._deliver(key, cancelled)
-        return cancelled
+        return await self._settled(key, cancelled)
 
     async def cancel_matching(
         self, tenant: str, wanted: RunFilter, *, by: str, reason: str | None = None
@@ -276,14 +281,35 @@ class RunService:
         return Trace(run, await asyncio.to_thread(_graph_of, run, nodes))
 
     def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
-        """Stop the run immediately if it is executed here; notify observers if it has ended."""
+        """Stop the run immediately if it is executed here, or nowhere.
+
+        Notify observers if it has ended.
+        """
         run, request = cancelled.run, cancelled.cancel_request
         if run is None or cancelled.already_finished:
             return
         if run.finished:
             self._observers.ended(run, cancelled.snapshot)
         elif request and self._executor is not None:
-            self._executor.cancel(key, request)
+            if run.status is RunStatus.RUNNING:
+                self._executor.cancel(key, request)
+            else:
+                self._executor.end_soon(key)
+
+    async def _settled(self, key: RunKey, cancelled: CancelStatus) -> CancelStatus:
+        """Wait a moment for the end of the run, and return what the request stopped."""
+        if cancelled.run is None:
+            return cancelled
+        # In a task of its own: SQL statements are not interrupted, and may wait for a connection.
+        settling = asyncio.create_task(self.wait(key, seconds=SETTLE_SECONDS), name="settling")
+        self._settling.add(settling)
+        settling.add_done_callback(self._settling.discard)
+        settling.add_done_callback(forget_failure)
+        await asyncio.wait({settling}, timeout=2 * SETTLE_SECONDS)
+        if not settling.done() or settling.exception() is not None:
+            return cancelled  # the request is stored in any case
+        run = settling.result()
+        return replace(cancelled, run=run, cancel_request=run.cancel_request)
 
     async def _accept(self, new: NewRun) -> Accepted:
         executor, external = self._executor, KINDS[new.request.kind].is_external
@@ -359,7 +385,13 @@ def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
 
 
 async def whole_run(store: RunStore, run: Run) -> Run:
-    """Return the run with the call references in its result replaced by the texts."""
+    """Return the run with the call references in its result replaced by the texts.
+
+    If it has a cancel request, its calls are read as well.
+    """
+    if (request := run.cancel_request) is not None:
+        calls = await store.begun_calls(run.key)
+        run = replace(run, cancel_request=replace(request, calls=calls))
     named = references_in(run)
     return resolved(run, await _values(store, run.key, named)) if named else run
 

@@ -68,6 +68,8 @@ class CaseFailedError(Exception):
 class CaseNode:
     """Works on a case, first with the small tier and, if necessary, with the big one."""
 
+    replays = True
+
     def __init__(
         self,
         *,

@@ -25,6 +25,7 @@ class Ear:
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
         self.decided: asyncio.Queue[RunKey] = asyncio.Queue()
+        self.unowned: asyncio.Queue[RunKey] = asyncio.Queue()
         self.settled: asyncio.Queue[str] = asyncio.Queue()
         self.listens = asyncio.Event()
         self._url = url
@@ -40,6 +41,7 @@ class Ear:
             self._url,
             patience=patience(),
             cancelled=self._hear,
+            unowned=self.unowned.put_nowait,
             decided=self.decided.put_nowait,
             settled=self.settled.put_nowait,
             listening=self._connected,

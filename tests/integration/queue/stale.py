@@ -6,7 +6,7 @@ from typing import Any
 
 from caseworker.runs.postgres.workers import StaleRunRecovery
 from caseworker.runs.run import Run, RunKey
-from tests.support.stores import Oracle, Stores, new_run
+from tests.support.stores import Oracle, Stores, ended_nowhere, new_run
 
 KEY = RunKey("default", "case-1")
 STALE = 10.0
@@ -27,6 +27,7 @@ class World:
             "stale_seconds": STALE,
             "max_attempts": 5,
             "clock": lambda: self.now,
+            "end": ended_nowhere,
         }
         return StaleRunRecovery(engines=self.stores.engines, **usual | options)
 

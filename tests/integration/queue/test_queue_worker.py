@@ -95,7 +95,7 @@ async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
             waiting = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'"
             assert await oracle.value(waiting) == 3
 
-            full.end(key_of(0))
+            full.let_end(key_of(0))
             await full.has(key_of(1))
             async with working(database_url, stores, other):
                 await other.has(key_of(2))

@@ -42,7 +42,7 @@ class HoldingExecutor(RunExecutor):
         self._started.set()
         await self._ends[active.run.key].wait()
 
-    def end(self, key: RunKey) -> None:
+    def let_end(self, key: RunKey) -> None:
         self._ends[key].set()
 
     async def has(self, key: RunKey) -> Run:

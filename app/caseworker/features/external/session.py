@@ -818,8 +818,9 @@ class ExternalNode:
         client = context.path.call("client")
         activity = context.calls.activity
         activity.working[session] = client  # no approval suspends the run of a client
-        with sessions.opened(session), activity.waits(client):
-            return ExecutionResult({RESULT: await session.wait()})
+        with sessions.opened(session):
+            async with activity.waits.at(client):
+                return ExecutionResult({RESULT: await session.wait()})
 
 
 def external_type(agents: Agents) -> NodeType:

@@ -8,9 +8,10 @@ whole answer under the key of the next event.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from caseworker.core.budget.stops import HandOver
+from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import (
     AGENT_ERROR,
@@ -134,6 +135,10 @@ class TurnActivity:
         if self._stream is not None:
             self._stream.close()
         self._once(TURN_END, {})
+
+    def stopping(self) -> AbstractContextManager[Callable[[Stop], None]]:
+        """Return the context of calls that run concurrently; see :meth:`Waits.stopping`."""
+        return self._context.calls.waits.stopping(self._context.path.inside())
 
     @property
     def goes_on_elsewhere(self) -> bool:

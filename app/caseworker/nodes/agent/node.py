@@ -98,6 +98,8 @@ def _history(given: Any) -> list[Message]:
 class AgentNode:
     """Executes the agent of a step, or offers it as a tool to other steps."""
 
+    replays = True
+
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
 

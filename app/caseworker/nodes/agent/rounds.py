@@ -62,7 +62,8 @@ class ToolRound:
         itself.
 
         Raises:
-            Stop: a limit or a cancel request. After a limit, calls in progress finish first.
+            Stop: a limit or a cancel request. After a limit, calls in flight finish first; calls
+                that wait, for example for an approval, end at once.
         """
         for batch in self._batches(alone):
             if len(batch) == 1:
@@ -78,10 +79,12 @@ class ToolRound:
                 await self._one(index)
             except Stop as stop:
                 stops.append(stop)
+                stop_others(stop)
 
-        async with asyncio.TaskGroup() as group:
-            for index in batch:
-                group.create_task(one(index))
+        with self._activity.stopping() as stop_others:
+            async with asyncio.TaskGroup() as group:
+                for index in batch:
+                    group.create_task(one(index))
         if stops:
             raise stops[0]
 

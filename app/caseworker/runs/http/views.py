@@ -80,6 +80,39 @@ FinishReason = Annotated[
 ]
 
 
+class CallView(View):
+    """A model or tool call that had started before the run was cancelled."""
+
+    node_id: str
+    """ID of the CallNode for this call in the trace."""
+    kind: str
+    name: str
+    status: str
+    """Status of the call. ``success`` and ``fail`` are final. ``running`` means that it is being
+    interrupted. ``created`` means that it has been journaled, and is either refused or started
+    within a fraction of a second."""
+    model: str | None
+    cost_usd: float | None
+    """Cost in US dollars; null if the model's price is unknown."""
+
+    @classmethod
+    def of(cls, record: CallRecord) -> Self:
+        """Return the view of a call that is stored in the journal."""
+        node = record.node
+        return cls(
+            node_id=record.node_id,
+            kind=node["kind"],
+            name=node["name"],
+            status=node["status"],
+            model=node.get("model"),
+            cost_usd=node["cost_usd"],
+        )
+
+
+def _views_of(calls: Sequence[CallRecord] | None) -> list[CallView] | None:
+    return None if calls is None else [CallView.of(record) for record in calls]
+
+
 class CancelView(View):
     """The first request to cancel the run."""
 
@@ -88,6 +121,24 @@ class CancelView(View):
     requested_at: datetime | None
     delivered_at: datetime | None
     """Time at which the worker that executes the run received the request; null until then."""
+    settled_at: datetime | None
+    """Time at which the run ended; null if it has not ended."""
+    calls: list[CallView] | None
+    """Model and tool calls that had started before the request; null in lists and webhooks."""
+
+    @classmethod
+    def of(cls, run: Run) -> Self | None:
+        """Return the view of a run's cancel request; None if it has none."""
+        if (request := run.cancel_request) is None:
+            return None
+        return cls(
+            requested_by=request.requested_by,
+            reason=request.reason,
+            requested_at=request.requested_at,
+            delivered_at=request.delivered_at,
+            settled_at=run.finished_at,
+            calls=_views_of(request.calls),
+        )
 
 
 class RunSummary(View):
@@ -230,7 +281,7 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
 
 
 def _members(run: Run, root: str) -> dict[str, Any]:
-    named, cancel, source = run.request.definition_ref, run.cancel_request, run.request.source
+    named, source = run.request.definition_ref, run.request.source
     if (name := external_name(run.request)) is not None:
         named = DefinitionRef(name, kind=DefinitionKind.AGENT)
     definition = None if named is None else RunDefinition.model_validate(named)
@@ -243,7 +294,7 @@ def _members(run: Run, root: str) -> dict[str, Any]:
         # A waiting run has released its attempt; it counts again when it resumes.
         "attempts": run.attempts + (run.status is RunStatus.WAITING),
         "limits": run.request.budget.to_json(),
-        "cancel": None if cancel is None else CancelView.model_validate(cancel),
+        "cancel": CancelView.of(run),
         "from": None if source is None else RunSourceView.model_validate(source),
         "priority": run.queueing.priority,
         "concurrency_key": run.queueing.concurrency_key,
@@ -273,35 +324,6 @@ class RunPage(View):
             for run in page.items
         ]
         return cls(runs=runs, next_cursor=page.next_cursor)
-
-
-class CallView(View):
-    """A model or tool call that had started before the run was cancelled."""
-
-    node_id: str
-    """ID of the CallNode for this call in the trace."""
-    kind: str
-    name: str
-    status: str
-    """Status of the call. ``success`` and ``fail`` are final. ``running`` means that it is being
-    interrupted. ``created`` means that it has been journaled, and is either refused or started
-    within a fraction of a second."""
-    model: str | None
-    cost_usd: float | None
-    """Cost in US dollars; null if the model's price is unknown."""
-
-    @classmethod
-    def of(cls, record: CallRecord) -> Self:
-        """Return the view of a call that is stored in the journal."""
-        node = record.node
-        return cls(
-            node_id=record.node_id,
-            kind=node["kind"],
-            name=node["name"],
-            status=node["status"],
-            model=node.get("model"),
-            cost_usd=node["cost_usd"],
-        )
 
 
 class CancelledRunsView(View):
@@ -348,5 +370,5 @@ class CancelReceipt(View):
             settled_at=receipt.settled_at,
             requested_by=request.requested_by if request else None,
             reason=request.reason if request else None,
-            calls=[CallView.of(record) for record in receipt.calls],
+            calls=_views_of(request.calls if request else ()) or [],
         )

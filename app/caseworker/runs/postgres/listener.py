@@ -62,12 +62,14 @@ async def listen_for_workers(
     *,
     patience: Patience,
     cancelled: Callable[[RunKey, CancelRequest], object],
+    unowned: Callable[[RunKey], object],
     decided: Callable[[RunKey], object],
     settled: Callable[[str], object],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``cancelled`` with every cancel request, and ``decided`` when an approval is decided.
 
+    ``unowned`` is called instead of ``cancelled`` if no worker owned the run.
     Call ``settled`` with the tenant of an account for which calls wait, when a hold is settled. If
     notifications are missed during an outage, heartbeats find cancel requests, and runs poll for
     decisions and accounts. For the other parameters and errors see :func:`listen`.
@@ -85,6 +87,9 @@ async def listen_for_workers(
             return
         if notice.channel == DECISION_CHANNEL:
             decided(key)
+            return
+        if told.get("unowned"):
+            unowned(key)
             return
         by, reason = str(told.get("by", "")), told.get("reason")
         now = datetime.now(UTC)

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK
+from caseworker.engine.ports import CallOutcome
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import EventPage, Notification, Period, RunFilter, SpentSoFar
@@ -220,6 +221,13 @@ class PostgresRunReader:
         async with transaction(self.engines.work, key.tenant) as connection:
             return await journal_of(connection, key)
 
+    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+        """Return the last LLM and tool calls of a run that may have taken effect."""
+        async with transaction(self.engines.work, key.tenant) as connection:
+            last = BEGUN.where(of_run(journal, key))
+            rows = (await connection.execute(last)).mappings().all()
+        return [call_from_row(row) for row in reversed(rows)]
+
     async def spent(self, key: RunKey) -> SpentSoFar:
         """Return the usage of a run according to its journal."""
         asked = {"tenant": key.tenant, "run_id": key.run_id}
@@ -302,6 +310,19 @@ async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
     return run_from_row(found.mappings().one())
 
 
+BEGUN = (
+    select(*JOURNAL_COLUMNS)
+    .where(
+        journal.c.node["kind"].astext.in_(("llm", "tool")),
+        journal.c.outcome.is_distinct_from(CallOutcome.NOT_MADE.value),
+    )
+    .order_by(journal.c.seq.desc())
+    .limit(MAX_RECEIPT_CALLS)
+)
+"""Select the last LLM and tool calls that may have taken effect: a call in the journal has passed
+its barrier or is about to, unless its outcome says that it was not made."""
+
+
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
     """Return the journal of a run, in the order of its CallNodes."""
     return await _read_calls(connection, JOURNAL, {"tenant": key.tenant, "run_id": key.run_id})
@@ -346,22 +367,6 @@ async def streamed_in(
         _, before = found.get(of, (0, ""))
         found[of] = row.turn, before[: row.offset] + row.content
     return found
-
-
-async def begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRecord, ...]:
-    """Return the last LLM and tool calls of a run, up to :data:`MAX_RECEIPT_CALLS`.
-
-    Each of them may have taken effect: a call in the journal has passed its barrier or is about to.
-    The number is limited because the run's row is locked during this query.
-    """
-    last = (
-        select(*JOURNAL_COLUMNS)
-        .where(of_run(journal, key), journal.c.node["kind"].astext.in_(("llm", "tool")))
-        .order_by(journal.c.seq.desc())
-        .limit(MAX_RECEIPT_CALLS)
-    )
-    rows = (await connection.execute(last)).mappings().all()
-    return tuple(call_from_row(row) for row in reversed(rows))
 
 
 async def once_keys_of(connection: AsyncConnection, key: RunKey) -> frozenset[str]:

@@ -327,6 +327,18 @@ priority comes first, then the oldest. A run waits until its start time, and whi
 concurrency key is at its limit.
 """
 
+CLAIM_STOPPED = """
+UPDATE runs SET status = 'running', worker_id = %s, fence = fence + 1, attempts = attempts + 1,
+    claimed_at = clock_timestamp()
+WHERE tenant_id = %s AND run_id = %s AND status = 'queued' AND started_at IS NOT NULL
+    AND (cancel_requested_at IS NOT NULL OR deadline <= clock_timestamp())
+RETURNING *
+"""
+"""Claim a run that has started and was stopped, unless a worker owns it.
+
+It is executed only to its end, so it waits for no other run.
+"""
+
 RELEASE = f"""
 UPDATE runs SET status = 'queued', worker_id = NULL,
     attempts = attempts - (NOT counted)::integer, losses = losses + counted::integer,
@@ -414,7 +426,20 @@ FROM runs WHERE worker_id = %s AND status IN {OWNED}
 
 OVERDUE = """
 SELECT * FROM runs
-WHERE deadline <= clock_timestamp() AND status = 'queued' AND cancel_requested_at IS NULL
+WHERE deadline <= clock_timestamp() AND status = 'queued' AND started_at IS NULL
 ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 """
-"""Lock and return the queued runs whose deadline has passed."""
+"""Lock and return the queued runs that never started and whose deadline has passed."""
+
+OVERDUE_STARTED = """
+SELECT tenant_id, run_id FROM runs
+WHERE deadline <= clock_timestamp() AND status = 'queued' AND started_at IS NOT NULL
+ORDER BY deadline LIMIT %s
+"""
+"""Return the queued runs that have started and whose deadline has passed."""
+
+WAKE_STOPPED = f"""
+UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
+WHERE tenant_id = %s AND run_id = %s AND status IN {UNOWNED}
+"""  # noqa: S608
+"""Queue a run that has started, so that a worker ends it."""

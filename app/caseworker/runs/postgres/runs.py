@@ -11,8 +11,6 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import RowMapping, func, select
@@ -58,8 +56,6 @@ from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing,
 from caseworker.runs.postgres.reading import (
     RUN_OF_KEY,
     PostgresRunReader,
-    begun_calls,
-    journal_of,
     last_seq_of,
     once_keys_of,
     read_run,
@@ -76,20 +72,22 @@ from caseworker.runs.postgres.run_listing import stoppable
 from caseworker.runs.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
+    CLAIM_STOPPED,
     COUNT_PENDING,
     DROP_EXPIRED,
     FINISH_UNOWNED,
     OVERDUE,
+    OVERDUE_STARTED,
     RELEASE,
     REQUEST_CANCEL,
     SETTLE,
+    WAKE_STOPPED,
     WRITE_CALLS,
     WRITE_EVENTS,
 )
 from caseworker.runs.postgres.tables import of_run, runs
 from caseworker.runs.postgres.taking_over import take_over
 from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
-from caseworker.runs.replay import restore
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
@@ -101,6 +99,8 @@ from caseworker.runs.run import (
     RunStatus,
     as_ended,
 )
+
+UNOWNED_STATUSES = (RunStatus.QUEUED, RunStatus.WAITING)
 
 MAX_EXPIRED_DROPPED = 100
 """Maximum number of expired cancel requests, for runs that were never created, to delete for each
@@ -226,8 +226,15 @@ class PostgresRuns(PostgresRunReader):
         """Claim the given queued run, or the next one; return None if none can be claimed."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
         asked = (worker_id, self.limits.quota.max_running, *one, list(excluding))
+        return await self._claimed(CLAIM, asked)
+
+    async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
+        """Claim a run that has started and was stopped, unless a worker owns it."""
+        return await self._claimed(CLAIM_STOPPED, (worker_id, key.tenant, key.run_id))
+
+    async def _claimed(self, statement: str, asked: tuple[Any, ...]) -> Run | None:
         async with transaction(self.engines.work) as connection:
-            claimed = await connection.exec_driver_sql(CLAIM, asked)
+            claimed = await connection.exec_driver_sql(statement, asked)
             row = claimed.mappings().one_or_none()
             if row is None:
                 return None
@@ -321,13 +328,13 @@ async def accept_in(
     if row is None:
         # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
-    if new.request.source is not None:
-        await take_over(connection, new.key, new.request.source)
     cancel_request = cancel_request_from_row(row)
     if cancel_request is not None:
         run = await read_run(connection, new.key)
-        await _cancel_unowned(connection, run, cancel_request)
+        await _end_unstarted(connection, cancelled_while_queued(run, cancel_request))
         return Accepted(await read_run(connection, new.key), created=True)
+    if new.request.source is not None and not overdue:
+        await take_over(connection, new.key, new.request.source)
     run = replace(accepted_run(new, worker_id, row["created_at"]), fence=row["fence"])
     queued = worker_id is None and not overdue
     if queued and admission is not None and KINDS[run.kind].is_external:
@@ -414,13 +421,15 @@ async def cancel_in(
         await _require_room(connection, key.tenant, limits.max_pending_cancels)
         return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
-    begun, snapshot = await begun_calls(connection, key), None
-    if run.status in (RunStatus.QUEUED, RunStatus.WAITING):
-        snapshot = await _cancel_unowned(connection, run, first)
+    if run.started_at is None:
+        snapshot = await _end_unstarted(connection, cancelled_while_queued(run, first))
         run = await read_run(connection, key)
-    else:
-        await _notify(connection, key, first)
-    return CancelStatus(key.run_id, run, run.cancel_request, calls=begun, snapshot=snapshot)
+        return CancelStatus(key.run_id, run, run.cancel_request, snapshot=snapshot)
+    if run.status in UNOWNED_STATUSES:
+        await connection.exec_driver_sql(WAKE_STOPPED, (key.tenant, key.run_id))
+        await defer_runs(connection, {key: None})
+    await _notify(connection, run, first)
+    return CancelStatus(key.run_id, run, run.cancel_request)
 
 
 async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> None:
@@ -431,23 +440,10 @@ async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> 
         raise TooManyPendingCancelsError
 
 
-async def _cancel_unowned(
-    connection: AsyncConnection, run: Run, cancel_request: CancelRequest
-) -> Mapping[str, Any]:
-    """Cancel a run that no worker owns; return its ExecutionGraph."""
-    earlier = await journal_of(connection, run.key)
-    last_seq = await last_seq_of(connection, run.key)
-    run = replace(run, streamed=await streamed_in(connection, run.key))
-    end = partial(cancelled_while_queued, run, cancel_request, earlier, last_seq=last_seq)
-    finish = await restore(earlier, end)
-    await _finish_queued(connection, finish)
-    return finish.snapshot
-
-
 async def halt_overdue(
     connection: AsyncConnection, limit: int
 ) -> Sequence[tuple[Run, Mapping[str, Any]]]:
-    """End up to ``limit`` queued runs whose deadline has passed.
+    """End up to ``limit`` queued runs that never started and whose deadline has passed.
 
     Return each run in its final state, with its ExecutionGraph.
     """
@@ -457,36 +453,40 @@ async def halt_overdue(
     return [await _halt_overdue(connection, run) for run in found]
 
 
+async def overdue_started(connection: AsyncConnection, limit: int) -> Sequence[RunKey]:
+    """Return up to ``limit`` queued runs that have started and whose deadline has passed."""
+    rows = (await connection.exec_driver_sql(OVERDUE_STARTED, (limit,))).all()
+    return [RunKey(row.tenant_id, row.run_id) for row in rows]
+
+
 async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Mapping[str, Any]]:
-    """End a queued run, locked by this transaction, whose deadline has passed."""
+    """End a queued run, locked by this transaction, that never started and is overdue."""
     deadline = run.request.deadline or run.created_at
-    earlier = await journal_of(connection, run.key)
-    last_seq = await last_seq_of(connection, run.key)
-    run = replace(run, streamed=await streamed_in(connection, run.key))
-    stop = DeadlineExceededError(deadline)
-    end = partial(stopped_while_queued, run, stop, earlier, at=deadline, last_seq=last_seq)
-    finish = await restore(earlier, end)
-    finished_at = await _finish_queued(connection, finish)
-    return as_ended(run, finish, finished_at), finish.snapshot
+    finish = stopped_while_queued(run, DeadlineExceededError(deadline), at=deadline)
+    await _end_unstarted(connection, finish)
+    ended = await read_run(connection, run.key)
+    return as_ended(run, finish, ended.finished_at or deadline), finish.snapshot
 
 
-async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> datetime:
-    """Persist the end of a run that no worker owns and this transaction has locked; return when."""
+async def _end_unstarted(connection: AsyncConnection, finish: FinishRun) -> Mapping[str, Any]:
+    """Persist the end of a run that never started and that this transaction has locked.
+
+    Return its ExecutionGraph.
+    """
     of_run = key_to_json(finish.key, finish.fence)
     calls = dump([call_to_json(of_run, record) for record in finish.calls])
     events = dump([event_to_json(of_run, record) for record in finish.events])
     documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events, "[]")
-    finished_at: datetime = (
-        (await connection.exec_driver_sql(FINISH_UNOWNED, documents)).one().finished_at
-    )
-    return finished_at
+    await connection.exec_driver_sql(FINISH_UNOWNED, documents)
+    return finish.snapshot
 
 
-async def _notify(connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest) -> None:
+async def _notify(connection: AsyncConnection, run: Run, cancel_request: CancelRequest) -> None:
     """Notify the workers; Postgres limits a notification to 8,000 bytes."""
     payload: dict[str, Any] = {
-        "tenant": key.tenant,
-        "run_id": key.run_id,
+        "tenant": run.key.tenant,
+        "run_id": run.key.run_id,
+        "unowned": run.status in UNOWNED_STATUSES,
         "by": cancel_request.requested_by[:200],
         "reason": (cancel_request.reason or "")[:500] or None,
     }

@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -38,7 +38,7 @@ from caseworker.runs.postgres.approvals import WAKE_DUE
 from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
-from caseworker.runs.postgres.runs import halt_overdue
+from caseworker.runs.postgres.runs import halt_overdue, overdue_started
 from caseworker.runs.run import RunKey
 from caseworker.runs.silence import SilenceWatch, Silent
 
@@ -150,7 +150,7 @@ SELECT
     EXISTS (SELECT FROM runs WHERE status = 'waiting' AND queued_at <= now()) AS due,
     EXISTS (
         SELECT FROM runs
-        WHERE deadline <= now() AND status = 'queued' AND cancel_requested_at IS NULL
+        WHERE deadline <= now() AND status = 'queued'
     ) AS overdue,
     (
         SELECT extract(epoch FROM queued_at - now())::float8 FROM runs
@@ -306,6 +306,8 @@ class StaleRunRecovery:
     """Set when a queued run may start. A notification usually comes first."""
     jobs_due: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a job of ``queues`` may start."""
+    end: Callable[[RunKey], Awaitable[None]]
+    """Ends a run that has started, was stopped, and is executed by no process."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
 
@@ -369,8 +371,13 @@ class StaleRunRecovery:
                 found.extend(taken)
                 if len(taken) < BATCH:
                     break
-        while look["overdue"] and await self._halt_overdue() == BATCH:
-            pass
+        if look["overdue"] or look["due"]:
+            while await self._halt_overdue() == BATCH:
+                pass
+            async with transaction(self.engines.work) as connection:
+                started = await overdue_started(connection, BATCH)
+            for key in started:
+                await self.end(key)
         if found:
             log.warning("runs.recovered", count=len(found))
         return found
