@@ -4,14 +4,30 @@ A process that was told to end holds its runs: from then on, no step, no call an
 Those in flight continue. A held run is **idle** once all its work only waits: for a retry, for
 budget, for a rate slot, for an approval, for its client, or because it is held. An idle run is
 released, so that another process resumes it and no call in flight is lost.
+
+A stop ends all waits at once, because no result would be lost. If a limit stops only a part of a
+run, calls in flight in that part finish, its waits end, and nothing starts in it any more.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
-from caseworker.core.budget.stops import HandOver
+from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.engine.step_path import StepPath
-from caseworker.engine.waits import Waits
+from caseworker.engine.step_path import Area, StepPath
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    path: StepPath
+    limit: asyncio.Timeout
+    """Interrupts the wait."""
+    stop: Stop | None = None
+    """The stop that interrupted the wait; None while there is none."""
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
 
 
 class Activity:
@@ -22,8 +38,9 @@ class Activity:
         self.working: dict[object, StepPath] = {}
         """Paths of the steps and calls in progress. The key is the task that performs one, or any
         other object that identifies it."""
-        self.waits = Waits(self.changed)
-        """The steps and calls that only wait."""
+        self._waits: set[_Wait] = set()
+        self.ending: tuple[tuple[Area | None, Stop], ...] = ()
+        """The areas in which nothing may start, with their stops; None is the whole run."""
         self._token = token
         self._release: HandOver | None = None
 
@@ -48,9 +65,71 @@ class Activity:
             Stop: the run was released, or stopped for another reason.
         """
         if self._release is not None:
-            async with self.waits.at(path):
+            async with self.waits(path):
                 await self._token.wait()
             self._token.check()
+
+    @property
+    def waiting(self) -> list[StepPath]:
+        """The paths of the steps and calls that wait."""
+        return [wait.path for wait in self._waits]
+
+    def check(self, path: StepPath) -> None:
+        """Check that a step or call may start or wait.
+
+        Raises:
+            Stop: a limit stopped the part of the run around it.
+        """
+        for area, stop in self.ending:
+            if area is None or path in area:
+                raise stop.with_traceback(None)
+
+    @asynccontextmanager
+    async def waits(self, path: StepPath) -> AsyncIterator[None]:
+        """Mark the block, which only waits, as a wait of the step or call with this path.
+
+        Raises:
+            Stop: a limit stopped the part of the run around it, before or during the wait.
+        """
+        self.check(path)
+        wait = _Wait(path, asyncio.timeout(None))
+        try:
+            async with wait.limit:
+                self._waits.add(wait)
+                self.changed()
+                try:
+                    yield
+                finally:
+                    self._waits.discard(wait)
+        except TimeoutError:
+            if wait.stop is None:
+                raise
+            raise wait.stop.with_traceback(None) from None
+
+    @contextmanager
+    def stopping(self, area: Area | None) -> Iterator[Callable[[Stop], None]]:
+        """Yield a function that stops an area until the block ends; None is the whole run.
+
+        Its waits end at once, and nothing may start in it. Calls in flight continue.
+        """
+        stopped: list[tuple[Area | None, Stop]] = []
+
+        def stop_area(reached: Stop) -> None:
+            if stopped:
+                return
+            # A plain stop: only the work that reached a limit may still compose a last answer.
+            stop = Stop(reached.cause)
+            stopped.append((area, stop))
+            self.ending += (*stopped,)
+            for wait in self._waits:
+                if wait.stop is None and (area is None or wait.path in area):
+                    wait.stop = stop
+                    wait.limit.reschedule(0)
+
+        try:
+            yield stop_area
+        finally:
+            self.ending = tuple(each for each in self.ending if each not in stopped)
 
     def changed(self) -> None:
         """Release the run if it is held, and idle after the current step of the event loop.
@@ -69,8 +148,8 @@ class Activity:
 
         A run without waiting work is about to start a step, or to end.
         """
-        waiting, tasks = set[str](), self.waits.tasks
-        for path in self.waits.paths:
+        waiting, tasks = set[str](), {wait.task for wait in self._waits}
+        for path in self.waiting:
             waiting |= path.around()
             waiting.add(path.text)
         return bool(waiting) and all(

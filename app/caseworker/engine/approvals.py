@@ -206,7 +206,7 @@ class Approvals:
         if self._watch is None or self._watch.done():  # failed: its waiters are about to leave
             self._watch = asyncio.create_task(self._look(context), name="approvals")
         try:
-            async with context.calls.waits.at(path):
+            async with context.calls.activity.waits(path):
                 return await waiting.decision
         finally:
             del self._waiting[asked.approval_id]

@@ -133,7 +133,6 @@ class Calls:
         self.backoff = Backoff(jitter, deadline_in)
         self.detached = DetachedWork()
         self.activity = activity or Activity(token)
-        self.waits = self.activity.waits
         self._asked_in: set[str] = set()
         self._made_in: set[str] = set()
         """The path texts of steps and attempts in which a call was requested, and was made."""
@@ -179,7 +178,7 @@ class Calls:
                     if delay is None:
                         raise
                 once = NOTHING
-                async with self.waits.at(call.key):
+                async with self.activity.waits(call.key):
                     await asyncio.sleep(delay)
             if reply.metadata:
                 self.graph.annotate(made.node, reply.metadata)
@@ -213,8 +212,8 @@ class Calls:
         """
         if self.token.stop is not None:
             self.token.check()
-        if self.waits.ending:
-            self.waits.check(path)
+        if self.activity.ending:
+            self.activity.check(path)
         if self.detached.areas:
             self.detached.check(path)
 
@@ -232,7 +231,7 @@ class Calls:
         if token.delayed is None:
             token.release()
             return
-        async with self.waits.at(path):
+        async with self.activity.waits(path):
             await token.wait()
         token.check()
 
@@ -264,7 +263,7 @@ class Calls:
         clock = asyncio.get_running_loop().time
         until = clock() + grace_seconds
         while clock() < until:
-            if await self.are_quiet(lambda: self.waits.paths):
+            if await self.are_quiet(lambda: self.activity.waiting):
                 break
             await asyncio.sleep(QUIET_SECONDS)
         self.token.release()
@@ -360,7 +359,7 @@ class _CallInProgress:
             return await self._attempt(counted)
         place = accounts.place()
         try:
-            async with self._calls.waits.at(self._call.key):
+            async with self._calls.activity.waits(self._call.key):
                 await place.enter()
             while True:
                 try:
@@ -508,7 +507,7 @@ class _CallInProgress:
                 wanted,
                 tracked=False,
                 waits=self._waits,
-                at=partial(self._calls.waits.at, self._call.key),
+                at=partial(self._calls.activity.waits, self._call.key),
             )
         finally:
             if self._waits_since_ms is not None:
@@ -540,7 +539,7 @@ class _CallInProgress:
             return
         since_ms = self._graph.now_ms()
         try:
-            async with self._calls.waits.at(self._call.key):
+            async with self._calls.activity.waits(self._call.key):
                 await place.wait()
         finally:
             self._waited_ms += self._graph.now_ms() - since_ms
@@ -550,7 +549,7 @@ class _CallInProgress:
         since_ms = self._graph.now_ms()
         self._calls.journal.touch()
         try:
-            async with self._calls.waits.at(self._call.key):
+            async with self._calls.activity.waits(self._call.key):
                 await slot.wait()
         finally:
             self._waited_for_model_ms += self._graph.now_ms() - since_ms

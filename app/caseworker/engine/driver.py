@@ -310,7 +310,7 @@ class GraphExecution:
         """
         self._ready = list(filter(self._began_before, self._ready))
         within = self._routing.within
-        stopping = self._run.calls.waits.stopping(None if within is None else within.inside())
+        stopping = self._run.calls.activity.stopping(None if within is None else within.inside())
         with stopping as stop_area:
             stop_area(stop)
             await self._until_steps_ended()

@@ -122,7 +122,7 @@ class Recovery:
             return False
         calls, path = self._context.calls, self._context.path
         await calls.frontier(path)
-        async with calls.waits.at(path):
+        async with calls.activity.waits(path):
             await asyncio.sleep(delay)
         return True
 

@@ -95,7 +95,6 @@ class StepRunner:
         self._events, self._readings = run.events, run.trace.readings
         self._detached, self._activity = run.calls.detached, run.calls.activity
         self._in_span, self._frontier = run.calls.in_span, run.calls.frontier
-        self._waits = run.calls.waits
         self._parent = parent
         self._scope = scope
         self._tracked = scope.line.tracked
@@ -124,8 +123,8 @@ class StepRunner:
         if recorded is None:
             if self._token.held:
                 await self._frontier(path)
-            if self._waits.ending:
-                self._waits.check(path)
+            if self._activity.ending:
+                self._activity.check(path)
         if self._token.stop is not None:
             self._token.check()
         if self._detached.areas:
@@ -146,7 +145,7 @@ class StepRunner:
                 context = self._begun(step, report, path, view, recorded, charged=True)
             if recorded is not None and not step.work.replays:
                 await self._frontier(path)
-                self._waits.check(path)
+                self._activity.check(path)
             inputs = self._routing.inputs_of(step.step.id)
             with self._in_span(context.trace_parent):
                 if step.direct and report.failed_before is None:
@@ -233,7 +232,7 @@ class StepRunner:
         """
         if not refused.cause.reserved:
             raise refused
-        at = partial(self._run.calls.waits.at, path)
+        at = partial(self._run.calls.activity.waits, path)
         (await reserved(self._scope, ONE_STEP, tracked=False, at=at)).settle(ONE_STEP)
 
     def _release_left(self, path: StepPath) -> None:
@@ -469,7 +468,7 @@ async def _once(
     """Execute a node once and return its outputs by handle; holds its lock, if any."""
     if work.lock is not None:
         activity = context.run.calls.activity
-        async with work.lock.held(activity.waits.at(context.path)):
+        async with work.lock.held(activity.waits(context.path)):
             await activity.start(context.path)
             unlocked = BoundNode(work.node, work.data)
             return await _once(unlocked, inputs, context, timeout_ms)

@@ -819,7 +819,7 @@ class ExternalNode:
         activity = context.calls.activity
         activity.working[session] = client  # no approval suspends the run of a client
         with sessions.opened(session):
-            async with activity.waits.at(client):
+            async with activity.waits(client):
                 return ExecutionResult({RESULT: await session.wait()})
 
 

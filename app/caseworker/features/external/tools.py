@@ -164,7 +164,7 @@ class OfferedTools:
         asked = ToolCall(id=call.key, name=name, arguments=json.dumps(args))
         async with AsyncExitStack() as stack:
             if offer.is_alone(name):
-                async with self._context.calls.waits.at(self.path_of(call)):
+                async with self._context.calls.activity.waits(self.path_of(call)):
                     await stack.enter_async_context(self._alone)
             return await offer.call(self._context, _key_of(call), asked)
 

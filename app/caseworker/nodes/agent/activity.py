@@ -137,8 +137,8 @@ class TurnActivity:
         self._once(TURN_END, {})
 
     def stopping(self) -> AbstractContextManager[Callable[[Stop], None]]:
-        """Return the context of calls that run concurrently; see :meth:`Waits.stopping`."""
-        return self._context.calls.waits.stopping(self._context.path.inside())
+        """Return the context of calls that run concurrently; see :meth:`Activity.stopping`."""
+        return self._context.calls.activity.stopping(self._context.path.inside())
 
     @property
     def goes_on_elsewhere(self) -> bool:
