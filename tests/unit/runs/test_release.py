@@ -157,7 +157,7 @@ async def _waits_for_a_lock(context: FlowContext, calls: Calls, *, again: bool) 
     lock = asyncio.Lock()
     if not again:
         await lock.acquire()
-    with context.calls.activity.waits(context.path.call("lock")):
+    async with context.calls.activity.waits(context.path.call("lock")):
         await lock.acquire()
 
 
