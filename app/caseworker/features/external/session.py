@@ -22,6 +22,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, TypeVar, cast
@@ -231,6 +232,7 @@ class Session:
         self._stop: Stop | None = None
         self._is_closed = False
         self._heard_at = asyncio.get_running_loop().time()
+        self.opened_at = datetime.now(UTC)
 
     @property
     def stop(self) -> Stop | None:
