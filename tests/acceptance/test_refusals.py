@@ -55,9 +55,7 @@ async def service(
 
 
 @pytest.fixture
-async def http(
-    service: ServiceProcess, provider: FakeProvider
-) -> AsyncIterator[httpx.AsyncClient]:
+async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
         yield opened
 
