@@ -1,4 +1,4 @@
-"""What the users of client libraries and agents see after a halt, and after a cancel in a stream.
+"""The errors that users of clients and agents see after a halt, and after a cancel in a stream.
 
 ``make proofs ARGS="-k agent_refusals -rP"`` prints the rows of a table: requests that reached the
 gateway, seconds, and the last line that a user sees.

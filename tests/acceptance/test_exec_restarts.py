@@ -125,7 +125,7 @@ def lines_of(child: ChildProcess) -> list[list[str]]:
 async def restarted_while_it_works(
     restarts: int, service: ServiceProcess, provider: FakeProvider, child: ChildProcess, run_id: str
 ) -> None:
-    """Restart the service so often, each time during a new call of the agent."""
+    """Restart the service a number of times, each time during a new call of the agent."""
     for _ in range(restarts):
         before = await provider.count("CALL")
         await provider.count("CALL", at_least=before + 2)
@@ -145,7 +145,7 @@ async def test_a_command_works_through_restarts_and_makes_no_recorded_call_again
     agent: list[str],
     tmp_path: Path,
 ) -> None:
-    """The client library gives up; the command is started again and gets the recorded replies."""
+    """The client library raises; the command is started again and gets the recorded replies."""
     child = executed("--run-id", "rolling", "--restarts", "3", "--", *agent)
     await restarted_while_it_works(times, service, provider, child, "rolling")
     await provider.count("CALL", at_least=await provider.count("CALL") + 2)

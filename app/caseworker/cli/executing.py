@@ -359,7 +359,7 @@ def _is_away(error: CaseworkerError) -> bool:
 
 
 def _patiently(send: Callable[[], Run], seconds: float) -> Run:
-    """Send a request, again while the service is away, until so many seconds have passed.
+    """Send a request, and repeat it for some seconds while the service is away.
 
     Raises:
         CaseworkerError: the error of the last request.

@@ -1,8 +1,8 @@
 """Refusals of the gateway: their status, their text, and whether a client may repeat the request.
 
 A client library takes 429 for a rate limit: it repeats the request, for minutes in some cases, and
-may hide the reason. After 400, clients end and show the message. So 429 is only for what a
-repetition within a minute can pass.
+may hide the reason. After 400, clients end and show the message. So 429 is only for requests that
+can succeed within a minute.
 """
 
 import math
@@ -41,7 +41,7 @@ class Refusal:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that tell a client whether to repeat the request."""
+        """Headers by which a client decides whether to repeat the request."""
         if self.retry_after_seconds is None:
             return NO_RETRY
         return {"retry-after": str(self.retry_after_seconds)}
@@ -85,7 +85,8 @@ def provider_failed(message: str) -> Refusal:
 def of_problem(problem: ProblemError) -> Refusal:
     """Return the refusal for a problem of the HTTP layer.
 
-    A client may repeat the request if the problem says when and, for 429, if that is soon.
+    A client may repeat the request after the problem's ``Retry-After``, for 429 only if it is
+    short.
     """
     status = problem.kind.status
     headers: Mapping[str, str] = problem.headers or {}
