@@ -4,7 +4,7 @@
     .venv/bin/python examples/external/try_it.py langgraph curl/kill   # one agent, and one case
 
 It starts a service and an offline model. The printed lines show the status of the run, the requests
-to the model, the replayed calls, the requests that were refused with 429, and how the agent ended.
+to the model, the replayed calls, the requests that were refused with 400, and how the agent ended.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ HEADING = "agent          case    status     model  replayed  refused  end of th
 PRIVATE = ("ANTHROPIC_", "CASEWORKER_", "CLAUDE_", "LANGCHAIN_", "LANGSMITH_", "OPENAI_")
 """Beginnings of variables that the agents do not get from the caller."""
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(\w+Error)(?: \[\w+\])?:", re.MULTILINE)
-_REFUSED = re.compile(r"http_request_duration_seconds_count\{.*status=\"429\"\} (\d+)")
+_REFUSED = re.compile(r"http_request_duration_seconds_count\{.*status=\"400\"\} (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Trial:
             return document
 
     async def _refused(self) -> int:
-        """Return the number of requests that the service has refused with 429 so far."""
+        """Return the number of requests that the service has refused with 400 so far."""
         async with self.http.get(f"{self.service}/metrics") as reply:
             return sum(map(int, _REFUSED.findall(await reply.text())))
 

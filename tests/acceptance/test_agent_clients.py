@@ -106,8 +106,8 @@ CLIENTS: Final = [
             ("langchain_openai", CHAT, LANGCHAIN),
         )
     ),
-    *(  # it repeats every 429 twice, regardless of x-should-retry
-        Client(name="Vercel AI SDK", api=api, packages=VERCEL, command=_vercel, asks=3)
+    *(
+        Client(name="Vercel AI SDK", api=api, packages=VERCEL, command=_vercel)
         for api in (CHAT, RESPONSES, MESSAGES)
     ),
     Client(

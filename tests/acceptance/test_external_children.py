@@ -58,7 +58,7 @@ async def children_of(agent: Agent) -> list[str]:
 async def refusal(agent: Agent) -> Mapping[str, Any]:
     """Return the error of a refused call."""
     reply = await agent.ask()
-    assert reply.status_code == 429, reply.text
+    assert reply.status_code == 400, reply.text
     error: Mapping[str, Any] = reply.json()["error"]
     return error
 

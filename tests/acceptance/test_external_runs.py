@@ -30,7 +30,7 @@ from tests.support.usage_oracle import settings_of_prices
 from tests.unit.models.wires.captured import Capture, captures
 
 NEW, OLD = 202, 200
-REFUSED = 429
+REFUSED = 400
 OVERLOADED = 503
 MAX_GATEWAY_KB = 32
 EVENT_END = b"\n\n"
@@ -52,8 +52,8 @@ class Api:
     """Client library."""
     transport: Callable[..., Any]
     """HTTP client that the library uses."""
-    rate_limited: type[Exception]
-    """Exception of the library for the status 429."""
+    refused: type[Exception]
+    """Exception of the library for the status 400."""
     error: type[Exception]
     """Exception of the library for an error event in a stream."""
     end: bytes
@@ -104,7 +104,7 @@ OPENAI = Api(
     model="small",
     client=openai.AsyncOpenAI,
     transport=httpx.AsyncClient,
-    rate_limited=openai.RateLimitError,
+    refused=openai.BadRequestError,
     error=openai.APIError,
     end=b"data: [DONE]",
 )
@@ -115,7 +115,7 @@ ANTHROPIC = Api(
     model="claude",
     client=anthropic.AsyncAnthropic,
     transport=httpx2.AsyncClient,
-    rate_limited=anthropic.RateLimitError,
+    refused=anthropic.BadRequestError,
     error=anthropic.APIError,
     end=b"message_stop",
     more={"max_tokens": 1000},
@@ -462,7 +462,7 @@ async def test_a_limit_of_three_calls_lets_exactly_three_of_twelve_parallel_call
         async def call(number: int) -> str:
             try:
                 await api.create(client, f"PARALLEL {number}", stream=number % 2 == 0)
-            except api.rate_limited as error:
+            except api.refused as error:
                 agent.require_final(error.response, "budget")  # type: ignore[attr-defined]
                 return "refused"
             return "answered"
@@ -474,7 +474,7 @@ async def test_a_limit_of_three_calls_lets_exactly_three_of_twelve_parallel_call
     run = await agent.ended()
 
     assert Counter(each.result() for each in calls) == {"answered": 3, "refused": 9}
-    assert sent == {"200": 3, "429": 9}
+    assert sent == {"200": 3, "400": 9}
     assert await provider.count("PARALLEL") == 3
     assert run["status"] == "halted"
     assert run["stop"]["kind"] == "budget"
@@ -535,7 +535,7 @@ async def test_a_cancel_closes_the_connection_to_the_provider_and_ends_the_strea
         with pytest.raises(api.error, match="enough"):
             async for _ in stream:
                 pass
-        with pytest.raises(api.rate_limited):
+        with pytest.raises(api.refused):
             await api.create(client, "STOPPED later")
     run = await agent.ended()
     last = received.rstrip().rsplit(EVENT_END, 1)[1]
@@ -545,7 +545,7 @@ async def test_a_cancel_closes_the_connection_to_the_provider_and_ends_the_strea
     assert last.startswith(b"data: " if api is OPENAI else b"event: error\ndata: ")
     assert json.loads(last.partition(b"data: ")[2])["error"]["code"] == "cancelled"
     assert api.end not in received
-    assert sent == {"200": 1, "429": 1}
+    assert sent == {"200": 1, "400": 1}
     assert run["status"] == "cancelled"
     assert run["stop"]["reason"] == "enough"
     agent.require_final(await agent.ask("STOPPED last"), "cancelled")
@@ -563,12 +563,12 @@ async def test_a_cancel_answers_a_call_that_waits_for_its_whole_reply(
         call = asyncio.create_task(api.create(client, "WAITS"))
         await provider.wait_for_arrivals(1, "WAITS")
         await http.delete(f"/runs/{agent.run_id}")
-        with pytest.raises(api.rate_limited) as caught:
+        with pytest.raises(api.refused) as caught:
             await call
     (arrival,) = await provider.wait_for_arrivals(1, "WAITS", ended=True)
 
     agent.require_final(caught.value.response, "cancelled")  # type: ignore[attr-defined]
-    assert sent == {"429": 1}
+    assert sent == {"400": 1}
     assert arrival.outcome == "client_gone"
 
 
@@ -1400,7 +1400,7 @@ async def test_more_runs_than_the_process_may_own_are_refused(
         after = await http.post("/runs", json={"kind": "external"})
 
     assert agent.run["access"]["openai_base_url"] == "https://agents.example/gateway/openai/v1"
-    assert full.status_code == REFUSED
+    assert full.status_code == 429
     assert full.json()["type"].endswith("external-runs-full")
     assert int(full.headers["retry-after"]) > 0
     assert beside.json()["status"] == "completed", beside.text

@@ -1,18 +1,29 @@
 """Command that runs a program as an external run."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote
 
 import typer
-from caseworker_client import Access, ApiError, CaseworkerClient, CaseworkerError, RetryPolicy, Run
+from caseworker_client import (
+    Access,
+    ApiError,
+    CaseworkerClient,
+    CaseworkerError,
+    RetryPolicy,
+    Run,
+    ServiceUnreachableError,
+)
 
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.output import fail
@@ -24,8 +35,14 @@ cli = typer.Typer()
 HEARTBEAT_SECONDS: Final = 5.0
 GRACE_SECONDS: Final = 10.0
 """Seconds between SIGTERM and SIGKILL, if the service has stopped the run."""
-_PATIENT: Final = RetryPolicy(attempts=10)
-"""Retries for half a minute, so that a restart of the service does not lose the outcome."""
+FINISH_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 0.5
+"""Seconds between two requests to a service that is away."""
+IDLE_SECONDS: Final = 600
+"""Default of ``--idle-seconds``, which the service applies."""
+AWAY: Final = 75
+"""Exit code (``EX_TEMPFAIL``) after a command failed because the service was away."""
+_ONCE: Final = RetryPolicy(attempts=1)
 _STOPPED: Final = ("halted", "cancelled")
 _TYPED: Final = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a terminal sends to the command as well."""
@@ -42,6 +59,7 @@ _KEYS: Final = (
 @cli.command("exec", context_settings={"allow_interspersed_args": False})
 @with_budget
 def execute(
+    context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="The command and its arguments.")],
     *,
     budget: Mapping[str, float],
@@ -65,6 +83,18 @@ def execute(
         float | None,
         typer.Option(help="Seconds without a heartbeat after which the run fails (600)."),
     ] = None,
+    finish_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds to wait for a service that is away after the command."),
+    ] = FINISH_SECONDS,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Number of times that a failed command is started again. With at least 1, a "
+            "command that failed while the service was away is always started again.",
+        ),
+    ] = 0,
     no_replay: Annotated[
         bool, typer.Option("--no-replay", help="Replay no recorded reply to later attempts.")
     ] = False,
@@ -73,7 +103,8 @@ def execute(
 
     The program is an external run.
 
-    Exits with the command's code (128 + N after signal N), 3 if the run was halted, 4 if cancelled.
+    Exits with the command's code (128 + N after signal N), 3 if the run was halted, 4 if cancelled,
+    and 75 if the command failed while the service was away. Its run is then open.
     """
     if shutil.which(command[0]) is None:
         sys.stderr.write(f"{command[0]}: command not found\n")
@@ -91,19 +122,179 @@ def execute(
     }
     body = {key: value for key, value in fields.items() if value not in (None, {})}
     with connected(url) as client:
-        run = client.create_run({"kind": "external", **body})
-        if run.access is None:
-            ended = f"has ended ({run.status}), so the command was not started."
-            _say(
-                run,
-                f"{ended} Continue it with --from {run.run_id}, after a halt with higher limits.",
-            )
-            end_by(run.status)
-        else:
-            address = client.settings.base_url
-            page = f"{address}/ui/runs/{quote(run.run_id, safe='')}"
+        job = _Job(context, client, command, finish_seconds=finish_seconds, most_restarts=restarts)
+        job.execute({"kind": "external", **body})
+
+
+class _Keeper:
+    """Keeps the run of a command from becoming idle, and notes whether the service was away.
+
+    It was away if it did not answer, or if a process opened the run while the command worked: its
+    calls may then have failed.
+    """
+
+    def __init__(self, client: CaseworkerClient, run_id: str) -> None:
+        self.client = client
+        self.was_away = False
+        self.has_ended = False
+        """Whether the run was stopped or this attempt was superseded."""
+        self._run_id = run_id
+        self._opened_at: Any = None
+
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        try:
+            state = self.client.heartbeat(self._run_id)
+        except CaseworkerError as error:
+            self.was_away |= _is_away(error)
+            self.has_ended |= isinstance(error, ApiError) and error.status == 409
+            return
+        self.has_ended |= state.status in _STOPPED
+        opened_at = state.as_json().get("opened_at")
+        self.was_away |= None not in (self._opened_at, opened_at) and opened_at != self._opened_at
+        self._opened_at = opened_at or self._opened_at
+
+    def finish(self, code: int, *, is_killed: bool) -> Run:
+        """Finish the run by an exit code, unless it stays open; return the run.
+
+        It stays open if the command was killed, or failed while the service was away.
+
+        Raises:
+            CaseworkerError: the service is away, or another attempt was opened.
+        """
+        try:
+            if code and (is_killed or self.was_away):
+                self.client.heartbeat(self._run_id)
+            elif code:
+                error = {"class": "ExitCode", "message": f"The command exited with code {code}."}
+                self.client.finish_run(self._run_id, error=error)
+            else:
+                self.client.finish_run(self._run_id, {"exit_code": 0})
+        except ApiError as error:
+            if error.code != "external-run-ended":
+                self.was_away |= _is_away(error)
+                raise
+        except ServiceUnreachableError:
+            self.was_away = True
+            raise
+        return self.client.get_run(self._run_id)
+
+
+class _Job:
+    """A command that is executed in a run, and again after failures if that is allowed."""
+
+    def __init__(
+        self,
+        context: typer.Context,
+        client: CaseworkerClient,
+        command: list[str],
+        *,
+        finish_seconds: float,
+        most_restarts: int,
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._command = command
+        self._finish_seconds = finish_seconds
+        self._most_restarts = most_restarts
+        self._restarts = 0
+
+    def execute(self, body: Mapping[str, Any]) -> None:
+        """Create or resume the run of a body, and run the command in it.
+
+        Raises:
+            typer.Exit: always, unless the run has completed before.
+            CaseworkerError: the service refused the run.
+        """
+        run = self._client.create_run(body)
+        while run.access is not None:
+            url = self._client.settings.base_url
+            page = f"{url}/ui/runs/{quote(run.run_id, safe='')}"
             _say(run, f"attempt {run.attempt} ({page})")
-            _execute(command, run, _variables(run, run.access, address))
+            with CaseworkerClient(url, api_key=run.access.key, retry=_ONCE) as client:
+                keeper = _Keeper(client, run.run_id)
+                code, is_interrupted = _run_command(
+                    self._command, _variables(run, run.access, url), keeper
+                )
+                if code:
+                    keeper.beat()
+                if is_interrupted or not self._may_restart(keeper, code):
+                    self._finish(run, keeper, code, is_interrupted=is_interrupted)
+            _say(run, f"starts the command again, which exited with code {code}.")
+            run = self._opened_again({**body, "run_id": run.run_id}, run)
+        reason = f": {run.stop.reason}" if run.stop and run.stop.reason else ""
+        _say(
+            run,
+            f"has ended ({run.status}{reason}), so the command was not started. Continue it with "
+            f"--from {run.run_id}, after a halt with higher limits.",
+        )
+        end_by(run.status)
+
+    def _may_restart(self, keeper: _Keeper, code: int) -> bool:
+        """Count a failure, unless the service was away; return whether to restart the command."""
+        if not code or keeper.has_ended or not self._most_restarts:
+            return False
+        self._restarts += not keeper.was_away
+        return self._restarts <= self._most_restarts
+
+    def _opened_again(self, body: Mapping[str, Any], run: Run) -> Run:
+        """Open the next attempt of a run, once the service answers."""
+        try:
+            return _patiently(partial(self._client.create_run, body), self._finish_seconds)
+        except CaseworkerError as error:
+            if not _is_away(error):
+                raise
+            self._leave_open(run, AWAY)
+
+    def _finish(self, run: Run, keeper: _Keeper, code: int, *, is_interrupted: bool) -> NoReturn:
+        """Finish the run once the service answers, and exit."""
+        is_killed = 128 < code <= 128 + signal.NSIG or is_interrupted
+        finish = partial(keeper.finish, code, is_killed=is_killed)
+        try:
+            ended = _patiently(finish, self._finish_seconds)
+        except CaseworkerError as error:
+            if not _is_away(error):
+                _say(run, explained(error))
+                raise typer.Exit(code or NOT_COMPLETED) from None
+            if code == 0:
+                line = self._line(["true"], run_id=run.run_id)
+                _say(run, f"was not finished. {explained(error)} Then finish it with:\n  {line}")
+                raise typer.Exit(0) from None
+            self._leave_open(run, code if is_interrupted else AWAY)
+        away = bool(code and keeper.was_away and not is_interrupted)
+        if not ended.ended:
+            self._leave_open(run, AWAY if away else code)
+        if ended.status != ("failed" if code else "completed") or away:
+            _say(run, f"{ended.status}. {(ended.stop and ended.stop.reason) or ''}")
+        if code == 0 or ended.status in _STOPPED:
+            end_by(ended.status)
+        if away:
+            line = self._line(self._command, run_id=None, source=run.run_id)
+            _say(run, f"can be resumed with:\n  {line}")
+        raise typer.Exit(AWAY if away else code)
+
+    def _leave_open(self, run: Run, code: int) -> NoReturn:
+        """Exit with a code, and print the line that resumes the run."""
+        line = self._line(self._command, run_id=run.run_id)
+        seconds = self._context.params["idle_seconds"] or IDLE_SECONDS
+        later = f"After {seconds:g} seconds without a heartbeat it has failed"
+        other = f"use --from {run.run_id} instead of --run-id {run.run_id}."
+        _say(run, f"is open. Resume it with:\n  {line}\n{later}: then {other}")
+        raise typer.Exit(code) from None
+
+    def _line(self, command: list[str], **changed: str | None) -> str:
+        """Return the shell line for a command with the options of this one, partly changed."""
+        words, context = self._context.command_path.split(), self._context
+        for option in context.command.params:
+            name = option.name or ""
+            source = context.get_parameter_source(name)
+            is_given = source is not None and source.name == "COMMANDLINE"
+            value = changed[name] if name in changed else is_given and context.params[name]
+            if option.param_type_name != "option" or value is None or value is False:
+                continue
+            for each in value if isinstance(value, list | tuple) else (value,):
+                words += [option.opts[0]] if each is True else [option.opts[0], str(each)]
+        return shlex.join([*words, "--", *command])
 
 
 def _variables(run: Run, access: Access, url: str) -> dict[str, str]:
@@ -118,8 +309,10 @@ def _variables(run: Run, access: Access, url: str) -> dict[str, str]:
     } | ({"CASEWORKER_MCP_URL": mcp_url} if mcp_url else {})
 
 
-def _execute(command: list[str], run: Run, variables: Mapping[str, str]) -> None:
-    """Run a command until it exits, finish the run, and exit with its code.
+def _run_command(
+    command: list[str], variables: Mapping[str, str], keeper: _Keeper
+) -> tuple[int, bool]:
+    """Run a command until it exits; return its code, and whether a signal was to end it.
 
     The command stays in this process group, so the terminal treats both as one job.
     """
@@ -127,72 +320,58 @@ def _execute(command: list[str], run: Run, variables: Mapping[str, str]) -> None
         process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603
     except OSError as error:
         fail(f"{command[0]}: {error.strerror}")
-    exited, interrupted = threading.Event(), False
+    exited, is_interrupted = threading.Event(), False
 
     def forward(number: int, _: object) -> None:
-        nonlocal interrupted
-        interrupted = True
+        nonlocal is_interrupted
+        is_interrupted = True
         if number not in _TYPED or not _is_foreground():
             process.send_signal(number)
 
-    url, key = variables["CASEWORKER_URL"], variables["CASEWORKER_RUN_KEY"]
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    with CaseworkerClient(url, api_key=key, retry=RetryPolicy(attempts=1)) as client:
-        keeper = threading.Thread(target=_keep, args=(client, run.run_id, process.pid, exited))
-        keeper.start()
-        code = process.wait()
-        exited.set()
-        keeper.join()
+    thread = threading.Thread(target=_keep, args=(keeper, process.pid, exited))
+    thread.start()
+    code = process.wait()
+    exited.set()
+    thread.join()
     for number, handler in before.items():
         signal.signal(number, handler)
-    code = 128 - code if code < 0 else code
-    is_killed = 128 < code <= 128 + signal.NSIG or (interrupted and code != 0)
-    try:
-        with CaseworkerClient(url, api_key=key, retry=_PATIENT) as client:
-            ended = _finished(client, run.run_id, code, is_killed=is_killed)
-    except CaseworkerError as error:
-        _say(run, explained(error))
-        raise typer.Exit(code or NOT_COMPLETED) from None
-    if not ended.ended:
-        _say(run, f"was not finished. Resume it with --run-id {run.run_id} and the same options.")
-    elif ended.status != ("failed" if code else "completed"):
-        _say(run, f"{ended.status}. {(ended.stop and ended.stop.reason) or ''}")
-    if code == 0 or ended.status in _STOPPED:
-        end_by(ended.status)
-    raise typer.Exit(code)
+    return 128 - code if code < 0 else code, is_interrupted
 
 
-def _finished(client: CaseworkerClient, run_id: str, code: int, *, is_killed: bool) -> Run:
-    """Finish a run by an exit code, unless its command was killed; return the run.
-
-    Raises:
-        CaseworkerError: the service does not answer, or another attempt was opened.
-    """
-    message = f"The command exited with code {code}."
-    try:
-        if is_killed:
-            client.heartbeat(run_id)
-        elif code:
-            client.finish_run(run_id, error={"class": "ExitCode", "message": message})
-        else:
-            client.finish_run(run_id, {"exit_code": 0})
-    except ApiError as error:
-        if error.code != "external-run-ended":
-            raise
-    return client.get_run(run_id)
-
-
-def _keep(client: CaseworkerClient, run_id: str, pid: int, exited: threading.Event) -> None:
+def _keep(keeper: _Keeper, pid: int, exited: threading.Event) -> None:
     """Send heartbeats until the command exits; end it after a stop or in a superseded attempt."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # they must interrupt the main thread
-    while not exited.wait(HEARTBEAT_SECONDS):
-        try:
-            is_stopped = client.heartbeat(run_id).status in _STOPPED
-        except CaseworkerError as error:
-            is_stopped = isinstance(error, ApiError) and error.status == 409
-        if is_stopped:
-            _kill(pid, exited)
+    keeper.beat()
+    while not keeper.has_ended:
+        if exited.wait(HEARTBEAT_SECONDS):
             return
+        keeper.beat()
+    if not exited.is_set():
+        _kill(pid, exited)
+
+
+def _is_away(error: CaseworkerError) -> bool:
+    """Return whether the service may answer the same request later."""
+    if isinstance(error, ApiError):
+        return error.status in (502, 503, 504)
+    return isinstance(error, ServiceUnreachableError)
+
+
+def _patiently(send: Callable[[], Run], seconds: float) -> Run:
+    """Send a request, and repeat it for some seconds while the service is away.
+
+    Raises:
+        CaseworkerError: the error of the last request.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return send()
+        except CaseworkerError as error:
+            if not _is_away(error) or time.monotonic() >= until:
+                raise
+        time.sleep(PAUSE_SECONDS)
 
 
 def _kill(pid: int, exited: threading.Event) -> None:

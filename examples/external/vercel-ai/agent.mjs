@@ -17,7 +17,6 @@ const answer = streamText({
   model: openai.chat("small"),
   tools: { rain },
   stopWhen: stepCountIs(10),
-  maxRetries: 0,
   prompt: "Report on the rain in Bergen.",
   onError() {}, // errors are parts of the stream
 });

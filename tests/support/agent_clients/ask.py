@@ -37,7 +37,7 @@ async def openai_responses(question: str, stream: bool) -> str:
             if event.type == "response.output_text.delta":
                 text += event.delta
             elif event.type in ("error", "response.failed"):
-                raise RuntimeError(f"the client returned the event {event.type}")
+                raise RuntimeError(f"the client returned {event}")
         return text
 
 

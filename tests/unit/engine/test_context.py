@@ -42,7 +42,7 @@ def test_a_budget_is_checked_before_a_further_charge() -> None:
 
     error = refused.value
     assert (error.usage, error.budget) == (context.usage, budget)
-    assert error.reason == "Token limit exceeded: 100 used, limit 100"
+    assert error.reason == "The run's token budget is spent: 100 used, limit 100"
     assert error.cause.dimension is Dimension.TOKENS
 
 

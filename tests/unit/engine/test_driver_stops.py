@@ -33,7 +33,7 @@ def test_a_limit_of_n_steps_executes_exactly_n(limit: int) -> None:
     assert outcome.steps[refused].status is StepStatus.HALTED
     assert world.nodes()[refused] == (
         "halt",
-        f"Step limit exceeded: {limit} used, 0 reserved, 1 requested, limit {limit} (scope run)",
+        f"Step limit exceeded: {limit} used, limit {limit} (scope run)",
     )
     assert [step for step, _ in world.node.seen] == done
 

@@ -93,7 +93,7 @@ def test_a_call_is_refused_once_what_others_really_used_leaves_no_room_for_it() 
         asked = {"used": 100, "reserved": 0, "requested": 100, "limit": 120}
         assert stop | asked == stop
         assert (stop["dimension"], stop["scope"]) == ("tokens", "run")
-        assert "100 used, 0 reserved, 100 requested, limit 120" in stop["reason"]
+        assert "100 used, 100 requested, limit 120" in stop["reason"]
 
     gateway = told(story, budget=ONE_ESTIMATE)
     assert gateway.node(3)["metadata"]["waited_ms"] == 1000

@@ -79,7 +79,11 @@ class AccountLimit:
         usage.amounts[self.dimension] = self.used
         requested = charge.get(self.dimension, 0)
         described = usage.describe(
-            self.dimension, self.limit, reserved=self.reserved, requested=requested
+            self.dimension,
+            self.limit,
+            reserved=self.reserved,
+            requested=requested,
+            owner=self.account,
         )
         if self.dimension is Dimension.COST_USD:
             budget = Budget(max_cost_usd=self.limit)

@@ -35,6 +35,8 @@ class StopKind(StrEnum):
 
 _LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
+_ENDS = {StopKind.CANCELLED: "was cancelled", **dict.fromkeys(_LIMITS, "was halted")}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCause:
@@ -64,6 +66,12 @@ class StopCause:
     error_class: str | None = None
     """Error class, if an error ended the run; otherwise None."""
     at: datetime | None = None
+
+    @property
+    def message(self) -> str:
+        """How the run ended and why, such as ``The run was halted: …``, for refused clients."""
+        end = f"The run {_ENDS.get(self.kind, 'failed')}"
+        return f"{end}: {self.reason}" if self.reason else f"{end}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as a JSON object without the fields that are None."""

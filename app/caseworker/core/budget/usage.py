@@ -172,19 +172,27 @@ class ResourceUsage:
         reserved: Amount | None = None,
         requested: Amount | None = None,
         for_answer: bool = False,
+        owner: str = "run",
     ) -> str:
-        """Describe an exceeded limit in one line, with used, reserved and requested amounts.
+        """Describe an exceeded limit of ``owner`` in one line.
 
-        With ``for_answer``, the reserved amount is the one that an agent keeps for its final
-        answer, and it counts as part of the used amount.
+        It shows the used amount, and the reserved and requested amounts if they exceed the limit
+        only together. With ``for_answer``, the reserved amount is the one that an agent keeps for
+        its final answer, and it counts as part of the used amount.
+
+        Some agents compress their conversation after "token limit exceeded", because a full context
+        window has this message. So the message for tokens has other words.
         """
-        amounts = {"used": self.of(dimension), "reserved": reserved, "requested": requested}
+        used = self.of(dimension)
+        amounts: dict[str, Amount | None] = {"used": used}
+        if for_answer or used < limit:
+            amounts |= {"reserved": reserved or None, "requested": requested}
         known = ((name, amount) for name, amount in amounts.items() if amount is not None)
         parts = [f"{shown_amount(dimension, amount)} {name}" for name, amount in known]
         if for_answer:
             parts[1] = f"of which {parts[1]} for the last answer"
-        allowed = f"limit {shown_amount(dimension, limit)}"
-        return f"{_TITLES[dimension]} limit exceeded: {', '.join((*parts, allowed))}"
+        title = _TITLES[dimension].format(owner=owner)
+        return f"{title}: {', '.join((*parts, f'limit {shown_amount(dimension, limit)}'))}"
 
     def _read(self, dimension: Dimension) -> Any:
         """Return an amount.
@@ -318,14 +326,14 @@ _FRACTIONS = frozenset({Dimension.COST_USD, Dimension.COST_USD_ESTIMATED})
 _NOTHING_ESTIMATED = {Dimension.TOKENS_ESTIMATED: 0, Dimension.COST_USD_ESTIMATED: 0}
 
 _TITLES: Mapping[Dimension, str] = {
-    Dimension.TOKENS: "Token",
-    Dimension.SECONDS: "Time",
-    Dimension.STEPS: "Step",
-    Dimension.API_CALLS: "API call",
-    Dimension.COST_USD: "Cost",
-    Dimension.LLM_CALLS: "LLM call",
-    Dimension.LLM_CALLS_SMALL: "Small-tier LLM call",
-    Dimension.LLM_CALLS_BIG: "Big-tier LLM call",
-    Dimension.TOOL_CALLS: "Tool call",
-    Dimension.TURNS: "Turn",
+    Dimension.TOKENS: "The {owner}'s token budget is spent",
+    Dimension.SECONDS: "Time limit exceeded",
+    Dimension.STEPS: "Step limit exceeded",
+    Dimension.API_CALLS: "API call limit exceeded",
+    Dimension.COST_USD: "Cost limit exceeded",
+    Dimension.LLM_CALLS: "LLM call limit exceeded",
+    Dimension.LLM_CALLS_SMALL: "Small-tier LLM call limit exceeded",
+    Dimension.LLM_CALLS_BIG: "Big-tier LLM call limit exceeded",
+    Dimension.TOOL_CALLS: "Tool call limit exceeded",
+    Dimension.TURNS: "Turn limit exceeded",
 }

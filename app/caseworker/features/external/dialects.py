@@ -1,8 +1,7 @@
 """The APIs that the gateway offers: their errors, and how the gateway reads their requests.
 
-A refusal must stop a client after one request. Of all statuses only 429 with ``x-should-retry:
-false`` does that for every client library. A stream that ends without an error event is taken for a
-complete answer by some of them, so an interrupted stream ends with the event of its API.
+Some client libraries take a stream that ends without an error event for a complete answer, so an
+interrupted stream ends with the event of its API.
 """
 
 import json
@@ -10,15 +9,13 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from caseworker.features.external.refusals import Refusal
 from caseworker.models.fields.chat_completions import CHAT_COMPLETIONS as CHAT_FIELDS
 from caseworker.models.fields.messages import MESSAGES as MESSAGES_FIELDS
 from caseworker.models.fields.responses import RESPONSES as RESPONSES_FIELDS
 from caseworker.models.fields.table import Part, RefusedBodyError, Table, Use
 from caseworker.models.relay import is_id
 
-REFUSED: Final = 429
-"""Status of a refusal that the client must not retry."""
-NO_RETRY: Final = {"x-should-retry": "false"}
 STOPPED: Final = -32000
 """Error code of JSON-RPC for errors that a server defines; ``data.code`` is its own code."""
 
@@ -50,8 +47,8 @@ class Dialect:
     has a limit."""
     needs_usage_option: bool = False
     """Whether a stream has token counts only if the body requests them."""
-    error: Callable[[int, str, str, str | None], Mapping[str, Any]]
-    """Builds an error document from status, code, message and the name of the field at fault."""
+    error: Callable[[Refusal], Mapping[str, Any]]
+    """Builds the error document of a refusal."""
     models: Callable[[Sequence[str]], Mapping[str, Any]]
     """Builds a list of models from their names."""
     event: str = ""
@@ -59,10 +56,10 @@ class Dialect:
     is_numbered: bool = False
     """Whether the events of a stream have numbers."""
 
-    def error_event(self, code: str, message: str, number: int) -> bytes:
+    def error_event(self, refusal: Refusal, number: int) -> bytes:
         """Return the event that ends an interrupted stream after ``number`` events."""
         name = f"event: {self.event}\n" if self.event else ""
-        document = self.error(REFUSED, code, message, None)
+        document = self.error(refusal)
         if self.is_numbered:  # clients read the error in the event itself or in its field `error`
             about = {"type": "error", "sequence_number": number}
             document = {**document["error"], **document, **about}
@@ -135,9 +132,13 @@ def require_known(references: Sequence[tuple[str, str]], known: Container[str]) 
             raise RefusedBodyError("unsupported_field", message, place)
 
 
-def _openai_error(status: int, code: str, message: str, field: str | None) -> Mapping[str, Any]:
-    kind = "invalid_request_error" if status < REFUSED else "run_stopped"
-    return {"error": {"message": message, "type": kind, "param": field, "code": code}}
+_OPENAI_ERRORS: Final = {429: "rate_limit_error", 502: "server_error", 503: "server_error"}
+
+
+def _openai_error(refusal: Refusal) -> Mapping[str, Any]:
+    kind = refusal.type or _OPENAI_ERRORS.get(refusal.status, "invalid_request_error")
+    about = {"message": refusal.message, "type": kind}
+    return {"error": {**about, "param": refusal.field, "code": refusal.code, **refusal.period}}
 
 
 def _openai_models(names: Sequence[str]) -> Mapping[str, Any]:
@@ -150,15 +151,16 @@ _ANTHROPIC_ERRORS: Final = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
-    REFUSED: "rate_limit_error",
+    429: "rate_limit_error",
+    502: "api_error",
     503: "overloaded_error",
 }
 
 
-def _anthropic_error(status: int, code: str, message: str, _: str | None) -> Mapping[str, Any]:
-    usual = "invalid_request_error" if status < REFUSED else "api_error"
-    kind = _ANTHROPIC_ERRORS.get(status, usual)
-    return {"type": "error", "error": {"type": kind, "message": message, "code": code}}
+def _anthropic_error(refusal: Refusal) -> Mapping[str, Any]:
+    kind = refusal.type or _ANTHROPIC_ERRORS.get(refusal.status, "invalid_request_error")
+    about = {"type": kind, "message": refusal.message, "code": refusal.code}
+    return {"type": "error", "error": {**about, **refusal.period}}
 
 
 def _anthropic_models(names: Sequence[str]) -> Mapping[str, Any]:
@@ -168,8 +170,13 @@ def _anthropic_models(names: Sequence[str]) -> Mapping[str, Any]:
     return {"data": data, "has_more": False, "first_id": None, "last_id": None, **ends}
 
 
-def _mcp_error(_: int, code: str, message: str, __: str | None) -> Mapping[str, Any]:
-    error = {"code": STOPPED, "message": message, "data": {"code": code}}
+def error_data(refusal: Refusal) -> Mapping[str, str]:
+    """Return the field ``data`` of a JSON-RPC error."""
+    return {"code": refusal.code, **refusal.period}
+
+
+def _mcp_error(refusal: Refusal) -> Mapping[str, Any]:
+    error = {"code": STOPPED, "message": refusal.message, "data": error_data(refusal)}
     return {"jsonrpc": "2.0", "id": None, "error": error}
 
 

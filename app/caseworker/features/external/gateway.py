@@ -19,8 +19,6 @@ from caseworker.engine.call import CallFailedError
 from caseworker.features.external.dialects import (
     DIALECTS,
     MCP,
-    NO_RETRY,
-    REFUSED,
     Dialect,
     references_in,
     require_known,
@@ -28,6 +26,14 @@ from caseworker.features.external.dialects import (
 )
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
+from caseworker.features.external.refusals import (
+    SUPERSEDED,
+    Refusal,
+    RefusedError,
+    ended,
+    of_problem,
+    provider_failed,
+)
 from caseworker.features.external.session import (
     Asked,
     Flight,
@@ -41,12 +47,14 @@ from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.gateway import BYTES_PER_CHAR
-from caseworker.models.relay import SUPERSEDED, Head, Relay
+from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
+from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.bodies import is_unicode
 from caseworker.platform.http.forwarding import while_connected
-from caseworker.platform.http.problems import ProblemError
+from caseworker.platform.http.problems import UNAVAILABLE, ProblemError
 from caseworker.platform.http.request import (
     IDENTIFIED,
     RELEASES,
@@ -75,6 +83,8 @@ _NO_MODEL = (
     "The run may not call a model of this name, and no model of the provider {} is available. "
     "The operator configures one, for example with MODELS_SMALL_BASE_URL and MODELS_SMALL_MODEL."
 )
+_RELEASED: Final = of_problem(ProblemError(NOT_OWNED))
+"""Another process owns the run now, or will own it."""
 _UNKNOWN_PATH = "The gateway does not offer this path. It offers: {}."
 
 _Answer = Callable[[ApiRequest, Dialect], Awaitable[ASGIApp]]
@@ -98,23 +108,8 @@ class GatewayLimits:
     max_body_bytes: int
 
 
-class _RefusedError(Exception):
-    """The request gets an error document; only after status 503 a client may repeat it."""
-
-    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.field = field
-
-    def response(self, dialect: Dialect) -> Response:
-        headers = {"retry-after": "1"} if self.status == 503 else NO_RETRY
-        document = dialect.error(self.status, self.code, str(self), self.field)
-        return JSONResponse(document, self.status, headers)
-
-
-class _ReleasedError(_RefusedError):
-    """Another process owns the run now, or will own it."""
+def _response(refusal: Refusal, dialect: Dialect) -> Response:
+    return JSONResponse(dialect.error(refusal), refusal.status, refusal.headers)
 
 
 def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitable[ASGIApp]]:
@@ -134,8 +129,9 @@ async def _owned(answer: _Answer, request: ApiRequest, dialect: Dialect) -> ASGI
     while True:
         try:
             return await answer(request, dialect)
-        except _ReleasedError:
-            continue
+        except RefusedError as refused:
+            if refused.refusal is not _RELEASED:
+                raise
 
 
 async def _shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:
@@ -145,14 +141,14 @@ async def _shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:
     except _AnsweredError as answered:
         return answered.response
     except RefusedBodyError as refused:
-        error = _RefusedError(400, refused.code, str(refused), refused.field)
+        refusal = Refusal(code=refused.code, message=str(refused), field=refused.field)
     except ProblemError as problem:
-        status = 400 if problem.kind.status == 422 else problem.kind.status
-        reasons = [each.message for each in problem.violations] or [str(problem.detail)]
-        error = _RefusedError(status, problem.kind.slug, reasons[0])
-    except _RefusedError as refused:
-        error = refused
-    return error.response(dialect)
+        refusal = of_problem(problem)
+    except StoreUnavailableError:
+        refusal = of_problem(ProblemError(UNAVAILABLE))
+    except RefusedError as refused:
+        refusal = refused.refusal
+    return _response(refusal, dialect)
 
 
 async def reply_to(
@@ -200,7 +196,7 @@ def _asked(
     In a run that limits its spending, the tools that the provider executes get a limit of uses.
 
     Raises:
-        _RefusedError: the run may not call the model, or not with this API.
+        RefusedError: the run may not call the model, or not with this API.
         RefusedBodyError: the provider executes a tool that has no price.
     """
     alias, model = _model_of(session, body.document, dialect)
@@ -235,7 +231,7 @@ async def _begin_attempt(
     then, by any process, while the body arrived.
 
     Raises:
-        _RefusedError: a later attempt was opened, or the run ended, while the body arrived.
+        RefusedError: a later attempt was opened, or the run ended, while the body arrived.
     """
     async with session.opening:
         if state is not None:
@@ -243,7 +239,7 @@ async def _begin_attempt(
                 state = await _attempts(request).find(sha256_of(credential_of(request) or ""))
             newest = max(session.attempt, session.newest_attempt)
             if state is None or state.attempt < max(newest, state.newest):
-                raise _superseded()
+                raise RefusedError(SUPERSEDED)
             if state.attempt > session.attempt:
                 first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
                 session.opened(state.attempt, first_use=first_use)
@@ -275,11 +271,9 @@ async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
     try:
         head = await session.count_tokens(model, body, passed_on, dialect.count_path)
     except Stop as stop:
-        raise stopped(stop) from None
+        raise RefusedError(stopped(stop)) from None
     except CallFailedError as failed:
-        if failed.error_class == SUPERSEDED:
-            raise _superseded() from None
-        raise _RefusedError(502, "provider_failed", str(failed)) from None
+        raise RefusedError(_failure(failed)) from None
     return _passed_back(dialect, head)
 
 
@@ -300,7 +294,8 @@ async def _unknown(_: Request | None, dialect: Dialect) -> Response:
     same = [each for each in DIALECTS if each.base == dialect.base]
     paths = [path for each in same for path in (each.path, each.count_path, each.models_path)]
     offered = dict.fromkeys(dialect.base + path for path in paths if path)
-    raise _RefusedError(404, "unknown_path", _UNKNOWN_PATH.format(", ".join(offered)))
+    message = _UNKNOWN_PATH.format(", ".join(offered))
+    raise RefusedError(Refusal(status=404, code="unknown_path", message=message))
 
 
 async def _reached(_: Request) -> Response:
@@ -316,7 +311,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
     Raises:
         ProblemError: the tenant has too many concurrent requests, or no process owns the run.
         _AnsweredError: another process owns the run, and has answered the request.
-        _RefusedError: the key is unknown, or its attempt may make no more calls.
+        RefusedError: the key is unknown, or its attempt may make no more calls.
     """
     shared: HttpContext = request.app.state.shared
     credential, sessions = credential_of(request), shared.services[Sessions]
@@ -327,7 +322,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         if isinstance(own.stop, HandOver):  # the next owner executes the step with another key
             raise ProblemError(NOT_OWNED)
         if own.stop is not None:
-            raise stopped(own.stop)
+            raise RefusedError(stopped(own.stop))
         return None, own
     state = credential and await _attempts(request).find(sha256_of(credential))
     if not state:
@@ -335,7 +330,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         if credential and (run := run_of(credential)) is not None:
             owners: Owners = shared.services[Owners]
             raise _AnsweredError(await owners.answer_step(request, await _content_of(request), run))
-        raise _RefusedError(401, "invalid_api_key", _UNKNOWN_KEY)
+        raise RefusedError(Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY))
     tenant = request.scope["tenant"] = state.key.tenant
     request.scope.get(IDENTIFIED, bool)()
     await shared.connections.enter(tenant, request.scope)
@@ -346,20 +341,19 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
             raise _AnsweredError(response)
         state = await _attempts(request).find(sha256_of(credential or "")) or state
     if state.status in TERMINAL:
-        code = state.stop_kind or "finished"
-        raise _RefusedError(REFUSED, code, f"The run has ended: {state.status}.")
+        raise RefusedError(ended(state.stop))
     if state.attempt < state.newest:
-        raise _superseded()
+        raise RefusedError(SUPERSEDED)
     session = sessions.get(state.key)
     if session is None:
-        raise stopped(sessions.stop_of(state.key))
+        raise RefusedError(stopped(sessions.stop_of(state.key)))
     _require_open(session)
     return state, session
 
 
 def _require_open(session: Session) -> None:
     if not session.is_open:
-        raise stopped(session.stop)
+        raise RefusedError(stopped(session.stop))
 
 
 async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> ClientBody:
@@ -429,18 +423,18 @@ async def _content_of(request: ApiRequest) -> bytes:
     return content
 
 
-def _unknown_model(session: Session, dialect: Dialect) -> _RefusedError:
+def _unknown_model(session: Session, dialect: Dialect) -> RefusedError:
     """Return the refusal for a model that the run may not call; it lists the models it may call."""
     names = ", ".join(session.model_names(dialect))
     message = _UNKNOWN_MODEL.format(names) if names else _NO_MODEL.format(dialect.provider)
-    return _RefusedError(404, "model_not_found", message, "model")
+    return RefusedError(Refusal(status=404, code="model_not_found", message=message, field="model"))
 
 
 def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ChatModel]:
     """Return the configured name and the model that a body names.
 
     Raises:
-        _RefusedError: the run may not call it, or not with this API.
+        RefusedError: the run may not call it, or not with this API.
     """
     try:
         return session.model_named(body["model"], dialect)
@@ -457,7 +451,7 @@ def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tu
                 f"The model has another API. Use the run's {right.provider}_base_url, which ends"
                 f" with /gateway{right.base}."
             )
-        raise _RefusedError(400, "wrong_api", message, "model") from None
+        raise RefusedError(Refusal(code="wrong_api", message=message, field="model")) from None
 
 
 def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
@@ -507,7 +501,7 @@ async def _answered(
             raise
         session.delivered(flight)
         if isinstance(error, HandOver):
-            raise stopped(error) from None
+            raise RefusedError(_RELEASED) from None
         return _failed(dialect, session, flight.relay, error)
     finally:
         if not head.done():
@@ -531,15 +525,14 @@ async def _stream(
             number += 1
         is_whole = True
     except Stop as stop:
-        yield dialect.error_event(stop.cause.kind, str(stop), number)
+        yield dialect.error_event(stopped(stop), number)
     except CallFailedError as failed:
         if not flight.relay.reports_failure:
-            yield dialect.error_event("provider_failed", str(failed), number)
+            yield dialect.error_event(_failure(failed), number)
     except asyncio.CancelledError:
         if not flight.task.done():  # this client is gone
             raise
-        refused = _interrupted(session)
-        yield dialect.error_event(refused.code, str(refused), number)
+        yield dialect.error_event(_interruption(session), number)
     finally:
         if is_whole or flight.relay.failed:
             session.delivered(flight)
@@ -547,50 +540,47 @@ async def _stream(
             flight.leave(linger_seconds)
 
 
-def _superseded() -> _RefusedError:
-    return _RefusedError(REFUSED, "superseded", "A later attempt of the run was opened.")
-
-
-def stopped(stop: Stop | None) -> _RefusedError:
+def stopped(stop: Stop | None) -> Refusal:
     """Return the refusal for a stop; a run that another process will own may be called again.
 
     None means that the client has finished the run.
     """
-    if stop is None:
-        return _RefusedError(REFUSED, "finished", "The run has ended.")
     if isinstance(stop, HandOver):
-        return _ReleasedError(503, NOT_OWNED.slug, str(NOT_OWNED.detail))
-    reason = str(stop)
-    if stop.cause.kind == "cancelled":
-        given = f": {reason}" if reason != "cancelled" else "."
-        reason = f"The run was cancelled{given}"
-    return _RefusedError(REFUSED, stop.cause.kind, reason)
+        return _RELEASED
+    return ended(None if stop is None else stop.cause)
 
 
-def _interrupted(session: Session) -> _RefusedError:
+def _interruption(session: Session) -> Refusal:
     """Return the refusal for a call that was cancelled: by the end of the run or of its attempt."""
-    if session.ended.done():
-        return stopped(session.stop)
-    return _RefusedError(REFUSED, "superseded", "The call was interrupted.")
+    return SUPERSEDED if session.is_open else stopped(session.stop)
 
 
-def _failed(dialect: Dialect, session: Session, relay: Relay, error: BaseException) -> Response:
+def _failure(failed: CallFailedError) -> Refusal:
+    if failed.error_class == NOT_NEWEST:
+        return SUPERSEDED
+    return provider_failed(str(failed))
+
+
+def _failed(
+    dialect: Dialect,
+    session: Session,
+    relay: Relay,
+    error: Stop | CallFailedError | asyncio.CancelledError,
+) -> Response:
     if isinstance(error, Stop):
-        return stopped(error).response(dialect)
+        return _response(stopped(error), dialect)
     if isinstance(error, asyncio.CancelledError):
-        return _interrupted(session).response(dialect)
+        return _response(_interruption(session), dialect)
     if relay.refused is not None:
         return _passed_back(dialect, relay.refused)
-    if isinstance(error, CallFailedError) and error.error_class == SUPERSEDED:
-        return _superseded().response(dialect)
-    return _RefusedError(502, "provider_failed", str(error)).response(dialect)
+    return _response(_failure(error), dialect)
 
 
 def _passed_back(dialect: Dialect, head: Head) -> Response:
     """Return a whole reply; hide one that is about the service's own key or URL."""
     if head.status in (401, 403) or 300 <= head.status < 400:
         message = f"The provider refused the request of the service (HTTP {head.status})."
-        return _RefusedError(502, "provider_failed", message).response(dialect)
+        return _response(provider_failed(message), dialect)
     return Response(head.content, head.status, dict(head.headers))
 
 

@@ -1,5 +1,6 @@
 """Routes of external runs: their heartbeat and their end."""
 
+from datetime import datetime
 from typing import Any, Final
 
 from fastapi import Response
@@ -80,6 +81,9 @@ class HeartbeatView(View):
     status: str
     left: dict[str, Any]
     """Remaining amount of each limit of the run, by its name; null means unlimited."""
+    opened_at: datetime | None = None
+    """Time at which the current process opened the run; later after a restart of the service. Null
+    after the end of the run."""
 
 
 @router.post(
@@ -129,8 +133,10 @@ async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView | Re
     session = request.service(Sessions).get(run.key)
     if session is not None:
         session.touch()
+    if session is None:
+        return HeartbeatView(run_id=run_id, status=run.status, left={})
     return HeartbeatView(
-        run_id=run_id, status=run.status, left={} if session is None else session.left()
+        run_id=run_id, status=run.status, left=session.left(), opened_at=session.opened_at
     )
 
 

@@ -25,7 +25,7 @@ from mcp.types import (
 )
 
 from caseworker.core.budget.stops import Stop
-from caseworker.features.external.dialects import STOPPED
+from caseworker.features.external.dialects import STOPPED, error_data
 from caseworker.features.external.gateway import stopped
 from caseworker.features.external.session import Session
 from caseworker.nodes.agent.tools import ToolOffer
@@ -97,5 +97,5 @@ def _as_result(result: Mapping[str, Any]) -> CallToolResult:
 
 def _refuse(stop: Stop | None) -> NoReturn:
     """Raise the error of the protocol for a stop; None means that the client finished the run."""
-    refused = stopped(stop)
-    raise MCPError(STOPPED, str(refused), {"code": refused.code}) from None
+    refusal = stopped(stop)
+    raise MCPError(STOPPED, refusal.message, error_data(refusal)) from None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Table, Text
 
+from caseworker.core.budget.stops import StopCause
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, read_row, transaction
 from caseworker.runs.postgres.tables import INSTANT, metadata, run_key
@@ -59,7 +60,7 @@ _USE = (
 )
 
 _FIND = """
-SELECT a.tenant_id, a.run_id, a.attempt, r.status, r.stop ->> 'kind' AS stop_kind,
+SELECT a.tenant_id, a.run_id, a.attempt, r.status, r.stop,
     (SELECT max(attempt) FROM external_attempts n
      WHERE n.tenant_id = a.tenant_id AND n.run_id = a.run_id) AS newest
 FROM external_attempts a JOIN runs r USING (tenant_id, run_id) WHERE a.sha256 = %s
@@ -105,8 +106,8 @@ class AttemptState:
     newest: int
     """Number of the newest attempt; the keys of earlier ones are refused."""
     status: RunStatus
-    stop_kind: str | None
-    """Kind of the stop that ended the run early; None if it did not."""
+    stop: StopCause | None
+    """Why the run ended early; None if it did not."""
 
 
 class OwnerState(NamedTuple):
@@ -166,9 +167,13 @@ class PostgresAttempts:
         row = await read_row(self._pool, _FIND, (sha256,))
         if row is None:
             return None
-        about = {name: row[name] for name in ("attempt", "newest", "stop_kind")}
-        key = RunKey(row["tenant_id"], row["run_id"])
-        return AttemptState(key=key, status=RunStatus(row["status"]), **about)
+        return AttemptState(
+            key=RunKey(row["tenant_id"], row["run_id"]),
+            attempt=row["attempt"],
+            newest=row["newest"],
+            status=RunStatus(row["status"]),
+            stop=row["stop"] and StopCause.from_dict(row["stop"]),
+        )
 
     async def owner_of(self, key: RunKey) -> OwnerState:
         """Return who owns a run."""

@@ -22,6 +22,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, TypeVar, cast
@@ -60,6 +61,7 @@ from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
 from caseworker.nodes.reading import StepData
+from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.outcome import RESULT
 from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, RunKey
@@ -79,9 +81,9 @@ CLOSED_SECONDS: Final = 60.0
 """Seconds for which a process remembers why a session has ended."""
 MAX_CLOSED: Final = 10_000
 
-_NAMED_ONLY: Final = (
-    "The request only names a document or an object at the provider, so that it reserves the whole"
-    " context window; sent inline, a document costs less."
+NAMED_ONLY: Final = (
+    "The request only names a document or an object at the provider, so that its largest possible"
+    " size is reserved; sent inline, a document costs less."
 )
 
 T = TypeVar("T")
@@ -233,6 +235,7 @@ class Session:
         self._stop: Stop | None = None
         self._is_closed = False
         self._heard_at = asyncio.get_running_loop().time()
+        self.opened_at = datetime.now(UTC)
 
     @property
     def stop(self) -> Stop | None:
@@ -448,7 +451,7 @@ class Session:
         except BudgetExceededError as refused:
             if call.content is None or not call.content.fills_context:
                 raise
-            reason = f"{refused}. {_NAMED_ONLY}"
+            reason = f"{refused}. {NAMED_ONLY}"
             raise Stop(replace(refused.cause, reason=reason)) from None
         note_stored()
         return answered
@@ -534,6 +537,9 @@ class Session:
         """End the run with an output or an error; calls in flight are cancelled."""
         if not self.ended.done():
             self.ended.set_result(_Waiting(output, error))
+            if error is not None:
+                reason = message_of_error(error)
+                self._stop = Stop(StopCause(kind=StopKind.ERROR, reason=reason))
 
     async def wait(self) -> Mapping[str, Any]:
         """Wait until the client finishes the run; return its result.

@@ -141,9 +141,7 @@ def test_whichever_limit_is_hit_first_is_named(limits: tuple[int, ...], tripped:
 
     cause = refused.value.cause
     assert (cause.scope, cause.dimension, cause.limit, cause.used) == (tripped, "tool_calls", 5, 5)
-    assert refused.value.reason == (
-        f"Tool call limit exceeded: 5 used, 0 reserved, 1 requested, limit 5 (scope {tripped})"
-    )
+    assert refused.value.reason == (f"Tool call limit exceeded: 5 used, limit 5 (scope {tripped})")
 
 
 @pytest.mark.parametrize("next_charge", [{Dimension.STEPS: 1}, {Dimension.TOOL_CALLS: 1}, {}])
@@ -156,7 +154,7 @@ def test_after_an_overshoot_nothing_more_is_let_through(next_charge: dict[Dimens
         scope.reserve(next_charge)
 
     assert refused.value.reason == (
-        "Token limit exceeded: 101 used, 0 reserved, 0 requested, limit 100 (scope run)"
+        "The run's token budget is spent: 101 used, limit 100 (scope run)"
     )
 
 

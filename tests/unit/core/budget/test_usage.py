@@ -9,7 +9,7 @@ from caseworker.core.budget.stops import Stop, StopKind
 from caseworker.core.budget.usage import BudgetExceededError, Charge, ResourceUsage
 
 SPENT: dict[str, tuple[Charge, str]] = {
-    "max_tokens": ({Dimension.TOKENS: 10}, "Token limit exceeded: 10 used, limit 10"),
+    "max_tokens": ({Dimension.TOKENS: 10}, "The run's token budget is spent: 10 used, limit 10"),
     "max_steps": ({Dimension.STEPS: 10}, "Step limit exceeded: 10 used, limit 10"),
     "max_api_calls": ({Dimension.API_CALLS: 10}, "API call limit exceeded: 10 used, limit 10"),
     "max_cost_dollars": (
