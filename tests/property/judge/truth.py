@@ -169,6 +169,7 @@ class Bill:
         counted = tokens(text)
         self.tokens_in += counted
         self.is_unusual |= counted > len(text.encode("utf-8", "surrogatepass")) / 3 + 8
+        self.is_unusual |= not text.isascii() or _LONG.search(text) is not None
         return counted
 
     @property
