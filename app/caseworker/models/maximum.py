@@ -124,6 +124,8 @@ class Content:
         return sum(each.tokens_per_use * each.max_uses for each in self.tools)
 
     def _tool_uses(self) -> Mapping[str, int]:
+        if not self.tools:
+            return {}
         uses = Counter[str]()
         for each in self.tools:
             uses[each.name] += each.max_uses
