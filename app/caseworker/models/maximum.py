@@ -82,7 +82,7 @@ class Content:
     def near_tokens(self) -> int:
         """The near bound of the input tokens, at most the hard one.
 
-        It takes about 30 ms for a megabyte: compute it in a thread for long requests.
+        It takes about 50 ms for a megabyte: compute it in a thread for long requests.
         """
         near = self._input_tokens(self.near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(near, self.hard_tokens)
