@@ -121,6 +121,31 @@ async def test_external_calls_end_and_later_requests_go_to_the_next_owner(
     assert [await provider.count(each) for each in ("WHOLE", "STREAM", "LATER")] == [1, 1, 1]
 
 
+async def test_a_parent_is_released_after_its_children(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The parent only waits, but its end would end the call of its child."""
+    await provider.script("CHILD", [Step(text="one", hang=True), Step(text="two")])
+    async with (
+        process(database_url, provider, "first") as (first, http),
+        process(database_url, provider, "second") as (_, other),
+    ):
+        parent = await start(http, run_id="parent")
+        child = await start(http, run_id="child", parent={"run_id": "parent"})
+        call = asyncio.create_task(child.ask("CHILD"))
+        await provider.wait_for_arrivals(1, "CHILD")
+        await told_to_end(first, database_url)
+        await provider.release()
+        replies = [await call, await replace(child, http=other).ask("CHILD")]
+        ended = await replace(child, http=other).finish({"output": 1})
+        ended_parent = await replace(parent, http=other).finish({"output": 1})
+        assert await first.child.wait() == 0
+
+    assert [_text(each) for each in replies] == ["one", "two"]
+    assert (ended.status_code, ended_parent.status_code) == (200, 200), ended.text
+    assert await provider.count("CHILD") == 2
+
+
 async def test_a_drained_process_forwards_requests_to_the_next_owner(
     database_url: str, provider: FakeProvider
 ) -> None:

@@ -118,11 +118,11 @@ def workers(as_json: AsJson = False) -> None:
 def drain(
     worker_id: Annotated[str, typer.Argument(help="ID of the worker (see `caseworker workers`).")],
 ) -> None:
-    """Drain one worker: it takes no new runs and ends its own.
+    """Drain one worker: it takes no new runs and releases its own.
 
-    The worker starts with its next heartbeat and reports not ready from then on. It hands over runs
-    that are unfinished after worker.drain_seconds, and stays up. Draining cannot be undone; restart
-    the process instead.
+    The worker starts with its next heartbeat and reports not ready from then on. It releases each
+    run once its calls in flight have ended, or after worker.drain_seconds, and stays up. Draining
+    cannot be undone; restart the process instead.
     """
     from caseworker.main.commands import drain_worker
 

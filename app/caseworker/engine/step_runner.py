@@ -137,6 +137,8 @@ class StepRunner:
                 await journal.barrier(external=False)  # also polls for missed cancel requests
                 if self._token.stop is not None:
                     self._token.check()
+                if self._activity.is_held:
+                    await self._activity.start(path)
             try:
                 context = self._begun(step, report, path, view, recorded)
             except BudgetExceededError as refused:

@@ -158,7 +158,7 @@ class WorkerSettings(Section):
     """Port of `caseworker worker` for /healthz, /readyz and /metrics. Null disables it, 0 selects a
     free port. With several processes (`server.workers`), each adds its number: 0, 1, 2."""
     drain_seconds: Seconds = key(
-        60.0, "After `caseworker drain`: time for runs to end before other workers take over."
+        60.0, "After `caseworker drain`: longest time for calls in flight to end."
     )
     cancel_grace_seconds: Seconds = key(
         1.0, "Time for a step to end after a cancel before it is abandoned."
@@ -424,7 +424,7 @@ class AgentSettings(Section):
 class ShutdownSettings(Section):
     """Time limits when a process shuts down."""
 
-    grace_seconds: Seconds = key(5.0, "Time for in-flight work to end after SIGTERM.")
+    grace_seconds: Seconds = key(5.0, "Longest time for calls in flight to end after SIGTERM.")
 
 
 class LoggingSettings(Section):

@@ -36,7 +36,7 @@ Shown = TypeVar("Shown")
 
 _REQUEST = (
     *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
-    *("requires_prices", "limits_spending"),
+    "requires_prices",
 )
 """Fields that every request has and that are stored unchanged."""
 _LIMITS = tuple(Budget.__dataclass_fields__)
@@ -105,6 +105,9 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 def request_to_json(request: RunRequest) -> dict[str, Any]:
     """Convert a request to its stored form, a JSON object."""
     stored = {name: getattr(request, name) for name in _REQUEST}
+    if not request.limits_spending:
+        # The previous release refuses unknown fields. It reads a number like a truth value.
+        stored["requires_prices"] = int(request.requires_prices)
     stored["budget"] = budget = {}
     for name in _LIMITS:
         limit = getattr(request.budget, name)
@@ -138,6 +141,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
     deadline, source, chat = stored["deadline"], stored.get("source"), stored.get("chat", {})
     start_at, ref, kind = stored.get("start_at"), stored.get("graph_ref"), stored["kind"]
+    requires_prices = stored.get("requires_prices", True)
     for other in DefinitionKind:
         if other in chat:
             ref, kind = chat[other], other
@@ -145,6 +149,8 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         "kind": RunKind(stored["kind"]),
         "expected_tools": tuple(stored["expected_tools"]),
         "budget": Budget(**limits),
+        "requires_prices": bool(requires_prices),
+        "limits_spending": isinstance(requires_prices, bool),
         "deadline": datetime.fromisoformat(deadline) if deadline else None,
         "start_at": datetime.fromisoformat(start_at) if start_at else None,
         "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(kind)) if ref else None,
