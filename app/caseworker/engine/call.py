@@ -28,8 +28,7 @@ class Spent:
     """The usage of one attempt: integers from 0, and a cost in US dollars."""
 
     tokens_in: int | None = None
-    """Number of input tokens; None if the attempt counts none, such as a tool call or a request
-    that was not sent."""
+    """Number of input tokens; None if the attempt counts none, or if its request was not sent."""
     tokens_out: int | None = None
     cost_usd: Decimal | None = Decimal(0)
     """Cost in US dollars; None if the price is unknown."""

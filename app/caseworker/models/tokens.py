@@ -9,6 +9,7 @@ for each of its UTF-8 bytes.
 
 import math
 import string
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from caseworker.models.families import Family
@@ -31,6 +32,8 @@ _CLASSES: Final = (
     (bytes(range(0xF0, 0xF5)), 2.4),
 )
 """Tokens for each byte of a class."""
+_WORD_MARKS: Final = bytes(b" x"[not bytes([byte]).isspace()] for byte in range(256))
+"""Maps white space to blanks, and other bytes to x."""
 _TOKENS_PER_WORD: Final = 0.47
 _TOKENS_PER_INDENT: Final = 0.15
 """Tokens for each two blanks in a row."""
@@ -39,6 +42,8 @@ _LONG_WORD: Final = 10
 _TOKENS_PER_RANDOM: Final = 0.85
 _PIECE_BYTES: Final = 8 * 1024
 """Size of the pieces that are examined, so that random text cannot hide in other text."""
+_READ_CHARS: Final = 8 * _PIECE_BYTES
+"""Number of characters that are encoded at once."""
 _MARGIN: Final = 1.08
 
 
@@ -48,21 +53,45 @@ def utf8(text: str) -> bytes:
 
 
 def near_tokens(text: str, family: Family) -> int:
-    """Estimate the tokens of a text from above; made-up text may have more.
+    """Estimate the tokens of a text from above; made-up text may have more."""
+    return near_tokens_of_parts((text,), family)
 
-    This takes about 30 ms for a megabyte.
+
+def near_tokens_of_parts(texts: Iterable[str], family: Family) -> int:
+    """Estimate the tokens of the joined texts; see :func:`near_tokens`.
+
+    This takes about 10 ms for a megabyte.
     """
-    content = utf8(text)
-    starts = range(0, len(content), _PIECE_BYTES)
-    tokens = sum(_tokens_of(content[at : at + _PIECE_BYTES]) for at in starts)
-    return min(len(content), math.ceil(tokens * family.tokenizer_factor * _MARGIN))
+    size, tokens = 0, 0.0
+    for piece in _pieces(texts):
+        size, tokens = size + len(piece), tokens + _tokens_of(piece)
+    return min(size, math.ceil(tokens * family.tokenizer_factor * _MARGIN))
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[bytes]:
+    """Yield the UTF-8 form of the joined texts in pieces of ``_PIECE_BYTES``."""
+    content = b""
+    for text in texts:
+        for start in range(0, len(text), _READ_CHARS):
+            content += utf8(text[start : start + _READ_CHARS])
+            whole = len(content) - len(content) % _PIECE_BYTES
+            for at in range(0, whole, _PIECE_BYTES):
+                yield content[at : at + _PIECE_BYTES]
+            content = content[whole:]
+    if content:
+        yield content
 
 
 def _tokens_of(piece: bytes) -> float:
     size = len(piece)
-    counts = [size - len(piece.translate(None, each)) for each, _ in _CLASSES]
+    counts, rest = [], piece
+    for each, _ in _CLASSES:
+        others = rest.translate(None, each)
+        counts.append(len(rest) - len(others))
+        rest = others
     lower, upper, digits, symbols, blanks, *_ = counts
-    words, alphanumeric = len(piece.split()), lower + upper + digits
+    marks, alphanumeric = piece.translate(_WORD_MARKS), lower + upper + digits
+    words = marks.count(b" x") + marks.startswith(b"x")
     if (upper + digits) * 3 > alphanumeric and blanks * 20 < size:  # random characters
         return float(size)
     tokens = sum(n * weight for n, (_, weight) in zip(counts, _CLASSES, strict=True))
