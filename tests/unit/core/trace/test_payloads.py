@@ -91,9 +91,12 @@ def test_many_messages_without_text_are_work_too() -> None:
 def test_messages_beyond_the_limit_are_not_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are shown by their length, so a long prompt is as much work as its beginning."""
     redacted: list[str] = []
-    monkeypatch.setattr(
-        redaction, "_beginning", lambda text, chars: redacted.append(text) or "x" * chars
-    )
+
+    def beginning(text: str, chars: int) -> str:
+        redacted.append(text)
+        return text[:chars]
+
+    monkeypatch.setattr(redaction, "_beginning", beginning)
     messages = [{"role": "user", "content": f"{n} " * 60} for n in range(1000)]
 
     payloads = Payloads(max_chars=200)
@@ -108,6 +111,7 @@ def test_messages_beyond_the_limit_are_not_redacted(monkeypatch: pytest.MonkeyPa
 def test_long_fields_of_messages_are_counted_up_to_the_limit() -> None:
     """The fields of a message count as work, and use up the limit."""
     call = {"function": {"name": "f", "arguments": "x" * 1000}}
-    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}, *ASKED * 100]
+    asked: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    messages = [asked, *ASKED * 100]
 
     assert 1000 < Payloads(max_chars=200).chars_to_redact(messages) < 4000
