@@ -65,6 +65,29 @@ async def test_an_edge_without_a_channel_is_refused_at_the_door(
     assert (await client.get("/graphs")).json()["graphs"] == []
 
 
+@pytest.mark.req("004/pipeline")
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("agent", {"agent": {"name": "helper", "prompt": {"system": "Help."}}}),
+        ("llm", {"prompt": "Say ${default}."}),
+        ("case", {}),
+    ],
+)
+async def test_a_flow_edge_into_the_tools_of_a_step_is_refused(
+    client: httpx.AsyncClient, kind: str, data: dict[str, Any]
+) -> None:
+    """Tools are dependencies, so a value cannot be one."""
+    user = {"id": "b", "type": kind, "data": data}
+    into = {**edge("a", "b", channel="flow"), "target_handle": "tools"}
+    graph = {"steps": [*flat("a")["steps"], user], "edges": [into]}
+
+    refused = await register(client, "g", graph)
+
+    assert fields(refused) == ["graph.edges.0.data.channel"]
+    assert "only edges on channel link" in refused.json()["errors"][0]["message"]
+
+
 async def test_a_graph_inside_must_be_registered_and_may_not_be_the_graph_itself(
     client: httpx.AsyncClient,
 ) -> None:

@@ -95,17 +95,22 @@ async def test_a_trace_shows_every_call_below_its_step(
 async def test_a_step_tells_its_time_its_tries_and_what_was_spent_below_it(
     client: httpx.AsyncClient, work: Work
 ) -> None:
-    """A step counts its own attempts but not those of its calls, and each charge counts once."""
+    """A step counts its own retries, not its fallback and not the retries of its calls.
+
+    Each charge counts once.
+    """
     step = work.step("case")
     work.call(work.call(step, 0.1), 0.2)
-    for parent in (step, step, step, work.call(step, 0.3)):
+    for parent in (step, step, step, call := work.call(step, 0.3)):
         work.graph.begin_node(parent, "system", "attempt")
+    for retried in (step, call):
+        work.graph.increment_retries(retried)
     work.graph.mark_success(step, 0)
     work.graph.begin_node(work.root, "llm", "elsewhere")
 
     (shown,) = (await work.written(client))["steps"]
 
-    assert (shown["duration_ms"], shown["retries"]) == (300, 2)
+    assert (shown["duration_ms"], shown["retries"]) == (300, 1)
     assert (shown["tokens_in"], shown["tokens_out"], shown["cost_usd"]) == (30, 15, 0.6)
 
 

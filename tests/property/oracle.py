@@ -95,7 +95,7 @@ def _about_its_budget(cluster: Cluster, run: Run) -> Iterator[str]:
     charged = used.get("api_calls", 0)
     if charged < counted or (charged > counted and not lost):
         yield f"is charged for {charged} calls and has made {counted}"
-    dearest = DEAREST.tokens_in + DEAREST.tokens_out
+    dearest = DEAREST.tokens
     if limits.max_tokens is not None and used.get("tokens", 0) > limits.max_tokens + dearest:
         yield f"used {used['tokens']} tokens of {limits.max_tokens}"
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import ESTIMATED_OF, Room, Scope
-from caseworker.core.budget.retry import RetryPolicy, verdict
+from caseworker.core.budget.retry import RetryPolicy, WaitTooLong, verdict
 from caseworker.core.budget.usage import Charge, CheckedCharge
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import ESTIMATED
+from caseworker.core.trace.node import ESTIMATED, sum_of_known
 from caseworker.engine.ports import IF_LOST, CallOutcome, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.logs.errors import message_of_error
@@ -27,8 +27,9 @@ from caseworker.platform.logs.errors import message_of_error
 class Spent:
     """The usage of one attempt: integers from 0, and a cost in US dollars."""
 
-    tokens_in: int = 0
-    tokens_out: int = 0
+    tokens_in: int | None = None
+    """Number of input tokens; None if the attempt counts none, or if its request was not sent."""
+    tokens_out: int | None = None
     cost_usd: Decimal | None = Decimal(0)
     """Cost in US dollars; None if the price is unknown."""
     estimated: bool = False
@@ -37,12 +38,12 @@ class Spent:
     @property
     def tokens(self) -> int:
         """Number of input and output tokens together."""
-        return self.tokens_in + self.tokens_out
+        return (self.tokens_in or 0) + (self.tokens_out or 0)
 
     def charge(self, *more: Charge) -> CheckedCharge:
         """Return the charge for this usage plus further valid charges."""
         total = CheckedCharge()
-        if (tokens := self.tokens_in + self.tokens_out) or self.cost_usd:
+        if (tokens := self.tokens) or self.cost_usd:
             total[Dimension.TOKENS] = tokens
             if self.cost_usd is None:
                 total[Dimension.UNPRICED_CALLS] = 1
@@ -63,8 +64,9 @@ FREE = Spent()
 class SpentSum:
     """The total usage and charge of all attempts of a call so far."""
 
-    tokens_in: int = 0
-    tokens_out: int = 0
+    tokens_in: int | None = None
+    """Number of input tokens; None if no attempt counted any."""
+    tokens_out: int | None = None
     cost_usd: Decimal | None = Decimal(0)
     """Cost in US dollars; None if the price of any attempt is unknown."""
     estimated: Mapping[str, Any] = field(default_factory=dict)
@@ -75,15 +77,15 @@ class SpentSum:
     def add(self, spent: Spent, counted: Charge) -> None:
         """Add the usage of one attempt, and a charge that was made in addition to it."""
         self.charge = spent.charge(self.charge, counted)
-        self.tokens_in += spent.tokens_in
-        self.tokens_out += spent.tokens_out
+        self.tokens_in = sum_of_known(self.tokens_in, spent.tokens_in)
+        self.tokens_out = sum_of_known(self.tokens_out, spent.tokens_out)
         unknown = self.cost_usd is None or spent.cost_usd is None
         self.cost_usd = None if unknown else self.cost_usd + spent.cost_usd  # type: ignore[operator]
         if spent.estimated:
             before, cost = self.estimated, float(spent.cost_usd or 0)
             self.estimated = {
-                "tokens_in": before.get("tokens_in", 0) + spent.tokens_in,
-                "tokens_out": before.get("tokens_out", 0) + spent.tokens_out,
+                "tokens_in": before.get("tokens_in", 0) + (spent.tokens_in or 0),
+                "tokens_out": before.get("tokens_out", 0) + (spent.tokens_out or 0),
                 "cost_usd": None if unknown else before.get("cost_usd", 0.0) + cost,
             }
 
@@ -305,11 +307,11 @@ class Backoff:
 
     def delay(
         self, policy: RetryPolicy, scope: Scope, failure: Exception, made: int
-    ) -> float | None:
+    ) -> float | WaitTooLong | None:
         """Return the seconds to wait after the failed attempt number ``made``.
 
-        Returns None if no further attempt is allowed, or if the delay would exceed a time limit or
-        the deadline.
+        Returns None if no further attempt is allowed. A delay is too long if it exceeds a time
+        limit or the deadline.
         """
         ends = (scope.remaining_seconds(), self.deadline_in())
         return verdict(

@@ -42,6 +42,7 @@ from typing import Any
 from caseworker.core.budget.accounts import Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Reservation, Room, Scope
+from caseworker.core.budget.retry import WaitTooLong
 from caseworker.core.budget.usage import NOTHING, Charge, checked, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import ValueTooLargeError
@@ -175,8 +176,6 @@ class Calls:
                 except AttemptError as failure:
                     made.note_usage()
                     delay = self._delay_after(failure, call, scope, made.attempts.made)
-                    if delay is None:
-                        raise
                 once = NOTHING
                 async with self.activity.waits(call.key):
                     await asyncio.sleep(delay)
@@ -286,12 +285,20 @@ class Calls:
         cut_off = self.detached.covers_inside
         return all(path.text in around or cut_off(path) for path in self.activity.working.values())
 
-    def _delay_after(
-        self, failure: AttemptError, call: Call, scope: Scope, made: int
-    ) -> float | None:
+    def _delay_after(self, failure: AttemptError, call: Call, scope: Scope, made: int) -> float:
+        """Return the seconds until the next attempt; raise the failure if there is none.
+
+        The failure then also says why a retry that the policy allows does not fit the run's time.
+        """
         if not failure.retryable:
-            return None
-        return self.backoff.delay(call.retry, scope, failure, made)
+            raise failure
+        delay = self.backoff.delay(call.retry, scope, failure, made)
+        if isinstance(delay, WaitTooLong):
+            failure.args = (f"{failure} {delay}",)
+            raise failure
+        if delay is None:
+            raise failure
+        return delay
 
     def began_in(self, path: StepPath) -> bool | None:
         """Return whether a call inside a step was made, in this or an earlier execution of the run.

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.budget.retry import ErrorPolicy, WaitTooLong
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.call import AttemptLog
 from caseworker.engine.context import FlowContext, Outputs
@@ -118,7 +118,7 @@ class Recovery:
             return False
         scope, backoff = self._context.scope, self._context.calls.backoff
         delay = backoff.delay(self._policy.retry, scope, error, made)
-        if delay is None:
+        if delay is None or isinstance(delay, WaitTooLong):
             return False
         calls, path = self._context.calls, self._context.path
         await calls.frontier(path)

@@ -346,7 +346,8 @@ class ModelCall(Call):
             call_key=self.key.text,
         )
         spent = self._spent(self._tokens_out, estimated=True)
-        return TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out), spent
+        tokens_in, tokens_out = self._bound.usage.tokens_in, self._tokens_out
+        return TokenUsage(tokens_in=tokens_in, tokens_out=tokens_out), spent
 
     def _report_output_limit(self, reply: ModelReply) -> None:
         """Emit an event if a reply was cut off at an output limit that the budget set."""

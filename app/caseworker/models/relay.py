@@ -27,6 +27,7 @@ from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in
 from caseworker.models.wires.reply import Accumulator
 from caseworker.models.wires.responses import objects_in
 from caseworker.models.wires.transport import WireError, WireReply
+from caseworker.platform.json_pieces import PieceEncoder
 
 RETURNED: Final = frozenset({"content-type", "retry-after", "x-request-id", "request-id"})
 """Headers of a provider's reply that the client receives."""
@@ -45,6 +46,7 @@ MAX_ID_CHARS: Final = 200
 
 _LEAST_THINKING_TOKENS: Final = 1024
 """Smallest limit for thinking that the Anthropic API accepts."""
+_COMPACT: Final = PieceEncoder(separators=(",", ":"))
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -385,7 +387,7 @@ def restored(wire: Mapping[str, Any]) -> Head:
 
 
 def _written(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return b"".join(piece.encode() for piece in _COMPACT.pieces(body))
 
 
 def is_id(value: Any) -> bool:

@@ -108,7 +108,7 @@ KINDS: Final[Mapping[str, KindRules]] = MappingProxyType(
                 finish_reasons=_FINISH_REASONS,
                 result_has_reason=True,
             ),
-            KindRules(kind=RunKind.GRAPH, finish_reasons=_FINISH_REASONS),
+            KindRules(kind=RunKind.GRAPH),
             KindRules(kind=RunKind.AGENT, step=AGENT_STEP),
             KindRules(kind=RunKind.EXTERNAL, step=EXTERNAL_STEP, is_external=True),
         )

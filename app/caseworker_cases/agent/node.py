@@ -238,8 +238,11 @@ def _unsolved(state: CaseState) -> str:
     """Return one line with the number of attempts and the last failure."""
     attempts = state.passes[Tier.BIG]
     tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
-    why = redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
-    return f"No verified answer after {tried} on the big tier. {why}".rstrip()
+    return f"No verified answer after {tried} on the big tier. {_last_failure(state)}".rstrip()
+
+
+def _last_failure(state: CaseState) -> str:
+    return redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
 
 
 def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | None:
@@ -254,7 +257,9 @@ def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | N
 def _halt(decided: GateDecision, work: CaseWork) -> Stop:
     """Return the stop for the limit that the gate found exhausted."""
     if decided.dimension is not None and decided.dimension != ACT_STEPS:
-        return _out_of(Dimension(decided.dimension), work)
+        failed = decided.reason is Reason.PROVIDER_FAILED  # then the limit alone explains nothing
+        why = f". {_last_failure(work.state)}" if failed else ""
+        return _out_of(Dimension(decided.dimension), work, why)
     limit, used = work.case.act.max_steps_in(work.case.mode), work.state.act_steps
     return Stop(
         StopCause(
@@ -268,8 +273,11 @@ def _halt(decided: GateDecision, work: CaseWork) -> Stop:
     )
 
 
-def _out_of(dimension: Dimension, work: CaseWork) -> Stop:
-    """Return the stop for the scope with the tightest limit, the innermost one on a tie."""
+def _out_of(dimension: Dimension, work: CaseWork, why: str) -> Stop:
+    """Return the stop for the scope with the tightest limit, the innermost one on a tie.
+
+    ``why`` is appended to its reason.
+    """
     scopes = [scope for scope in work.context.scope.lineage() if dimension in scope.limits]
     scope = min(scopes, key=lambda view: view.limits[dimension])
     described = scope.usage.describe(dimension, scope.limits[dimension])
@@ -278,7 +286,7 @@ def _out_of(dimension: Dimension, work: CaseWork) -> Stop:
     return BudgetExceededError(
         scope.usage,
         scope.budget,
-        f"{described} (scope {scope.name})",
+        f"{described} (scope {scope.name}){why}",
         dimension=dimension,
         scope=scope.name,
     )

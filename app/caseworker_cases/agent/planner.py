@@ -70,7 +70,8 @@ class Planner:
             return await self._plan()
         except CallFailedError as failed:
             self._log("provider_error", error_class=failed.error_class, attempts=failed.attempts)
-            return PlanFailure(PlanFailureKind.PROVIDER_FAILED, "The last planner gave no reply.")
+            reason = f"The last planner gave no reply. {failed}"
+            return PlanFailure(PlanFailureKind.PROVIDER_FAILED, reason)
         except BudgetExceededError as refused:
             # Only the limit of a tier may lead to an escalation by the gate.
             if refused.cause.dimension != CALLS_OF[self._work.state.tier]:

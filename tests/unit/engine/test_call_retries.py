@@ -55,6 +55,20 @@ def test_the_provider_says_how_long_to_wait() -> None:
     assert attempts.made_at == pytest.approx([0, 7.1, 8.2])
 
 
+@pytest.mark.req("002/4.3", "002/13.5")
+def test_a_call_that_may_not_wait_long_enough_says_so() -> None:
+    """The failure names the wait that the provider asked for, and the time that is left."""
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(CallFailedError) as caught:
+            await gateway.perform(Attempts(busy(retry_after=7)))
+        explained = "The provider asked to wait 7 s, which exceeds the time that is left (2.9 s)."
+        assert str(caught.value) == f"The provider is busy. {explained}"
+
+    gateway = told(story, budget=Budget(max_seconds=3))
+    assert gateway.node()["stop_reason"] == gateway.entry().value["message"]
+
+
 @pytest.mark.req("001/wiring")
 def test_attempts_are_children_of_the_call_with_their_real_times() -> None:
     """The first attempt is added when the second begins; only the call carries cost and tokens."""

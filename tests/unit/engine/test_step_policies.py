@@ -161,6 +161,7 @@ def test_a_fallback_works_in_the_place_of_the_node() -> None:
     assert outcome.steps["A"].outputs == {"default": "from the fallback"}
     assert outcome.steps["A"].recovered_by == "fallback"
     assert fallback.seen == [("its data", {"question": "?"}, "A~fallback")]
+    assert world.gateway.graph.snapshot()["aggregates"]["total_retries"] == 0
     assert [status for status, _, _ in attempts(world)] == ["fail", "success"]
     assert world.gateway.spent() == {"steps": 1}
 

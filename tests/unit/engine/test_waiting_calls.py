@@ -70,7 +70,7 @@ def test_a_call_that_is_cancelled_while_it_waits_was_never_made() -> None:
         await first
 
     gateway = told(story, budget=ONE_ESTIMATE)
-    assert (gateway.node(3)["status"], gateway.node(3)["tokens_in"]) == ("halt", 0)
+    assert (gateway.node(3)["status"], gateway.node(3)["tokens_in"]) == ("halt", None)
     assert gateway.node(3)["metadata"]["waited_ms"] == 1000
     assert gateway.entry(3).outcome is CallOutcome.NOT_MADE
     assert gateway.spent()["api_calls"] == 1

@@ -1,5 +1,6 @@
 """The size of a client's body for the token estimate, and its messages for the trace."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -76,3 +77,46 @@ def test_items_of_a_response_are_shown_as_messages_and_their_results_found() -> 
     ]
     assert read.results == (("1", "3"),)
     assert read_body({"input": "hi"}, "input").messages == [{"role": "user", "content": "hi"}]
+
+
+MARKED = {"type": "ephemeral", "ttl": "1h"}
+PARTS = [{"type": "text", "text": "x" * 100}] * 3_000
+LONG_BODIES: dict[str, dict[str, Any]] = {
+    "long text": {"messages": [{"role": "user", "content": 'say "hi"\n' * 50_000}]},
+    "many parts": {"messages": [{"role": "user", "content": PARTS}]},
+    "mark after a long text": {
+        "messages": [
+            {"role": "user", "content": [{"text": "x" * 300_000, "cache_control": MARKED}]}
+        ]
+    },
+    "mark of the whole body": {"messages": [], "cache_control": MARKED},
+    "text": {"messages": "hi", "system": "y" * 300_000},
+}
+
+
+@pytest.mark.parametrize("body", LONG_BODIES.values(), ids=LONG_BODIES)
+def test_a_long_body_is_read_like_a_short_one(body: dict[str, Any]) -> None:
+    """Hashes, size and marks are those of the JSON text, however many pieces it is written in."""
+    body = {"model": "m", **body}
+    read = read_body(body)
+
+    def digest(value: Any) -> str:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    items = [body["messages"]] if isinstance(body["messages"], str) else body["messages"]
+    assert read.item_hashes == [digest(each) for each in items]
+    assert read.hashes == {name: digest(body[name]) for name in body if name != "messages"}
+    assert read.written_bytes == len(json.dumps(body, ensure_ascii=False).encode())
+    assert read.caches_seconds == (3600 if '"ttl": "1h"' in json.dumps(body) else 0)
+    assert len(read.beginnings) == len(items) + 1
+
+
+def test_the_text_of_a_body_is_counted_as_the_model_reads_it() -> None:
+    """Escapes of JSON are no characters of a message."""
+    message = {"role": "user", "content": 'say "hi"\n\t\\'}
+
+    text = "".join(read_body({"model": "m", "messages": [message]}).texts())
+
+    assert message["content"] in text
+    assert '"model":"m"' in text

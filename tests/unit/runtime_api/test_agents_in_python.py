@@ -134,6 +134,6 @@ async def test_cancelling_a_caller_ends_the_sub_agent_that_works_for_it() -> Non
     nodes = result.run.calls.snapshot()["nodes"].values()
     ended = {node["name"]: (node["status"], node["stop_reason"]) for node in nodes}
     assert result.run.status == "cancelled"
-    for name in ("agent", "agent/turn/1/tool/1", "gate"):
+    for name in ("agent", "inner", "gate"):
         status, reason = ended[name]
         assert (status, "no longer needed" in str(reason)) == ("halt", True), (name, reason)

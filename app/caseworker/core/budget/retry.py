@@ -130,6 +130,23 @@ class ErrorPolicy:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WaitTooLong:
+    """A back-off that does not fit, so no further attempt is made; its text explains why."""
+
+    seconds: float
+    """The back-off in seconds."""
+    limit: str
+    limit_seconds: float
+    requested: bool
+    """Whether the callee requested the back-off, with ``Retry-After`` or its equivalent."""
+
+    def __str__(self) -> str:
+        wait = "The provider asked to wait" if self.requested else "The next attempt has to wait"
+        seconds, limit = round(self.seconds, 1), round(self.limit_seconds, 1)
+        return f"{wait} {seconds:g} s, which exceeds {self.limit} ({limit:g} s)."
+
+
 def verdict(
     policy: RetryPolicy,
     *,
@@ -137,13 +154,13 @@ def verdict(
     jitter: float,
     retry_after_seconds: float | None = None,
     seconds_left: float = math.inf,
-) -> float | None:
+) -> float | WaitTooLong | None:
     """Decide whether to retry after ``failed_attempts`` failures (at least one).
 
-    Return the back-off in seconds, or None to give up. The caller draws ``jitter`` from [-1, 1], so
-    the decision is deterministic. The function gives up if ``retry_after_seconds`` (the provider's
-    ``Retry-After``) exceeds the policy's maximum delay. It also gives up if the back-off would not
-    end within ``seconds_left``.
+    Return the back-off in seconds, or None if the retries are exhausted. The caller draws
+    ``jitter`` from [-1, 1], so the decision is deterministic. A back-off is too long if it would
+    not end within ``seconds_left``, or if ``retry_after_seconds`` (the provider's ``Retry-After``)
+    exceeds the policy's maximum delay.
 
     Raises:
         ValueError: ``failed_attempts`` is below 1 or ``jitter`` outside [-1, 1].
@@ -151,10 +168,14 @@ def verdict(
     if failed_attempts < 1 or not -1 <= jitter <= 1:
         raise ValueError("failed_attempts must be at least 1 and jitter from -1 to 1.")
     asked = retry_after_seconds if retry_after_seconds and retry_after_seconds > 0 else 0.0
-    if failed_attempts > policy.max_retries or asked > policy.max_delay_seconds:
+    if failed_attempts > policy.max_retries:
         return None
     delay = delay_seconds(policy, failed_attempts - 1, jitter, asked)
-    return None if delay >= seconds_left else delay
+    if max(delay, asked) >= seconds_left:
+        return WaitTooLong(max(delay, asked), "the time that is left", seconds_left, asked > 0)
+    if asked > policy.max_delay_seconds:
+        return WaitTooLong(asked, "the maximum back-off", policy.max_delay_seconds, asked > 0)
+    return delay
 
 
 def delay_seconds(

@@ -62,7 +62,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Handles:
-    """Handles that a step's edges may use, by channel and direction; an empty set allows none."""
+    """Handles that a step's edges may use, by channel and direction; an empty set allows none.
+
+    None allows any name. Inputs that one channel names are not open to the other channel's None.
+    """
 
     flow_inputs: Names = None
     flow_outputs: Names = None

@@ -175,6 +175,13 @@ def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) ->
     if (target := known.get(edge.target)) is not None:
         names = target.handles.inputs(edge.channel)
         yield from _handle_problems(index, edge, "target", names)
+        other = Channel.LINK if edge.channel == Channel.FLOW else Channel.FLOW
+        if names is None and edge.target_handle in (target.handles.inputs(other) or ()):
+            yield Problem(
+                f"edges.{index}.data.channel",
+                f"Input {quoted(edge.target_handle)} of step {quoted(edge.target)} takes only edges"
+                f" on channel {other}. Use that channel or another handle.",
+            )
 
 
 def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator[Problem]:

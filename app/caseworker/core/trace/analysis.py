@@ -20,6 +20,7 @@ from caseworker.core.trace.node import (
     estimated_of,
     made_by,
     number,
+    path_of,
 )
 from caseworker.core.trace.snapshot import Snapshot
 
@@ -167,11 +168,11 @@ def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
     interrupted ancestor. They count as part of the repetition, because they are newer than it.
     """
     nodes = snapshot["nodes"].values()
-    latest = {(node["parent_id"], node["kind"], node["name"]): node for node in nodes}
+    latest = {_work_of(node): node for node in nodes}
     cut_off: dict[str | None, TraceNode] = {}
     halted: list[TraceNode] = []
     for node in nodes:
-        again = latest[node["parent_id"], node["kind"], node["name"]]
+        again = latest[_work_of(node)]
         around = cut_off.get(node["parent_id"])
         if around is not None and number(node) < number(around):
             cut_off[node["node_id"]] = around
@@ -180,6 +181,13 @@ def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
         elif node["status"] == "halt":
             halted.append(node)
     return halted
+
+
+def _work_of(node: TraceNode) -> tuple[str | None, str, str]:
+    """Return what a node and its repetitions after an interruption have in common."""
+    is_system = node["kind"] == "system"
+    name = path_of(node, node["metadata"]) if is_system else node["name"]
+    return node["parent_id"], node["kind"], name
 
 
 def _began_anew(node: TraceNode, again: TraceNode) -> bool:
@@ -271,13 +279,13 @@ def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
     within = defaultdict[str, list[TraceNode]](list)
     latest: dict[tuple[str | None, str, str], str] = {}
     for node_id, node in nodes.items():
-        latest[node["parent_id"], node["kind"], node["name"]] = node_id
+        latest[_work_of(node)] = node_id
         if node["parent_id"] is None:
             continue
         above = nodes[node["parent_id"]]
         around = nodes.get(above["parent_id"] or "") if above["kind"] == "llm" else None
         if around is not None and _end_ms(above, snapshot) <= node["start_ts_ms"]:
-            within[latest[around["parent_id"], around["kind"], around["name"]]].append(node)
+            within[latest[_work_of(around)]].append(node)
         else:
             within[above["node_id"]].append(node)
     return within

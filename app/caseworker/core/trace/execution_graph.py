@@ -31,6 +31,8 @@ from caseworker.core.trace.node import (
     TraceNode,
     number,
     number_of,
+    path_of,
+    sum_of_known,
 )
 from caseworker.core.trace.snapshot import Aggregates, Changes, GraphCapture, Snapshot
 
@@ -368,14 +370,14 @@ class ExecutionGraph:
         return self.capture().as_dict()
 
     def step_of(self, node_id: str) -> str:
-        """Return the name of a node's step or agent, which is its nearest ``system`` node."""
+        """Return the path of a node's step or agent, which is its nearest ``system`` node."""
         with self._lock:
             tree = self._tree
             while True:
                 tree.refuse_unknown(node_id)
                 record = tree.open.get(node_id) or tree.record(node_id)
                 if record["kind"] == "system":
-                    return record["name"]
+                    return path_of(record, tree.metadata.get(record["node_id"], {}))
                 node_id = record["parent_id"] or ""
 
     def failures_of(self, node_id: str) -> list[tuple[str | None, str | None]]:
@@ -619,8 +621,8 @@ class CallTree:
         before = record["cost_usd"]
         known = before is not None and cost_usd is not None
         record["cost_usd"] = float(Decimal(str(before)) + cost) if known else None
-        record["tokens_in"] = _sum(record["tokens_in"], tokens_in)
-        record["tokens_out"] = _sum(record["tokens_out"], tokens_out)
+        record["tokens_in"] = sum_of_known(record["tokens_in"], tokens_in)
+        record["tokens_out"] = sum_of_known(record["tokens_out"], tokens_out)
         self.late[node_id] = record
         self.totals.cost_usd += cost
         self.totals.tokens_in += tokens_in or 0
@@ -685,10 +687,6 @@ class CallTree:
             record = self.open.get(node_id) or self.record(node_id)
             node_id = record["parent_id"] or top_id
         return node_id == top_id
-
-
-def _sum(tokens: int | None, more: int | None) -> int | None:
-    return tokens if more is None else (tokens or 0) + more
 
 
 def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None) -> Decimal:

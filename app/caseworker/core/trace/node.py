@@ -54,6 +54,8 @@ class NodeFields(TypedDict):
     cost_usd: float | None
     """Cost in US dollars; None if the price is unknown."""
     tokens_in: int | None
+    """Number of input tokens; None if the node counts none (a tool call, a call that was not sent)
+    or if they are not known yet."""
     tokens_out: int | None
     stop_reason: str | None
     error_class: str | None
@@ -95,6 +97,19 @@ def number(node: NodeFields) -> int:
 def number_of(node_id: str) -> int:
     """Return the number in a node ID, by which nodes are sorted."""
     return int(node_id[1:])
+
+
+PATH: Final = "path"
+"""Metadata key for the path of an agent that another agent called."""
+
+
+def path_of(node: NodeFields, metadata: Mapping[str, Any]) -> str:
+    """Return the path of a step or of a called agent; for other nodes, their name.
+
+    The name of a step is its path. An agent that another agent called has the name of its
+    definition, and its path as metadata; up to release 0.2.0, its name was its path.
+    """
+    return str(metadata.get(PATH, node["name"]))
 
 
 ROOT_ID: Final = "n000001"
@@ -143,6 +158,11 @@ def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
     if not isinstance(part, dict):
         return 0, 0.0
     return (part.get("tokens_in") or 0) + (part.get("tokens_out") or 0), part.get("cost_usd") or 0.0
+
+
+def sum_of_known(tokens: int | None, more: int | None) -> int | None:
+    """Add two token counts; None counts nothing, and the sum is None if both are."""
+    return tokens if more is None else (tokens or 0) + more
 
 
 Cost = Decimal | float

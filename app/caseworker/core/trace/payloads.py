@@ -75,12 +75,15 @@ class Payloads:
             return 0
         left, chars, last = self.max_chars, 0, len(messages) - 1
         for at, message in enumerate(messages):
+            if left <= 0:  # all further texts are omitted
+                return chars + _MESSAGE_CHARS * (len(messages) - at)
             text = message.get("content", "")
             known = _redacted.get((text, max(left, 0))) if _is_cached(message, at, last) else None
             left -= len(text if known is None else known)
             chars += _MESSAGE_CHARS + (len(text) if known is None else 0)
             if len(message) > 2:
-                chars += len(str(message)) - len(text)
+                rest = _chars_of(message, left)
+                left, chars = left - rest, chars + rest
         return chars
 
     def prompt(
@@ -103,14 +106,15 @@ class Payloads:
                 shown.append(dict(message))  # a reference to the call that stores the content
                 continue
             role, text = message["role"], message["content"]
-            show = _redacted_once if _is_cached(message, at, last) else redact_text
+            is_cached = left > 0 and _is_cached(message, at, last)
+            show = _redacted_once if is_cached else redact_text
             text = show(text, max_chars=max(left, 0))
             left -= len(text)
             shown.append({"role": role, "content": text})
             if len(message) > 2:
                 rest = {name: message[name] for name in message if name not in shown[-1]}
                 shown[-1] |= redact_value(_Room(left).of(rest), max_chars=max(left, 0))
-                left -= len(str(rest))
+                left -= _chars_of(rest, left)
         return {"messages": shown, **redact_value(given, max_chars=self.max_chars)}
 
 
@@ -150,6 +154,25 @@ class _Room:
                 items.append(self.of(item))
             return items
         return value
+
+
+def _chars_of(message: Mapping[str, Any], most: int) -> int:
+    """Return about how many characters the fields of a message have, without its content.
+
+    Counting stops above ``most``, so that long fields take no longer.
+    """
+    waiting = [each for name, each in message.items() if name != "content"]
+    chars = 0
+    for value in waiting:
+        chars += len(value) + 4 if isinstance(value, str | dict | list) else 4
+        if chars > max(most, 0):
+            break
+        if isinstance(value, dict):
+            chars += sum(map(len, value))
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return chars
 
 
 _redacted: dict[tuple[str, int], str] = {}

@@ -82,11 +82,16 @@ def require_readable(body: Any, dialect: Dialect) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise RefusedBodyError("invalid_request", "The body must be a JSON object.")
     if _has_more_values(body, MAX_VALUES):
-        message = f"The body must not have more than {MAX_VALUES} values."
-        raise RefusedBodyError("invalid_request", message)
+        raise too_many_values()
     for field, message in _faults(body, dialect):
         raise RefusedBodyError("invalid_request", f"The field {field} {message}.", field)
     return body
+
+
+def too_many_values() -> RefusedBodyError:
+    """Return the refusal of a body with more values than ``MAX_VALUES``."""
+    message = f"The body must not have more than {MAX_VALUES} values."
+    return RefusedBodyError("invalid_request", message)
 
 
 def _has_more_values(body: Mapping[str, Any], most: int) -> bool:

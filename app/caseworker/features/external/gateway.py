@@ -18,11 +18,13 @@ from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.dialects import (
     DIALECTS,
+    MAX_VALUES,
     MCP,
     Dialect,
     references_in,
     require_known,
     require_readable,
+    too_many_values,
 )
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
@@ -52,7 +54,7 @@ from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.http.bodies import is_unicode
+from caseworker.platform.http.bodies import has_more_values, is_unicode
 from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import UNAVAILABLE, ProblemError
 from caseworker.platform.http.request import (
@@ -365,9 +367,14 @@ async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> C
     """
     shared: HttpContext = request.app.state.shared
     content = await _content_of(request)
-    parsed = partial(request.parsed, content, is_unicode)  # the journal replaces NUL characters
-    size = len(content)
+    parsed, size = partial(_parsed, request, content), len(content)
     return await _read(shared.services[Sessions], session, dialect, parsed, size)
+
+
+def _parsed(request: ApiRequest, content: bytes) -> Any:
+    if has_more_values(content, MAX_VALUES):  # parsing them would occupy the process
+        raise too_many_values()
+    return request.parsed(content, is_unicode)  # the journal replaces NUL characters
 
 
 async def _read(

@@ -655,7 +655,7 @@ class Session:
         A stored conversation is continued by one call, so that its calls are a sequence. The
         function notes that the call has stored the other messages.
         """
-        *beginnings, whole = ((entry.lane, each) for each in body.prefixes())
+        *beginnings, whole = ((entry.lane, each) for each in body.beginnings)
         found = next((each for each in reversed(beginnings) if each in self._prompts), ("", ""))
         stored, after = self._prompts.pop(found, (None, ""))
         if not entry.is_complete:

@@ -19,6 +19,7 @@ from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.stops import HandOver, Stop, StopKind
 from caseworker.core.budget.usage import NOTHING
+from caseworker.core.trace.node import PATH
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import class_of
@@ -307,11 +308,12 @@ class _Called:
         if recorded is not None and recorded.taken_over and trace.mark_running(recorded.node_id):
             node = recorded.node_id  # imported, still open
         else:
+            name = self._task.definition.name
             node = trace.begin_node(
                 self._context.trace_parent,
                 "system",
-                self._path.text,
-                metadata={"agent": self._task.definition.name},
+                name,
+                metadata={"agent": name, PATH: self._path.text},
                 running=True,
             )
         journal.note(node, Entry(call_key=self._path.record_key, charge=NOTHING))

@@ -32,11 +32,7 @@ from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation
 from caseworker.platform.validation import OWN, Suggesting, field_of, refusal
 
 _BOM = b"\xef\xbb\xbf"
-_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
-"""Matches a string as a whole, even if unterminated, so that brackets in it do not count.
-
-The pattern is unambiguous, so matching takes linear time for any text.
-"""
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{},'))
 
 _SHAPE = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_NUMBERS = (b"0" * 19, b"e000", b"e+000")
@@ -67,7 +63,11 @@ def is_storable(text: str) -> bool:
 
 def is_unicode(text: str) -> bool:
     """Return whether a text has no unpaired surrogates."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_json(body: bytes, *, max_depth: int, accepts: Callable[[str], bool] = is_storable) -> Any:
@@ -84,7 +84,7 @@ def read_json(body: bytes, *, max_depth: int, accepts: Callable[[str], bool] = i
         text = body.decode()
     except UnicodeDecodeError:
         raise MalformedJsonError("The body is not valid UTF-8.") from None
-    if is_nested_deeper(text, max_depth):
+    if is_nested_deeper(body, max_depth):
         raise MalformedJsonError(f"The body exceeds {max_depth} levels of nesting.")
     try:
         shape = body.translate(_SHAPE)
@@ -98,22 +98,45 @@ def read_json(body: bytes, *, max_depth: int, accepts: Callable[[str], bool] = i
     return value
 
 
-def is_nested_deeper(text: str, limit: int) -> bool:
+def is_nested_deeper(body: bytes, limit: int) -> bool:
     """Return whether arrays and objects in a JSON text are nested deeper than ``limit``."""
-    if text.count("[") + text.count("{") <= limit:
+    if body.count(b"[") + body.count(b"{") <= limit:
         return False
     depth = 0
-    for match in _STRING_OR_BRACKET.finditer(text):
-        match match.group()[0]:
-            case "[" | "{":
-                depth += 1
-                if depth > limit:
-                    return True
-            case "]" | "}":
-                depth -= 1
-                if depth < 0:
-                    return False  # invalid JSON; the parser gives a better message
+    for bracket in _outside_of_strings(_structure(body)).translate(None, b","):
+        if bracket in b"[{":
+            depth += 1
+            if depth > limit:
+                return True
+        else:
+            depth -= 1
+            if depth < 0:
+                return False  # invalid JSON; the parser gives a better message
     return False
+
+
+def has_more_values(body: bytes, limit: int) -> bool:
+    """Return whether a JSON text certainly has more than ``limit`` values, without parsing it."""
+    if body.count(b",") < limit:
+        return False
+    structure = _structure(body)
+    if structure.count(b'"') > 4 * limit:  # two for a string and two for its key
+        return True
+    return _outside_of_strings(structure).count(b",") >= limit
+
+
+def _structure(body: bytes) -> bytes:
+    """Return the quotation marks of the strings of a JSON text, and all brackets and commas.
+
+    Each step is one pass in C, so a body of 20 MB takes less than 0.1 s.
+    """
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return unescaped.translate(None, _NOT_STRUCTURE)
+
+
+def _outside_of_strings(structure: bytes) -> bytes:
+    """Return the brackets and commas that are not in strings; the last string may have no end."""
+    return b"".join(structure.split(b'"')[::2])
 
 
 def _require(value: Any, accepts: Callable[[str], bool]) -> None:

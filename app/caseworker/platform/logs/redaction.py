@@ -150,6 +150,8 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     The result has at most ``max_chars`` characters; a truncated text ends with the number of
     omitted characters.
     """
+    if max_chars <= 0:
+        return _fitted("", len(text), 0)
     if _ORDINARY.fullmatch(text) is not None:
         return _fitted(text, len(text), max_chars)
     if len(text) <= _SHORT_CHARS:

@@ -172,7 +172,7 @@ class StepView:
     duration_ms: int
     """Duration in milliseconds; so far, if the step has not finished."""
     retries: int
-    """Number of attempts after the first one, including a fallback."""
+    """Number of retries, as ``retries_used`` of the step's CallNode; a fallback is not a retry."""
     tokens_in: int
     """Number of input tokens of all calls below the step, including those of nested steps."""
     tokens_out: int
@@ -204,7 +204,7 @@ class StepView:
             started_at=_instant(node["start_ts_ms"]),
             finished_at=None if ended_ms is None else _instant(ended_ms),
             duration_ms=duration_ms(node, snapshot),
-            retries=use.attempts - 1,
+            retries=node["retries_used"],
             tokens_in=use.tokens_in,
             tokens_out=use.tokens_out,
             cost_usd=None if use.cost_usd is None else float(use.cost_usd),

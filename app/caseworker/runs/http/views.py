@@ -161,7 +161,7 @@ class RunSummary(View):
     permits. In lists, texts are truncated to 200 characters."""
     finish_reason: FinishReason | None
     """Reason why a case ended; null before its end, after a cancel or after another error. Always
-    null for agents: their result has ``terminate_reason``."""
+    null for other kinds of runs; the result of an agent has ``terminate_reason``."""
     created_at: datetime
     start_at: datetime | None
     """Earliest time at which the run may start; null means immediately."""

@@ -102,6 +102,19 @@ async def test_a_big_provider_that_is_down_has_its_second_attempt_too() -> None:
     assert (result["finish_reason"], result["counters"]["llm_calls_big"]) == ("big_fail", 2)
 
 
+@pytest.mark.req("002/13.5")
+async def test_the_end_of_a_case_names_the_failure_of_its_provider() -> None:
+    """The reason has the provider's error, whether or not there is a big tier to escalate to."""
+    failed = await world([provider_down()], big=[provider_down(), provider_down()]).run()
+    halted = await world([provider_down()], budget=Budget(max_llm_calls_big=0)).run()
+
+    told = "The last planner gave no reply. The provider refused."
+    assert str(failed.error) == f"No verified answer after 2 attempts on the big tier. {told}"
+    assert halted.stop is not None
+    limit = "Big-tier LLM call limit exceeded: 0 used, limit 0 (scope run)"
+    assert halted.stop.cause.reason == f"{limit}. {told}"
+
+
 @pytest.mark.req("002/2.2")
 async def test_big_reprompts_count_and_use_up_the_second_attempt() -> None:
     """A reprompt of the big tier counts as a call; without calls left, the case fails."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.core.budget.retry import LONGEST_SECONDS, ErrorPolicy, verdict
+from caseworker.core.budget.retry import LONGEST_SECONDS, ErrorPolicy, WaitTooLong, verdict
 
 SOME_NODE = object()
 
@@ -81,7 +81,7 @@ def test_what_makes_sense_is_accepted(values: dict[str, Any]) -> None:
 def test_the_waits_grow_by_the_backoff() -> None:
     """The delays are 100, 300 and 900 ms; the fourth failure is final."""
     policy = ErrorPolicy(retry_count=3, retry_delay_ms=100, retry_backoff=3)
-    waits = [verdict(policy.retry, failed_attempts=n, jitter=0) for n in (1, 2, 3)]
+    waits: list[Any] = [verdict(policy.retry, failed_attempts=n, jitter=0) for n in (1, 2, 3)]
 
     assert waits == [pytest.approx(0.1), pytest.approx(0.3), pytest.approx(0.9)]
     assert verdict(policy.retry, failed_attempts=4, jitter=0) is None
@@ -102,7 +102,8 @@ def test_no_wait_goes_past_a_limit_of_time(left: float) -> None:
     """A retry whose delay would end after the time limit is skipped."""
     policy = ErrorPolicy(retry_count=1, retry_delay_ms=1000)
 
-    assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=left) is None
+    ruling = verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=left)
+    assert ruling == WaitTooLong(1.0, "the time that is left", left, False)
     assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=1.1) == 1.0
 
 
@@ -120,5 +121,5 @@ def test_no_wait_is_longer_than_a_day(
 
     ruling = verdict(policy.retry, failed_attempts=attempts, jitter=jitter)
 
-    assert ruling is not None
+    assert isinstance(ruling, float)
     assert 0 <= ruling <= LONGEST_SECONDS * 1.0001

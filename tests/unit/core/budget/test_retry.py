@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.core.budget.retry import RetryPolicy, verdict
+from caseworker.core.budget.retry import RetryPolicy, WaitTooLong, verdict
 from tests.support.limits import retry_policy
 
 POLICY = retry_policy()
@@ -19,7 +19,11 @@ def _delay(
     asked: float | None = None,
     draw: float = 0.0,
 ) -> float | None:
-    return verdict(policy, failed_attempts=failed_attempts, retry_after_seconds=asked, jitter=draw)
+    """Return the back-off, or None if no further attempt is made."""
+    ruling = verdict(
+        policy, failed_attempts=failed_attempts, retry_after_seconds=asked, jitter=draw
+    )
+    return None if isinstance(ruling, WaitTooLong) else ruling
 
 
 @pytest.mark.req("002/21.1", "002/13.2")
@@ -66,6 +70,36 @@ def test_a_provider_that_wants_more_patience_than_there_is_is_not_asked_again() 
     assert _delay(1, asked=30) == 30
     assert _delay(1, asked=30.1) is None
     assert _delay(1, asked=math.inf) is None
+
+
+@pytest.mark.req("002/21.5")
+@pytest.mark.parametrize(
+    ("asked", "left", "explanation"),
+    [
+        (
+            3600,
+            20,
+            "The provider asked to wait 3600 s, which exceeds the time that is left (20 s).",
+        ),
+        (25, 20, "The provider asked to wait 25 s, which exceeds the time that is left (20 s)."),
+        (45, 90, "The provider asked to wait 45 s, which exceeds the maximum back-off (30 s)."),
+        (
+            None,
+            0.2,
+            "The next attempt has to wait 0.5 s, which exceeds the time that is left (0.2 s).",
+        ),
+    ],
+)
+def test_a_wait_that_does_not_fit_is_explained(
+    asked: float | None, left: float, explanation: str
+) -> None:
+    """The text says who asked for the wait and which limit it exceeds."""
+    ruling = verdict(
+        POLICY, failed_attempts=1, retry_after_seconds=asked, jitter=0, seconds_left=left
+    )
+
+    assert isinstance(ruling, WaitTooLong)
+    assert str(ruling) == explanation
 
 
 @pytest.mark.parametrize("nonsense", [-5.0, 0.0, math.nan])

@@ -141,6 +141,18 @@ def test_an_edge_on_a_channel_that_a_step_does_not_serve_is_refused() -> None:
     }
 
 
+@pytest.mark.req("004/channel", "004/pipeline")
+def test_an_input_of_one_channel_takes_no_edge_of_the_other() -> None:
+    """Any name may be a flow input, except one that is named as an input for links."""
+    traits = {"B": Traits(Handles(link_inputs=frozenset({"parts"})))}
+    edges = flow("A", "B", into="parts"), link("A", "B", into="parts"), flow("A", "B", into="text")
+
+    assert problems(graph("AB", *edges), traits) == {
+        "edges.0.data.channel": "Input 'parts' of step 'B' takes only edges on channel link."
+        " Use that channel or another handle.",
+    }
+
+
 @pytest.mark.req("004/channel")
 @pytest.mark.parametrize("channel", [None, "", "values"])
 def test_a_channel_that_is_none_is_refused(channel: str | None) -> None:

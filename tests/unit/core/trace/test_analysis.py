@@ -55,6 +55,25 @@ class Script:
         ]
 
 
+@pytest.mark.req("001/wiring")
+def test_two_calls_of_one_agent_are_not_repetitions_of_each_other(graph: ExecutionGraph) -> None:
+    """The path tells them apart, because both nodes have the name of the agent."""
+    root = graph.create_root("run")
+    asked = graph.begin_node(root, "llm", "turn")
+    graph.mark_success(asked, 0)
+    lost, other = (
+        graph.begin_node(asked, "system", "inner", metadata={"agent": "inner", "path": path})
+        for path in ("a/turn/1/tool/1", "a/turn/1/tool/2")
+    )
+    graph.mark_halt(lost, WORKER_LOST)
+    graph.mark_success(other, 0)
+
+    assert first_halted(graph.snapshot()) == graph.node(lost)
+    again = graph.begin_node(asked, "system", "inner", metadata=graph.node(lost)["metadata"])
+    graph.mark_success(again, 0)
+    assert first_halted(graph.snapshot()) is None
+
+
 @pytest.fixture
 def script(graph: ExecutionGraph, clock: ManualClock) -> Script:
     return Script(graph, clock)

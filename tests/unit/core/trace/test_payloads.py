@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.trace.payloads import Payloads
+from caseworker.platform.logs import redaction
 
 ASKED = [
     {"role": "system", "content": "Answer briefly."},
@@ -85,3 +86,32 @@ def test_many_messages_without_text_are_work_too() -> None:
     """They are redacted next to the event loop, like a long text."""
     empty = {"role": "user", "content": ""}
     assert Payloads().chars_to_redact([empty] * 1000) > 2000
+
+
+def test_messages_beyond_the_limit_are_not_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are shown by their length, so a long prompt is as much work as its beginning."""
+    redacted: list[str] = []
+
+    def beginning(text: str, chars: int) -> str:
+        redacted.append(text)
+        return text[:chars]
+
+    monkeypatch.setattr(redaction, "_beginning", beginning)
+    messages = [{"role": "user", "content": f"{n} " * 60} for n in range(1000)]
+
+    payloads = Payloads(max_chars=200)
+    shown = payloads.prompt(messages, {})
+
+    assert shown is not None
+    assert len(redacted) <= 3
+    assert shown["messages"][-1]["content"] == f" [{len(messages[-1]['content'])} more characters]"
+    assert payloads.chars_to_redact(messages) < 20_000
+
+
+def test_long_fields_of_messages_are_counted_up_to_the_limit() -> None:
+    """The fields of a message count as work, and use up the limit."""
+    call = {"function": {"name": "f", "arguments": "x" * 1000}}
+    asked: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    messages = [asked, *ASKED * 100]
+
+    assert 1000 < Payloads(max_chars=200).chars_to_redact(messages) < 4000

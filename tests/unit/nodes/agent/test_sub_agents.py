@@ -3,6 +3,7 @@
 import pytest
 
 from caseworker.core.budget.budget import Budget
+from caseworker.core.trace.node import path_of
 from tests.unit.cases.agent.world import provider_down
 from tests.unit.nodes.agent.test_loop import calculate
 from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
@@ -45,8 +46,11 @@ async def test_an_agent_calls_an_agent() -> None:
     ]
     assert here.scope.usage.to_dict()["turns"] == 4
     nodes = here.trace.snapshot()["nodes"].values()
-    parents = {node["metadata"].get("call_key", node["name"]): node["parent_id"] for node in nodes}
-    keys = {node["node_id"]: node["metadata"].get("call_key", node["name"]) for node in nodes}
+    keys = {
+        node["node_id"]: node["metadata"].get("call_key") or path_of(node, node["metadata"])
+        for node in nodes
+    }
+    parents = {keys[node["node_id"]]: node["parent_id"] for node in nodes}
     called = "a/turn/1/tool/1"
     assert keys[str(parents[called])] == "a/turn/1"
     assert keys[str(parents[f"{called}/turn/1"])] == called

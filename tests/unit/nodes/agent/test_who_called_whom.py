@@ -8,6 +8,7 @@ import pytest
 from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.analysis import first_halted
 from caseworker.core.trace.explain import explain
+from caseworker.core.trace.node import path_of
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
 from tests.unit.cases.agent.world import cannot
@@ -20,10 +21,11 @@ CALCULATOR = {"expression": "1+1"}
 
 def names(snapshot: Snapshot) -> Mapping[str, str]:
     """Return a name for each node: its kind and the path of its call or step."""
-    return {
-        node_id: f"{node['kind']} {node['metadata'].get('call_key', node['name'])}"
-        for node_id, node in snapshot["nodes"].items()
-    }
+    found = {}
+    for node_id, node in snapshot["nodes"].items():
+        about = node["metadata"]
+        found[node_id] = f"{node['kind']} {about.get('call_key') or path_of(node, about)}"
+    return found
 
 
 def parents(snapshot: Snapshot) -> dict[str, str]:
@@ -72,6 +74,10 @@ async def test_the_parent_of_a_call_is_the_llm_call_whose_answer_names_it() -> N
 
     snapshot = here.trace.snapshot()
     assert parents(snapshot) == TREE
+    [called] = [node for node in snapshot["nodes"].values() if node["metadata"].get("path")]
+    assert called["name"] == "inner"
+    steps = [here.trace.step_of(node_id) for node_id in snapshot["nodes"]]
+    assert sorted(set(steps)) == ["a", "a/turn/2/tool/1", "run"]
     assert snapshot["aggregates"]["max_depth"] == 5
 
 
@@ -127,6 +133,20 @@ async def test_the_span_of_a_tool_names_the_call_of_the_models_reply() -> None:
     made = spans_of(here.trace.snapshot(), context, tenant="")
     ids = [span.attributes.get(TOOL_CALL_ID) for span in made if span.name.startswith(TOOL)]
     assert ids == ["c1", "c2", "c4"]
+
+
+@pytest.mark.req("001/node", "001/wiring")
+async def test_only_model_calls_count_tokens() -> None:
+    """Tools, steps and refused calls have null as their numbers of tokens."""
+    here, graph = agent_run(budget=Budget(max_tool_calls=2))
+
+    await here.run(graph, default="?")
+
+    nodes = here.trace.snapshot()["nodes"].values()
+    counted = [node for node in nodes if node["tokens_in"] is not None]
+    assert {(node["kind"], node["status"]) for node in counted} == {("llm", "success")}
+    tools = [node["status"] for node in nodes if node["kind"] == "tool"]
+    assert tools == ["success", "success", "halt"]
 
 
 @pytest.mark.req("cw/7.parents")
