@@ -179,7 +179,7 @@ async def test_a_stopped_stream_ends_with_an_error_that_the_anthropic_client_rai
     assert raised.value.body == {
         "type": "error",
         "error": {
-            "type": "run_stopped",
+            "type": "billing_error",
             "message": raised.value.body["error"]["message"],  # type: ignore[index]
             "code": "cancelled",
         },
@@ -202,7 +202,7 @@ async def test_the_anthropic_client_stops_after_one_refused_request(
         await run.anthropic.messages.create(**asked)
 
     body: Any = raised.value.body
-    assert (body["type"], body["error"]["type"]) == ("error", "run_stopped")
+    assert (body["type"], body["error"]["type"]) == ("error", "billing_error")
     assert body["error"]["code"] == "budget"
     assert (len(requests), await provider.count("hello")) == (2, 1)
 

@@ -141,7 +141,8 @@ _OPENAI_ERRORS: Final = {429: "rate_limit_error", 502: "server_error", 503: "ser
 
 
 def _openai_error(refusal: Refusal) -> Mapping[str, Any]:
-    kind = refusal.type or _OPENAI_ERRORS.get(refusal.status, "invalid_request_error")
+    usual = _OPENAI_ERRORS.get(refusal.status, "invalid_request_error")
+    kind = "run_stopped" if refusal.is_stop else usual
     about = {"message": refusal.message, "type": kind}
     return {"error": {**about, "param": refusal.field, "code": refusal.code, **refusal.period}}
 
@@ -163,7 +164,10 @@ _ANTHROPIC_ERRORS: Final = {
 
 
 def _anthropic_error(refusal: Refusal) -> Mapping[str, Any]:
-    kind = refusal.type or _ANTHROPIC_ERRORS.get(refusal.status, "invalid_request_error")
+    usual = _ANTHROPIC_ERRORS.get(refusal.status, "invalid_request_error")
+    # Claude Code repeats 400 without its newest features, unless it is about billing. Cline takes
+    # an invalid request for a full context window.
+    kind = "billing_error" if refusal.is_stop else usual
     about = {"type": kind, "message": refusal.message, "code": refusal.code}
     return {"type": "error", "error": {**about, **refusal.period}}
 

@@ -16,9 +16,6 @@ from caseworker.core.budget.stops import StopCause, rfc3339
 from caseworker.platform.http.problems import ProblemError
 
 NO_RETRY: Final = {"x-should-retry": "false"}
-RUN_STOPPED: Final = "run_stopped"
-"""Type of errors that refuse all further calls of a run or of an attempt. One of a provider's types
-would be misleading: some agents take ``invalid_request_error`` for a full context window."""
 MAX_RETRY_SECONDS: Final = 60
 """Longest ``Retry-After`` of a response with status 429."""
 
@@ -30,8 +27,8 @@ class Refusal:
     status: int = HTTPStatus.BAD_REQUEST
     code: str
     message: str
-    type: str | None = None
-    """Type of the error; None means the dialect's type for the status."""
+    is_stop: bool = False
+    """Whether all further calls of the run or of the attempt are refused."""
     field: str | None = None
     """Name of the field at fault."""
     resets_at: datetime | None = None
@@ -60,11 +57,9 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-FINISHED: Final = Refusal(
-    code="finished", message="The run has ended: completed.", type=RUN_STOPPED
-)
+FINISHED: Final = Refusal(code="finished", message="The run has ended: completed.", is_stop=True)
 SUPERSEDED: Final = Refusal(
-    code="superseded", message="A later attempt of the run was opened.", type=RUN_STOPPED
+    code="superseded", message="A later attempt of the run was opened.", is_stop=True
 )
 
 
@@ -72,9 +67,7 @@ def ended(cause: StopCause | None) -> Refusal:
     """Return the refusal of a call after the end of its run; None means that it completed."""
     if cause is None:
         return FINISHED
-    return Refusal(
-        code=cause.kind, message=cause.message, type=RUN_STOPPED, resets_at=cause.resets_at
-    )
+    return Refusal(code=cause.kind, message=cause.message, is_stop=True, resets_at=cause.resets_at)
 
 
 def provider_failed(message: str) -> Refusal:
