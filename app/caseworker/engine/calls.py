@@ -15,7 +15,7 @@ A call passes these stages:
 6. Its reservation is **settled** with the actual cost, or with an estimate if the response was
    lost. The estimate is marked as one.
 
-While the run is held, because its process was told to end, no call and no attempt starts: it waits
+While the run is held, because its process shuts down, no call and no attempt starts: it waits
 until the run is released (:mod:`caseworker.engine.activity`).
 
 A refused call appears as a halted node with a reason, so a trace shows which call a limit
@@ -269,7 +269,7 @@ class _CallInProgress:
             return await self._attempt(counted)
         place = accounts.place()
         try:
-            with self._waits_for_others():
+            with self._waiting():
                 await place.enter()
             while True:
                 try:
@@ -411,7 +411,7 @@ class _CallInProgress:
         least = charge(_NO_ROOM)
         wanted = None if self._estimate == FREE else charge
         try:
-            with self._waits_for_others():
+            with self._waiting():
                 return await reserved(self._scope, least, wanted, tracked=False, waits=self._waits)
         finally:
             if self._waits_since_ms is not None:
@@ -443,7 +443,7 @@ class _CallInProgress:
             return
         since_ms = self._graph.now_ms()
         try:
-            with self._waits_for_others():
+            with self._waiting():
                 await place.wait()
         finally:
             self._waited_ms += self._graph.now_ms() - since_ms
@@ -453,13 +453,13 @@ class _CallInProgress:
         since_ms = self._graph.now_ms()
         self._calls.journal.touch()
         try:
-            with self._waits_for_others():
+            with self._waiting():
                 await slot.wait()
         finally:
             self._waited_for_model_ms += self._graph.now_ms() - since_ms
             self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
 
-    def _waits_for_others(self) -> AbstractContextManager[None]:
+    def _waiting(self) -> AbstractContextManager[None]:
         return self._calls.activity.waits(self._call.key)
 
     def fail(self, failure: AttemptError) -> CallFailedError:
