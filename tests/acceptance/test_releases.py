@@ -1,4 +1,4 @@
-"""A process ends by SIGTERM: its calls in flight end, and its runs go on in another process."""
+"""A process ends by SIGTERM: its calls in flight end, and another process resumes its runs."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def process(
         yield service, http
 
 
-async def told_to_end(service: ServiceProcess, database_url: str) -> None:
+async def shutting_down(service: ServiceProcess, database_url: str) -> None:
     """Send SIGTERM, and wait until the process accepts no more runs."""
     service.child.signal(signal.SIGTERM)
     async with open_oracle(database_url) as oracle:
@@ -59,7 +59,7 @@ async def test_a_call_in_flight_ends_and_the_next_one_is_made_by_another_process
         body = {"run_id": "moved", "kind": "agent", "agent": AGENT, "input": "MOVED"}
         (await http.post("/runs", json=body)).raise_for_status()
         await provider.wait_for_arrivals(1, "MOVED")
-        await told_to_end(first, database_url)
+        await shutting_down(first, database_url)
         await provider.release()
         assert await first.child.wait() == 0
         made_by_first = await provider.count("MOVED")
@@ -86,7 +86,7 @@ async def test_a_call_in_flight_ends_and_the_next_one_is_made_by_another_process
 async def test_external_calls_end_and_later_requests_go_to_the_next_owner(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Whole and streamed calls in flight, a call that comes meanwhile, heartbeat and finish."""
+    """Whole and streamed calls in flight, a later call, a heartbeat and the finish."""
     text = "a long text in many parts"
     await provider.script("WHOLE", [Step(text="one", hang=True)])
     await provider.script("STREAM", [Step(text=text, after_events=2)])
@@ -102,7 +102,7 @@ async def test_external_calls_end_and_later_requests_go_to_the_next_owner(
         async with here.streamed("STREAM") as stream:
             lines = stream.aiter_lines()
             await anext(lines)
-            await told_to_end(first, database_url)
+            await shutting_down(first, database_url)
             beat = await other.post("/runs/kept/heartbeat")
             later = asyncio.create_task(there.ask("LATER"))
             await provider.release()
@@ -134,7 +134,7 @@ async def test_a_parent_is_released_after_its_children(
         child = await start(http, run_id="child", parent={"run_id": "parent"})
         call = asyncio.create_task(child.ask("CHILD"))
         await provider.wait_for_arrivals(1, "CHILD")
-        await told_to_end(first, database_url)
+        await shutting_down(first, database_url)
         await provider.release()
         replies = [await call, await replace(child, http=other).ask("CHILD")]
         ended = await replace(child, http=other).finish({"output": 1})

@@ -40,14 +40,14 @@ class Fleet:
     http: httpx.AsyncClient
     urls: dict[str, str] = field(default_factory=dict)
     """URLs of the processes that accept connections, by the names of the processes."""
-    told_at: dict[str, float] = field(default_factory=dict)
-    """Time at which each process was told to end, by its API key."""
+    signalled_at: dict[str, float] = field(default_factory=dict)
+    """Time at which each process got SIGTERM, by its API key."""
     errors: list[str] = field(default_factory=list)
     stopping: bool = False
 
     @asynccontextmanager
     async def process(self, name: str) -> AsyncIterator[ServiceProcess]:
-        """Run a process, which has a key of its own for the provider."""
+        """Run a process with a separate key for the provider."""
         settings = {
             **model_settings(self.provider.openai_url),
             "MODELS_SMALL_API_KEY": f"sk-{name}",
@@ -59,8 +59,8 @@ class Fleet:
             yield service
 
     async def end(self, name: str, service: ServiceProcess) -> None:
-        """Tell a process to end, and require that it does."""
-        self.told_at[f"sk-{name}"] = time.monotonic()
+        """Send SIGTERM to a process, and require a clean exit."""
+        self.signalled_at[f"sk-{name}"] = time.monotonic()
         del self.urls[name]
         service.child.signal(signal.SIGTERM)
         assert await service.child.wait() == 0
@@ -171,9 +171,9 @@ async def test_rolling_restarts_under_load(database_url: str, provider: FakeProv
     arrivals = await provider.arrivals("-end")
     late, cut = [], []
     for each in arrivals:
-        told_at = fleet.told_at.get(each.headers["authorization"].removeprefix("Bearer "))
-        if told_at is not None and each.arrived_monotonic > told_at + MARGIN_SECONDS:
-            late.append((each.marker, each.arrived_monotonic - told_at))
+        signalled_at = fleet.signalled_at.get(each.headers["authorization"].removeprefix("Bearer "))
+        if signalled_at is not None and each.arrived_monotonic > signalled_at + MARGIN_SECONDS:
+            late.append((each.marker, each.arrived_monotonic - signalled_at))
         if each.outcome != "answered":
             cut.append((each.marker, each.outcome))
     made = Counter(next(m for m in markers if m in each.prompt) for each in arrivals)
@@ -181,8 +181,12 @@ async def test_rolling_restarts_under_load(database_url: str, provider: FakeProv
     assert (late, cut) == ([], [])
     assert made == dict.fromkeys(markers, CALLS)
     in_flight = sum(
-        each.arrived_monotonic < told_at < (each.ended_monotonic or 0)
+        each.arrived_monotonic < signalled_at < (each.ended_monotonic or 0)
         for each in arrivals
-        if (told_at := fleet.told_at.get(each.headers["authorization"].removeprefix("Bearer ")))
+        if (
+            signalled_at := fleet.signalled_at.get(
+                each.headers["authorization"].removeprefix("Bearer ")
+            )
+        )
     )
-    assert in_flight >= RESTARTS, "the restarts met too few calls"
+    assert in_flight >= RESTARTS, "too few calls were in flight at the restarts"

@@ -1,6 +1,6 @@
-"""The work of a run in progress, and the release of a run whose process was told to end.
+"""The work of a run in progress, and the release of a run whose process shuts down or drains.
 
-A process that was told to end holds its runs: from then on, no step, no call and no attempt starts.
+A process that shuts down holds its runs: from then on, no step, no call and no attempt starts.
 Those in flight continue. A held run is **idle** once all its work only waits: for a retry, for
 budget, for a rate slot, for an approval, for its client, or because it is held. An idle run is
 released, so that another process resumes it and no call in flight is lost.
@@ -50,7 +50,7 @@ class Activity:
         return self._release is not None
 
     def hold(self, release: HandOver) -> None:
-        """Let no further step, call or attempt start; stop the run by ``release`` once it is idle.
+        """Start no further step, call or attempt; stop the run by ``release`` once it is idle.
 
         Repeating the call changes nothing.
         """
@@ -59,7 +59,7 @@ class Activity:
             self.changed()
 
     async def start(self, path: StepPath) -> None:
-        """Let a step, a call or an attempt start; while the run is held, wait for its release.
+        """Return if a step, call or attempt may start; while the run is held, wait for its release.
 
         Raises:
             Stop: the run was released, or stopped for another reason.

@@ -15,7 +15,7 @@ A call passes these stages:
 6. Its reservation is **settled** with the actual cost, or with an estimate if the response was
    lost. The estimate is marked as one.
 
-While the run is held, because its process was told to end, no call and no attempt starts: it waits
+While the run is held, because its process shuts down, no call and no attempt starts: it waits
 until the run is released (:mod:`caseworker.engine.activity`).
 
 A refused call appears as a halted node with a reason, so a trace shows which call a limit

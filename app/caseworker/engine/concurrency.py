@@ -123,7 +123,9 @@ class NodeLock:
     async def held(
         self, waiting: AbstractAsyncContextManager[object] = _UNNOTED
     ) -> AsyncIterator[None]:
-        """Acquire the lock, and hold it while the block runs; ``waiting`` is entered meanwhile.
+        """Acquire the lock, and hold it while the block runs.
+
+        ``waiting`` is a context that is active while the lock is being acquired.
 
         Raises:
             DeadlockError: the lock timed out, or the current task or an enclosing one holds it.

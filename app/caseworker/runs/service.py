@@ -192,7 +192,7 @@ class RunService:
 
     @property
     def takes_runs(self) -> bool:
-        """Whether this process executes runs and was not told to end."""
+        """Whether this process executes runs, and neither shuts down nor drains."""
         return self._executor is not None and self._executor.takes_runs
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Runs of a process that was told to end: no call starts, and none in flight is lost."""
+"""Runs of a process that shuts down: no call starts, and none in flight is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -52,7 +52,7 @@ class Calls:
 
 
 async def _released(process: Process) -> float:
-    """Tell a process to end; return the time at which it has released its run."""
+    """Drain a process; return the time at which it has released its run."""
     await process.executor.drain(GRACE)
     run = await process.service.get(KEY)
     assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 0, None)
@@ -97,7 +97,7 @@ def test_a_run_is_released_when_its_call_in_flight_has_ended() -> None:
 
 
 def test_a_run_is_released_when_its_slowest_call_in_flight_has_ended() -> None:
-    """Parallel calls that are ready meanwhile wait for the next process."""
+    """Parallel calls that become ready are made by the next process."""
 
     async def story() -> None:
         calls, store = Calls(), database()
@@ -192,7 +192,7 @@ def test_a_run_that_only_waits_is_released_at_once(wait: Any) -> None:
 
 
 def test_a_call_that_was_about_to_start_is_not_made_here() -> None:
-    """The journal's write before the call takes so long that the request to end comes first."""
+    """The journal's write before the call is still in progress when the process is drained."""
 
     async def story() -> None:
         calls = Calls()

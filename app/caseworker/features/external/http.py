@@ -165,7 +165,7 @@ async def _own_run(request: ApiRequest, run_id: str) -> Run:
 async def _answered_elsewhere(request: ApiRequest, run: Run) -> Response | None:
     """Return the response of the process that owns a run; None if this process does.
 
-    A process that was told to end owns its runs until it has released them.
+    A process that shuts down owns its runs until it has released them.
 
     Raises:
         ProblemError: no process owns the run, or its owner cannot be reached.

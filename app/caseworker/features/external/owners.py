@@ -1,8 +1,8 @@
 """Finds the process that owns an external run, and has it answer the run's requests.
 
-A run without a process, because its owner has died or was told to end, is taken by the first
-process that receives a request for it. A process that was told to end starts no calls: a request
-waits there until the run is released, and is then forwarded to the next owner.
+A run without a process, because its owner has died or shuts down, is taken by the first
+process that receives a request for it. A process that shuts down or drains starts no calls: a
+request waits there until the run is released, and is then forwarded to the next owner.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Owners:
                         return response
                     until = clock() + RECOVERY_SECONDS
                 except (UnreachableError, MisdirectedError):
-                    # The process may have ended a moment ago, or was told to.
+                    # The process may have ended a moment ago, or is shutting down.
                     if await self.attempts.any_owner() is None:
                         raise _not_owned(request) from None
                 except BrokenOffError:
