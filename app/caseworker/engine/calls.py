@@ -288,7 +288,7 @@ class Calls:
     def _delay_after(self, failure: AttemptError, call: Call, scope: Scope, made: int) -> float:
         """Return the seconds until the next attempt; raise the failure if there is none.
 
-        The failure then also says why a retry that the policy allows does not fit the run's time.
+        If the policy allows a retry whose back-off is too long, the message explains it.
         """
         if not failure.retryable:
             raise failure

@@ -93,7 +93,7 @@ def test_a_provider_that_wants_more_patience_than_there_is_is_not_asked_again() 
 def test_a_wait_that_does_not_fit_is_explained(
     asked: float | None, left: float, explanation: str
 ) -> None:
-    """The text says who asked for the wait and which limit it exceeds."""
+    """The text names the limit, and whether the provider requested the wait."""
     ruling = verdict(
         POLICY, failed_attempts=1, retry_after_seconds=asked, jitter=0, seconds_left=left
     )

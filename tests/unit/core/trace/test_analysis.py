@@ -57,7 +57,7 @@ class Script:
 
 @pytest.mark.req("001/wiring")
 def test_two_calls_of_one_agent_are_not_repetitions_of_each_other(graph: ExecutionGraph) -> None:
-    """The path tells them apart, because both nodes have the name of the agent."""
+    """The path distinguishes them, because both nodes have the name of the agent."""
     root = graph.create_root("run")
     asked = graph.begin_node(root, "llm", "turn")
     graph.mark_success(asked, 0)
