@@ -250,7 +250,7 @@ def is_possible(usage: TokenUsage, text: str = "") -> bool:
     """
     numbers = [getattr(usage, name) for name in _FIELD.values()]
     numbers += usage.provider_tool_uses.values()
-    if not all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers):
+    if set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers) > MAX_COUNT:
         return False
     parts = (
         (usage.tokens_cached + usage.tokens_cache_written, usage.tokens_in),

@@ -167,7 +167,13 @@ _in_database(
     "SELECT sum(used_cost_usd)",
     "SELECT coalesce(sum(used_cost_usd) FILTER (WHERE a.period > since), 0)",
 )
-_patched("the hard bound", Content, "hard_tokens", property(lambda self: self.near_tokens // 2))
+
+
+def _half_of_text(self: Content) -> int:
+    return self._input_tokens(self.near_text_tokens // 2, 0, self.media.hard)
+
+
+_patched("the hard bound", Content, "hard_tokens", property(_half_of_text))
 _patched("silent seconds", SendState, "silent_seconds", property(lambda _: 0.0))
 _patched("received tokens", settling, "_tokens", lambda *_: 0)
 _patched("lost calls", ModelCall, "lost", lambda _: FREE)

@@ -36,6 +36,7 @@ def judged(story: Story, world: World) -> Verdict:
         nodes,
     )
     verdict.violations += _exceeded_limits(story, generations, nodes)
+    verdict.violations += _unexplained_overruns(generations, nodes)
     verdict.violations += _superseded(story, generations)
     return verdict
 
@@ -95,6 +96,19 @@ def _wrong_charges(
         exact = [each for each in made if not each.lost]
         if len(exact) == len(made) and len(made) == 1 and abs(cost - counted) > CENT:
             yield f"{run} {described(made)}: charged ${cost:.6f}, counted ${counted:.6f} exactly"
+
+
+def _unexplained_overruns(
+    generations: Sequence[Generation], nodes: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the overruns of complete replies to ordinary text, for which both bounds hold."""
+    for (run, _), (made, charged) in _by_call(generations, nodes).items():
+        if not any(map(overrun_of, charged)):
+            continue
+        if all(each.is_complete and each.behaviour.counts == "right" for each in made) and not any(
+            each.bill.is_unusual or each.bill.is_hidden for each in made
+        ):
+            yield f"{run} {described(made)}: an overrun that nothing explains"
 
 
 @dataclass(frozen=True, slots=True)

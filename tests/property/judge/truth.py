@@ -53,6 +53,8 @@ class Family:
     tile_tokens: tuple[int, int] | None = None
     """Tokens of an image, and of each of its tiles of 512 pixels; None counts pixels."""
     pixels_per_token: int = 750
+    longest_side: float = math.inf
+    """Pixels to which the model shrinks the longer side of an image."""
     largest_image: int
     """Tokens of the largest image that the model takes."""
     page_tokens: int
@@ -95,6 +97,7 @@ FAMILIES: Final = {
             provider="anthropic",
             model="claude-sonnet-4-5",
             context_tokens=200_000,
+            longest_side=1_568,
             largest_image=1_600,
             page_tokens=1_600,
         ),
@@ -166,6 +169,7 @@ class Bill:
         counted = tokens(text)
         self.tokens_in += counted
         self.is_unusual |= counted > len(text.encode("utf-8", "surrogatepass")) / 3 + 8
+        self.is_unusual |= not text.isascii() or _LONG.search(text) is not None
         return counted
 
     @property
@@ -290,7 +294,9 @@ class _Reader:
             shrink *= min(1.0, 768 / (min(width, height) * shrink))
             tiles = math.ceil(width * shrink / 512) * math.ceil(height * shrink / 512)
             return base + tile * min(tiles, 8)
-        return min(family.largest_image, math.ceil(width * height / family.pixels_per_token))
+        shrink = min(1.0, family.longest_side / max(width, height))
+        tokens = math.ceil(width * height * shrink**2 / family.pixels_per_token)
+        return min(family.largest_image, tokens)
 
     def _document(self, named: str) -> None:
         if not named.startswith("data:"):
