@@ -25,7 +25,7 @@ from tests.support.graph_invariants import violations
 from tests.support.noting_tool import NOTES, noted
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.threads import ThreadClient
-from tests.support.work_and_ends import ENDS, KEPT, WORK, body_of
+from tests.support.work_and_ends import ENDS, KEPT, WORK, body_of, works_at
 
 OPEN = {
     "step.started": "step",
@@ -85,7 +85,7 @@ async def begun(client: People, provider: FakeProvider, notes: Path, name: str, 
     """Start a run, and return its ID once its work is in progress."""
     work, run_id = WORK[name], run_id_of(name, end)
     if work.script:
-        await provider.script(run_id, list(work.script))
+        await provider.script(run_id, list(work.script), repeat_last=True)
     body = body_of(name, end, run_id)
     if end == "deadline":
         body["deadline"] = (datetime.now(UTC) + timedelta(seconds=DEADLINE_SECONDS)).isoformat()
@@ -116,11 +116,17 @@ def open_gate(notes: Path, name: str) -> None:
     Path(f"{notes}.{name}").touch()
 
 
+async def events_of(client: People, run_id: str) -> list[dict[str, Any]]:
+    as_json = {"Accept": "application/json"}
+    shown = await client.get(f"/runs/{run_id}/events?after=0", headers=as_json)
+    found: list[dict[str, Any]] = shown.json()["events"]
+    return found
+
+
 async def unpaired(client: People, run_id: str) -> Mapping[str, int]:
     """Return the numbers of starts without an end, by kind."""
-    shown = await client.get(f"/runs/{run_id}/events?after=0&limit=1000")
     found: Counter[str] = Counter()
-    for event in shown.json()["events"]:
+    for event in await events_of(client, run_id):
         found[OPEN.get(event["type"], "")] += 1
         found[CLOSED.get(event["type"], "")] -= 1
     del found[""]
@@ -131,7 +137,9 @@ async def require_sound_end(client: People, notes: Path, name: str, end: str, ru
     run = await finished(client, run_id)
     about = (name, end, run["status"], run["stop"], run["result"])
     kind = "cancelled" if run["cancel"] else "budget"
-    assert (run["status"], run["stop"]["kind"]) == ENDED.get(end, ("halted", kind)), about
+    assert (run["status"], (run["stop"] or {}).get("kind")) == ENDED.get(end, ("halted", kind)), (
+        about
+    )
     assert await unpaired(client, run_id) == {}, about
     trace = (await client.get(f"/runs/{run_id}/trace")).json()["snapshot"]
     assert violations(trace) == [], about
@@ -154,7 +162,8 @@ async def test_a_run_ends_soundly_whatever_it_does(
     """All kinds of work, each in a run of its own, are ended in the same way."""
     async with people(service) as client, asyncio.TaskGroup() as group:
         begins = {
-            name: group.create_task(begun(client, provider, notes, name, end)) for name in WORK
+            name: group.create_task(begun(client, provider, notes, name, end))
+            for name in works_at(end)
         }
     run_ids = {name: task.result() for name, task in begins.items()}
     async with people(service) as client:
@@ -271,7 +280,7 @@ async def test_work_goes_on_elsewhere_and_is_stopped_there(
 async def resumed(client: People, run_id: str) -> None:
     async with asyncio.timeout(150):
         while True:
-            events = (await client.get(f"/runs/{run_id}/events?after=0")).json()["events"]
+            events = await events_of(client, run_id)
             if any(event["type"] == "run.resumed" for event in events):
                 return
             await asyncio.sleep(0.05)

@@ -136,12 +136,20 @@ ENDS: Mapping[str, dict[str, Any] | None] = {
 """The step ``x`` of each end that a sibling brings about; None if it comes from outside."""
 
 
+def works_at(end: str) -> list[str]:
+    """Return the names of the kinds of work that can be in progress at an end.
+
+    A retry never sleeps past the deadline: the step fails instead.
+    """
+    return [name for name in WORK if (name, end) != ("retry sleep", "deadline")]
+
+
 def body_of(name: str, end: str, run_id: str) -> dict[str, Any]:
     """Return the request for a run with this work, whose gate has the name of the run."""
     steps, edges = [WORK[name].step(run_id)], []
     if (last := ENDS[end]) is not None:
         steps += [_tool("gate", f"{run_id}-end", "g"), last]
-        edges = [edge("g", "x")]
+        edges = [edge("g", "x", channel="flow")]
     graph = {"steps": steps, "edges": edges, "max_parallel": 4}
     inputs = {"items": [1, 2]} if name == "map" else {}
     return {"kind": "graph", "run_id": run_id, "graph": graph, "inputs": inputs}
