@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tests.support.graph_invariants import violations
 from tests.support.noting_tool import NOTES, noted
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.threads import ThreadClient
-from tests.support.work_and_ends import ENDS, KEPT, WORK, body_of, works_at
+from tests.support.work_and_ends import ENDS, KEPT, WORK, Work, body_of, works_at
 
 OPEN = {
     "step.started": "step",
@@ -85,7 +86,7 @@ async def begun(client: People, provider: FakeProvider, notes: Path, name: str, 
     """Start a run, and return its ID once its work is in progress."""
     work, run_id = WORK[name], run_id_of(name, end)
     if work.script:
-        await provider.script(run_id, list(work.script), repeat_last=True)
+        await provider.script(run_id, script_at(work, end), repeat_last=True)
     body = body_of(name, end, run_id)
     if end == "deadline":
         body["deadline"] = (datetime.now(UTC) + timedelta(seconds=DEADLINE_SECONDS)).isoformat()
@@ -99,6 +100,15 @@ async def begun(client: People, provider: FakeProvider, notes: Path, name: str, 
             if wanted <= made and (not work.waits or await asked(client, run_id)):
                 return run_id
             await asyncio.sleep(0.02)
+
+
+def script_at(work: Work, end: str) -> list[Step]:
+    """Return the replies of the model; a call in flight finishes after a limit."""
+    is_limit = end not in ("DELETE", "deadline")
+    return [
+        replace(step, hang=False, delay_seconds=4, text="Done.") if step.hang and is_limit else step
+        for step in work.script
+    ]
 
 
 def of_run(notes: Path, run_id: str) -> list[str]:
