@@ -86,7 +86,7 @@ async def begun(client: People, provider: FakeProvider, notes: Path, name: str, 
     """Start a run, and return its ID once its work is in progress."""
     work, run_id = WORK[name], run_id_of(name, end)
     if work.script:
-        await provider.script(run_id, script_at(work, end), repeat_last=True)
+        await provider.script(run_id, script_at(work, end, run_id), repeat_last=True)
     body = body_of(name, end, run_id)
     if end == "deadline":
         body["deadline"] = (datetime.now(UTC) + timedelta(seconds=DEADLINE_SECONDS)).isoformat()
@@ -102,13 +102,18 @@ async def begun(client: People, provider: FakeProvider, notes: Path, name: str, 
             await asyncio.sleep(0.02)
 
 
-def script_at(work: Work, end: str) -> list[Step]:
+def script_at(work: Work, end: str, run_id: str) -> list[Step]:
     """Return the replies of the model; a call in flight finishes after a limit."""
     is_limit = end not in ("DELETE", "deadline")
+    script = [replace(step, tool_calls=_marked(step.tool_calls, run_id)) for step in work.script]
     return [
         replace(step, hang=False, delay_seconds=4, text="Done.") if step.hang and is_limit else step
-        for step in work.script
+        for step in script
     ]
+
+
+def _marked(calls: Any, run_id: str) -> Any:
+    return json.loads(json.dumps(calls).replace("MARKER", f"Pay ({run_id})"))
 
 
 def of_run(notes: Path, run_id: str) -> list[str]:

@@ -44,6 +44,8 @@ class Work:
     """Number of model calls that arrive before the work is in progress."""
     keeps: bool = False
     """Whether a partial result has the evidence."""
+    linked: Callable[[str], dict[str, Any]] | None = None
+    """Returns a step that is a tool of the step; None for none."""
 
 
 _ASKS_TO_PAY = (_requests("jots", text=KEPT), _requests("pays", text="never"))
@@ -101,6 +103,21 @@ WORK: Mapping[str, Work] = {
         waits=True,
         keeps=True,
     ),
+    "sub-agent": Work(
+        step=lambda marker: _agent(marker, ["jots"]),
+        linked=lambda _: {
+            "id": "h",
+            "type": "agent",
+            "data": {"agent": {"name": "helper", "prompt": {"system": "Pay."}, "tools": ["pays"]}},
+        },
+        script=(
+            _requests("jots", text=KEPT),
+            _requests("helper", input="MARKER"),
+            _requests("pays", text="never"),
+        ),
+        waits=True,
+        keeps=True,
+    ),
     "case": Work(
         step=lambda marker: {
             "id": "w",
@@ -147,9 +164,13 @@ def works_at(end: str) -> list[str]:
 def body_of(name: str, end: str, run_id: str) -> dict[str, Any]:
     """Return the request for a run with this work, whose gate has the name of the run."""
     steps, edges = [WORK[name].step(run_id)], []
+    if (linked := WORK[name].linked) is not None:
+        steps.append(linked(run_id))
+        tools = {"source_handle": "tools", "target_handle": "tools"}
+        edges.append({"source": "h", "target": "w", **tools, "data": {"channel": "link"}})
     if (last := ENDS[end]) is not None:
         steps += [_tool("gate", f"{run_id}-end", "g"), last]
-        edges = [edge("g", "x", channel="flow")]
+        edges.append(edge("g", "x", channel="flow"))
     graph = {"steps": steps, "edges": edges, "max_parallel": 4}
     inputs = {"items": [1, 2]} if name == "map" else {}
     return {"kind": "graph", "run_id": run_id, "graph": graph, "inputs": inputs}
