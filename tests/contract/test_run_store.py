@@ -246,9 +246,27 @@ class TestStopping:
         await ports.claimed()
         records = records_of(graph_with_calls("case-1", llm_calls=2))
         await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=records))
-        cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        calls = await ports.runs.begun_calls(KEY)
 
-        assert [record.node_id for record in cancelled.calls] == ["n000002", "n000003"]
+        assert [record.node_id for record in calls] == ["n000002", "n000003"]
+
+    async def test_a_stopped_run_that_nobody_owns_is_claimed_once_to_end_it(
+        self, ports: Ports
+    ) -> None:
+        """Only a run that has started and was stopped can be claimed for its end."""
+        run = await ports.claimed()
+        assert await ports.runs.claim_stopped(KEY, "w2") is None
+        await ports.runs.release(run, active_seconds=1, calls=(), counted=False)
+        assert await ports.runs.claim_stopped(KEY, "w2") is None
+        cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        claimed = await ports.runs.claim_stopped(KEY, "w2")
+
+        assert cancelled.status is RunStatus.QUEUED
+        assert claimed is not None
+        assert (claimed.fence, claimed.worker_id) == (2, "w2")
+        assert claimed.cancel_request is not None
+        assert await ports.runs.claim_stopped(KEY, "w3") is None
 
 
 class TestBeating:

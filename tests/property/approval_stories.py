@@ -10,6 +10,7 @@ from caseworker.engine.approvals import Verdict
 from caseworker.runs.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError
 from caseworker.runs.run import RunKey, RunStatus
+from tests.support.event_log import event_problems
 from tests.support.seeded_loop import run as run_seeded
 from tests.support.virtual_cluster import Cluster, Made, Work
 
@@ -34,7 +35,8 @@ class Story:
             patience=chance.choice([2.0, 30.0]),
         )
         to = chance.choice([*(each.service for each in cluster.processes), cluster.replica])
-        await cluster.post("r0", work, Budget(), to=to)
+        limit = Budget(max_api_calls=chance.choice([None, None, 1]))
+        await cluster.post("r0", work, limit, to=to)
         others = [self._lose(cluster), self._cancel(cluster)]
         tasks = [asyncio.create_task(each) for each in (*others, self._decide(cluster))]
         await asyncio.wait(tasks)
@@ -112,6 +114,9 @@ def problems(cluster: Cluster, story: Story) -> Iterator[str]:
     told = [event.type for event in row.events.values() if event.type == "approval.requested"]
     if len(told) > len(approvals):
         yield "a question was told twice"
+    if row.run is not None:
+        log = [row.events[seq] for seq in sorted(row.events)]
+        yield from event_problems(log, row.run.status)
     if row.run is not None and row.run.status is RunStatus.COMPLETED:
         reached = {call.call.key.text for call in made}
         for key, approval in of_call.items():

@@ -184,3 +184,8 @@ async def framework(context: CodeContext) -> Any:
     )
     agent = Agent(OpenAIChatModel("small", provider=provider), tools=[context.tool(weather)])
     return (await agent.run(context.input)).output
+
+
+async def questioner(context: CodeContext) -> Any:
+    """Only ask a person."""
+    return (await context.ask(str(context.input))).approved

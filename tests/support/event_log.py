@@ -1,8 +1,7 @@
 """The oracle for the events of a run: the allowed events and their order.
 
-An executing step starts once, even across several workers (later ones resume it), and ends at most
-once. It has no end if it was cut off permanently. The last event of a run is its end, followed only
-by late results.
+An executing step starts once, even across several workers (later ones resume it), and ends once, at
+the latest with its run. The last event of a run is its end, followed only by late results.
 """
 
 from collections import Counter
@@ -70,8 +69,8 @@ def _about_a_step(types: Sequence[str], status: str) -> Iterator[str]:
         yield f"it was not started once and first: {types}"
     if ends > 1 or (ends and types[-1] not in STEP_ENDS):
         yield f"its end is not one, or not the last: {types}"
-    if not ends and status == "completed":
-        yield f"it has no end, and the run is completed: {types}"
+    if not ends and status in TERMINAL:
+        yield f"it has no end, and the run is {status}: {types}"
     if set(types) - STEP_ENDS - {STEP_STARTED, STEP_RESUMED, STEP_SKIPPED}:
         yield f"it has events of an unknown kind: {types}"
 

@@ -179,18 +179,19 @@ class GraphExecution:
             self._materializer = Materializer(self._prepared)
         return GraphRuntime(self._materializer, context)
 
-    def _recall(self, stop: Stop | None = None) -> None:
+    def _recall(self, stop: Stop | None = None, *, ends: bool = True) -> None:
         """Restore from the journal the state of steps that this execution did not reach.
 
         With a ``stop``, steps that an earlier execution had started but not ended are marked as
-        interrupted by it.
+        interrupted by it. ``ends`` emits their end events.
         """
         for step_id, report in self._reports.items():
             recorded = self._step_runner.recorded(step_id)
             if report.status is StepStatus.NOT_STARTED and recorded is not None:
                 report.recall(recorded, stop)
-                if stop is not None and self._began_before(step_id):
-                    self._step_runner.interrupted_before(step_id, stop)
+                if ends and self._began_before(step_id):
+                    reason = ANOTHER_FAILED if stop is None else str(stop)
+                    self._step_runner.interrupted_before(step_id, reason)
 
     async def _work(self) -> None:
         """Carry out the scheduler's orders until no step is running and none is ordered."""
@@ -222,7 +223,7 @@ class GraphExecution:
         """Return whether an earlier execution journaled the failure or the stop of a step.
 
         Then the graph has ended: interrupted steps are not executed again. If a budget limit was
-        the stop, steps that were already running then are executed to their end.
+        the stop, steps that were already running then repeat what they have recorded.
         """
         if self._run.journal is None or not self._run.journal.resumes:
             return False
@@ -232,10 +233,12 @@ class GraphExecution:
         self._outcome.error = next(filter(None, map(failure_in, known)), None)
         if self._outcome.stop is None and self._outcome.error is None:
             return False
-        self._recall()
-        if self._outcome.stop is not None and _is_limit(self._outcome.stop):
+        stop = self._outcome.stop
+        limit = stop if stop is not None and _is_limit(stop) else None
+        self._recall(ends=limit is None)
+        if limit is not None:
             self._ready.extend(filter(self._began_before, self._reports))
-            await self._let_end(self._outcome.stop)
+            await self._let_end(limit)
             self._run.token.check()
         return True
 

@@ -209,11 +209,13 @@ def class_of(error: Exception) -> str:
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
 
 
-def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:
+def emit_end(
+    run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any], once: str | None = None
+) -> None:
     """Emit the end event of a step, if its start event was emitted but no end event yet."""
     node = run.begun.pop(path, None)
     if node is not None and run.events is not None:
-        run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data))
+        run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data, once=once))
 
 
 def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
@@ -221,7 +223,8 @@ def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
     if isinstance(run.token.stop, HandOver):
         run.begun.pop(path, None)
     else:
-        emit_end(run, STEP_CANCELLED, path, {"reason": reason})
+        # A lost process may have stored the event, but not the end of its run.
+        emit_end(run, STEP_CANCELLED, path, {"reason": reason}, f"{path}|{STEP_CANCELLED}")
 
 
 def detach_inside(run: RunContext, area: Area) -> None:

@@ -383,7 +383,7 @@ class StepRunner:
             once = f"{path}|{STEP_SKIPPED}"
             self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
 
-    def interrupted_before(self, step_id: str, stop: Stop) -> None:
+    def interrupted_before(self, step_id: str, reason: str) -> None:
         """Emit the end events of a step that only an earlier execution of the run started."""
         run, path = self._run, self.path_of(step_id)
         if run.journal is None or path in run.begun:
@@ -392,7 +392,7 @@ class StepRunner:
         for key, recorded in {**inside, path.record_key: self.recorded(step_id)}.items():
             if recorded is not None and is_open(recorded):
                 run.begun[StepPath.of_record(key)] = recorded.node_id
-                emit_cut_off(run, StepPath.of_record(key), str(stop))
+                emit_cut_off(run, StepPath.of_record(key), reason)
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Emit the event that an abandoned step returned a result, which was dropped."""

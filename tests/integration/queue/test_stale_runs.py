@@ -161,8 +161,8 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
 
 
 @pytest.mark.req("card/delete")
-async def test_a_cancel_of_a_recovered_run_ends_it_at_once(world: World) -> None:
-    """All calls left open by the dead process are closed."""
+async def test_a_cancelled_run_of_a_dead_process_can_be_ended_at_once(world: World) -> None:
+    """The recovered run has a job, and each process can claim it to end it without a slot."""
     await world.beat("dead", seconds_ago=15)
     run = await world.claimed()
     graph = graph_with_calls("case-1")
@@ -174,10 +174,11 @@ async def test_a_cancel_of_a_recovered_run_ends_it_at_once(world: World) -> None
     cancelled = await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
 
     assert cancelled.run is not None
-    assert cancelled.run.status is RunStatus.CANCELLED
-    assert len(cancelled.calls) == 2
-    statuses = [record.node["status"] for record in await world.stores.runs.calls(KEY)]
-    assert statuses == ["halt", "success", "halt"]
+    assert cancelled.run.status is RunStatus.QUEUED
+    assert len(await world.stores.runs.begun_calls(KEY)) == 2
+    claimed = await world.stores.runs.claim_stopped(KEY, "alive")
+    assert claimed is not None
+    assert claimed.cancel_request is not None
 
 
 async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> None:

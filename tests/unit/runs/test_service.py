@@ -163,9 +163,12 @@ def test_the_receipt_names_the_calls_that_had_begun() -> None:
         await process.service.accept(new_run())
         await asyncio.sleep(1)
         receipt = await process.service.cancel(KEY, by="ops")
-        assert (receipt.status, receipt.settled_at) == (RunStatus.RUNNING, None)
-        assert [record.node["name"] for record in receipt.calls] == ["llm"]
-        assert (await process.end_of()).status is RunStatus.CANCELLED
+        run = await process.end_of()
+        assert (receipt.status, receipt.settled_at) == (RunStatus.CANCELLED, run.finished_at)
+        assert receipt.cancel_request is not None
+        calls = receipt.cancel_request.calls or ()
+        assert [record.node["name"] for record in calls] == ["llm"]
+        assert [record.node["status"] for record in calls] == ["halt"]
 
     run_story(story)
 

@@ -428,6 +428,7 @@ async def cancel_in(
     if run.status in UNOWNED_STATUSES:
         await connection.exec_driver_sql(WAKE_STOPPED, (key.tenant, key.run_id))
         await defer_runs(connection, {key: None})
+        run = replace(run, status=RunStatus.QUEUED)
     await _notify(connection, run, first)
     return CancelStatus(key.run_id, run, run.cancel_request)
 
