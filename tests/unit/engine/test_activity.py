@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
+from caseworker.engine.activity import Activity
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import StepPath
-from caseworker.engine.waits import Waits
 
 LIMIT = Stop(StopCause(kind=StopKind.BUDGET, dimension="steps", reason="spent"))
 INSIDE, OUTSIDE = StepPath("graph/a"), StepPath("other")
@@ -15,28 +15,28 @@ INSIDE, OUTSIDE = StepPath("graph/a"), StepPath("other")
 
 async def test_a_limit_ends_the_waits_in_its_area_alone() -> None:
     """A wait in the area raises the stop; another one continues."""
-    waits, opened = Waits(), asyncio.Event()
+    activity, opened = Activity(CancellationToken()), asyncio.Event()
 
     async def waiting(path: StepPath) -> str:
-        async with waits.at(path):
+        async with activity.waits(path):
             await opened.wait()
         return "waited"
 
     inside, outside = (asyncio.create_task(waiting(path)) for path in (INSIDE, OUTSIDE))
-    while len(waits.paths) < 2:  # noqa: ASYNC110
+    while len(activity.waiting) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    with waits.stopping(StepPath("graph").inside()) as stop_area:
+    with activity.stopping(StepPath("graph").inside()) as stop_area:
         stop_area(LIMIT)
         with pytest.raises(Stop, match="spent"):
             await inside
         with pytest.raises(Stop, match="spent"):
-            waits.check(INSIDE)
+            activity.check(INSIDE)
         with pytest.raises(Stop, match="spent"):
             await waiting(INSIDE)
-        waits.check(OUTSIDE)
-        assert waits.paths == [OUTSIDE]
+        activity.check(OUTSIDE)
+        assert activity.waiting == [OUTSIDE]
     opened.set()
-    waits.check(INSIDE)
+    activity.check(INSIDE)
 
     assert await outside == "waited"
 
@@ -44,7 +44,7 @@ async def test_a_limit_ends_the_waits_in_its_area_alone() -> None:
 async def test_a_timeout_inside_a_wait_stays_a_timeout() -> None:
     """Only a stop of the area becomes a stop."""
     with pytest.raises(TimeoutError):
-        async with Waits().at(INSIDE):
+        async with Activity(CancellationToken()).waits(INSIDE):
             raise TimeoutError
 
 
