@@ -301,7 +301,7 @@ class _Reply:
                 yield data[:middle]
                 yield data[middle:]
             made.is_complete = True
-            self._books.responses[self._writer.id] = made.counted
+            self._books.responses[self._writer.id] = made.counted, made.bill.is_unusual
         finally:
             _closed(made)
 

@@ -184,10 +184,10 @@ class Bill:
 
 
 class Books:
-    """The records of a provider: the responses and their tokens."""
+    """The records of a provider: the responses, their tokens, and whether these are unusual."""
 
     def __init__(self) -> None:
-        self.responses: dict[str, int] = {}
+        self.responses: dict[str, tuple[int, bool]] = {}
 
     def bill(self, path: str, body: Mapping[str, Any], family: Family) -> Bill:
         """Count the input of a request."""
@@ -199,7 +199,11 @@ class _Reader:
     """Reads one body."""
 
     def __init__(
-        self, path: str, body: Mapping[str, Any], family: Family, responses: Mapping[str, int]
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        family: Family,
+        responses: Mapping[str, tuple[int, bool]],
     ) -> None:
         self.bill = Bill()
         self._family = family
@@ -358,7 +362,9 @@ class _Reader:
                 for inner, each in value.items():
                     self._field(inner, each)
             case "previous_response_id":
-                self.bill.add("reference", self._responses.get(value, UNKNOWN_ID_TOKENS))
+                counted, is_unusual = self._responses.get(value, (UNKNOWN_ID_TOKENS, False))
+                self.bill.add("reference", counted)
+                self.bill.is_unusual |= is_unusual
             case "prompt":
                 self.bill.add("stored prompt", UNKNOWN_ID_TOKENS)
             case _ if name not in _FREE:
