@@ -38,8 +38,14 @@ HALTED: Final = "The run was halted: LLM call limit exceeded: 0 used, limit 0"
 CANCELLED: Final = "The run was cancelled: enough"
 ASKS: Final = {"crewai": 3}
 """Requests of clients that repeat a refused request whatever its status is."""
+ASKS_AGAIN: Final = {"aider": 1}
+"""Requests of further clients after an interrupted stream; all of them are refused."""
 ALL: Final = [
-    replace(each, asks=ASKS.get(each.name, 1))
+    replace(
+        each,
+        asks=ASKS.get(each.name, 1),
+        asks_again=ASKS_AGAIN.get(each.name, each.asks_again),
+    )
     for each in (*CLIENTS, *MORE_CLIENTS)
     if each.name != "Codex with web search"
 ]
