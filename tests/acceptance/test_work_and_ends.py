@@ -177,7 +177,7 @@ async def require_sound_end(
 async def test_a_run_ends_soundly_whatever_it_does(
     service: ServiceProcess, provider: FakeProvider, notes: Path, end: str
 ) -> None:
-    """All kinds of work, each in a run of its own, are ended in the same way."""
+    """All kinds of work, each in a separate run, are ended in the same way."""
     async with people(service) as client, asyncio.TaskGroup() as group:
         begins = {
             name: group.create_task(begun(client, provider, notes, name, end))

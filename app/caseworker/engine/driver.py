@@ -223,7 +223,7 @@ class GraphExecution:
         """Return whether an earlier execution journaled the failure or the stop of a step.
 
         Then the graph has ended: interrupted steps are not executed again. If a budget limit was
-        the stop, steps that were already running then repeat what they have recorded.
+        the stop, steps that were already running then repeat their recorded work.
         """
         if self._run.journal is None or not self._run.journal.resumes:
             return False
@@ -308,8 +308,8 @@ class GraphExecution:
         """After a budget stop, wait for the calls in flight of the steps that were running.
 
         These calls are already paid for; the steps start nothing else, and their waits end. Steps
-        that an earlier execution had started are started again for this, to repeat what they have
-        recorded. A stop of the run ends the wait.
+        that an earlier execution had started are started again for this, to repeat their
+        recorded work. A stop of the run ends the wait.
         """
         self._ready = list(filter(self._began_before, self._ready))
         within = self._routing.within
