@@ -308,8 +308,8 @@ class GraphExecution:
         """After a budget stop, wait for the calls in flight of the steps that were running.
 
         These calls are already paid for; the steps start nothing else, and their waits end. Steps
-        that an earlier execution had started are started again for this, to repeat their recorded
-        work. A stop of the run ends the wait.
+        that an earlier execution had started are started again for this, to repeat their
+        recorded work. A stop of the run ends the wait.
         """
         self._ready = list(filter(self._began_before, self._ready))
         within = self._routing.within

@@ -297,7 +297,7 @@ class RunService:
                 self._executor.end_soon(key)
 
     async def _settled(self, key: RunKey, cancelled: CancelStatus) -> CancelStatus:
-        """Wait a moment for the end of the run, and return its status."""
+        """Wait a moment for the end of the run, and return its state and its calls."""
         if cancelled.run is None:
             return cancelled
         # In a task of its own: SQL statements are not interrupted, and may wait for a connection.

@@ -320,7 +320,7 @@ BEGUN = (
     .limit(MAX_RECEIPT_CALLS)
 )
 """Select the last LLM and tool calls that may have taken effect: a call in the journal has passed
-its barrier or is about to, unless its outcome says that it was not made."""
+its barrier or is about to, except a call with the outcome "not made"."""
 
 
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
