@@ -244,7 +244,7 @@ async def test_a_refusal_has_the_form_of_the_api(opened: Opening, provider: Fake
     run = await opened(budget={"max_llm_calls": 1})
     await asked(run, "REFUSED")
 
-    with pytest.raises(openai.RateLimitError) as raised:
+    with pytest.raises(openai.BadRequestError) as raised:
         await run.openai.responses.create(model="small", input="REFUSED")
     with pytest.raises(openai.NotFoundError, match="/openai/v1/responses"):
         await run.openai.responses.retrieve("resp_fake")
@@ -372,6 +372,6 @@ async def test_bodies_of_the_gateway_have_their_own_limit(
         await provider.release()
 
     assert first.result().status_code == 200
-    assert (second.status_code, second.headers["retry-after"]) == (503, "1")
+    assert (second.status_code, second.headers["retry-after"]) == (503, "2")
     assert too_long.status_code == 413
     assert (await long()).status_code == 200

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,10 +18,18 @@ from caseworker.runs.errors import (
 )
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunSource, RunStatus
+from tests.support.graph_invariants import violations
 from tests.support.limits import store_limits
 from tests.support.memory_rows import Row, journal_of, take_over
-from tests.support.ports import KEY, Open, Ports
-from tests.support.stores import CANCEL_REQUEST, end_of, new_run, stored_graph
+from tests.support.ports import KEY, Open, Ports, on_postgres
+from tests.support.stores import (
+    CANCEL_REQUEST,
+    end_of,
+    graph_with_calls,
+    new_run,
+    records_of,
+    stored_graph,
+)
 
 NEW = RunKey("default", "case-2")
 
@@ -195,6 +204,70 @@ class TestAccepting:
         assert snapshot["aggregates"]["total_cost_usd"] == 0
         assert any(TAKEN_OVER in node["metadata"] for node in nodes)
         assert '"run_id": "case-1"' in json.dumps(next(iter(nodes))["metadata"][CONTINUES])
+
+    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("early", [True, False])
+    async def test_a_run_that_is_cancelled_before_it_starts_closes_what_it_imported(
+        self, ports: Ports, early: bool, seed: int
+    ) -> None:
+        """Imported open nodes are halted, and no imported result is lost."""
+        await ended(ports, random_journal(seed))
+        if early:
+            await ports.runs.cancel(NEW, CANCEL_REQUEST)
+        await ports.runs.accept(from_run(), worker_id=None)
+        if not early:
+            await ports.runs.cancel(NEW, CANCEL_REQUEST)
+        other = replace(from_run(), key=RunKey("default", "case-3"))
+        await ports.runs.accept(other, worker_id=None)
+
+        assert (await ports.stored(NEW)).status is RunStatus.CANCELLED
+        snapshot = await stored_graph(ports.runs, NEW)
+        assert snapshot is not None
+        assert violations(snapshot) == []
+        assert next(iter(snapshot["nodes"].values()))["metadata"][CONTINUES]
+        results = [
+            {each.node_id: each.value for each in await ports.runs.calls(key) if each.outcome}
+            for key in (NEW, other.key)
+        ]
+        assert results[0] == results[1]
+
+    @on_postgres
+    async def test_a_run_that_is_overdue_when_it_is_accepted_closes_what_it_imported(
+        self, ports: Ports
+    ) -> None:
+        """It is halted, and its trace shows the imported calls."""
+        await ended(ports, random_journal(1))
+        new = from_run()
+        late = replace(new.request, deadline=datetime(2026, 1, 1, tzinfo=UTC))
+        accepted = await ports.runs.accept(replace(new, request=late), worker_id="w1")
+        snapshot = await stored_graph(ports.runs, NEW)
+
+        assert accepted.run.status is RunStatus.HALTED
+        assert snapshot is not None
+        assert violations(snapshot) == []
+        assert any(TAKEN_OVER in node["metadata"] for node in snapshot["nodes"].values())
+
+    async def test_a_run_that_is_cancelled_before_it_starts_shows_imported_results(
+        self, ports: Ports
+    ) -> None:
+        """The result is that of the imported step, marked with the new end."""
+        graph = graph_with_calls("case-1")
+        step = graph.begin_node("n000001", "system", "case")
+        graph.mark_running(step)
+        graph.mark_success(step, 0)
+        value = {"result": {"answer": "4"}}
+        records = [
+            replace(each, call_key="step:case", outcome="result", value=value)
+            if each.node_id == step
+            else each
+            for each in records_of(graph)
+        ]
+        await ended(ports, records)
+        await ports.runs.accept(from_run(), worker_id=None)
+        await ports.runs.cancel(NEW, CANCEL_REQUEST)
+
+        cancelled = await ports.stored(NEW)
+        assert cancelled.result == {"answer": "4", "finish_reason": None}
 
     async def test_what_it_takes_over_is_not_spent(self, ports: Ports) -> None:
         """Imported calls cost the new run nothing, and the charge of the source run stays."""

@@ -214,11 +214,15 @@ class TestEnding:
     async def test_a_run_that_is_cancelled_between_two_owners_goes_on_numbering(
         self, ports: Ports
     ) -> None:
-        """Stored events of the first owner remain, and the final event follows them."""
+        """Stored events of the first owner remain; the owner that ends the run continues them."""
         run = await ports.claimed()
         events = (event(1, STEP_STARTED, step_id="a", node_id="n000002"), event(2))
         await ports.runs.release(run, active_seconds=1, calls=(), counted=True, events=events)
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        claimed = await ports.runs.claim_stopped(KEY, "w2")
+        assert claimed is not None
+        end = ended(claimed, RunStatus.CANCELLED, last_seq=claimed.last_seq)
+        assert (await ports.journal.finish(end)).done
 
         assert [(each.seq, each.type) for each in await stored(ports)] == [
             (1, STEP_STARTED),

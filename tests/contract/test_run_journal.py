@@ -285,34 +285,23 @@ class TestEnding:
         assert taken is not None
         assert (taken.fence, taken.attempts) == (2, attempts)
 
-    async def test_a_cancel_request_for_a_run_between_two_attempts_ends_all_of_its_calls(
+    async def test_a_cancel_request_for_a_run_between_two_attempts_keeps_its_calls(
         self, ports: Ports
     ) -> None:
-        """Open calls of the first attempt are closed together with the root."""
+        """The worker that claims the run for its end finds them unchanged and ends the run."""
         run = await ports.claimed()
         graph = graph_with_calls("case-1")
         graph.begin_node("n000001", "tool", "calculator")
-        await ports.runs.release(run, active_seconds=1, calls=records_of(graph), counted=True)
-        await ports.runs.cancel(KEY, CANCEL_REQUEST)
-
-        statuses = [record.node["status"] for record in await ports.runs.calls(KEY)]
-        assert statuses == ["halt", "success", "halt"]
-
-    async def test_a_cancel_request_for_a_run_between_two_attempts_keeps_what_steps_had_come_to(
-        self, ports: Ports
-    ) -> None:
-        """The outputs are kept as they are for a running run."""
-        run = await ports.claimed()
-        graph = graph_with_calls("case-1")
-        records = records_of(
-            graph, call_key="step:case", outcome="result", value={"result": {"answer": "4"}}
-        )
+        records = records_of(graph)
         await ports.runs.release(run, active_seconds=1, calls=records, counted=True)
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
-        stored = await ports.stored()
+        claimed = await ports.runs.claim_stopped(KEY, "w2")
 
-        assert stored.status is RunStatus.CANCELLED
-        assert stored.result == {"answer": "4", "finish_reason": None}
+        assert claimed is not None
+        assert claimed.active_seconds == 1
+        assert list(await ports.runs.calls(KEY)) == list(records)
+        assert not (await ports.journal.finish(end_of(claimed))).done
+        assert (await ports.journal.finish(end_of(claimed, RunStatus.CANCELLED))).done
 
     async def test_a_late_result_adds_what_it_cost_and_changes_nothing_else(
         self, ports: Ports

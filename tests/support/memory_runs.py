@@ -377,7 +377,7 @@ class MemoryRuns(MemoryTraces):
         return row if row.run.fence == fence and row.run.status in OWNED else None
 
     def _finish_unowned(self, row: Row, cancel_request: CancelRequest) -> None:
-        self._finish(row, cancelled_while_queued(run_of(row), cancel_request))
+        self._finish(row, cancelled_while_queued(run_of(row), cancel_request, journal_of(row)))
 
     def _finish(self, row: Row, end: FinishRun) -> None:
         run = run_of(row)

@@ -49,7 +49,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str | None, str]]]] = {
         "serve": ("processes", "Serve the HTTP API."),
         "worker": ("processes", "Execute queued runs without serving the API."),
         "workers": ("processes", "List the worker processes registered in the database."),
-        "drain": ("processes", "Drain one worker: it takes no new runs and ends its own."),
+        "drain": ("processes", "Drain one worker: it takes no new runs and releases its own."),
         "config": ("processes", "Inspect the configuration."),
         "db": ("processes", "Manage the database."),
         "keys": ("keys", "Create, list, rotate and revoke API keys."),

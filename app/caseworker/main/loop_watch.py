@@ -69,7 +69,10 @@ class LoopWatch:
             if sys._current_frames().get(ident) is idle:
                 continue
             began_at, renewed = time.monotonic(), threading.Event()
-            loop.call_soon_threadsafe(renewed.set)
+            try:
+                loop.call_soon_threadsafe(renewed.set)
+            except RuntimeError:  # the loop has just been closed
+                return
             if renewed.wait(HELD_SECONDS) or not over.locked():
                 continue
             frame = sys._current_frames().get(ident)

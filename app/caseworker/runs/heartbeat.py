@@ -9,6 +9,7 @@ import structlog
 from caseworker.engine.cancellation import is_being_cancelled
 from caseworker.engine.supervision import shielded
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.ports import RunStore, WorkerStore
 from caseworker.runs.run import RunKey
@@ -178,8 +179,8 @@ class Heartbeat:
         self._is_leaving = True
         try:
             await self.workers.stop_taking(self.executor.worker_id)
-        except StoreUnavailableError:
-            log.warning("heartbeat.stop_unsaid")
+        except Exception as error:  # the runs must be released in any case
+            log.warning("heartbeat.stop_unsaid", error=message_of_error(error))
 
     async def leave(self) -> None:
         """Record that this process shuts down. If that fails, missing heartbeats reveal it."""

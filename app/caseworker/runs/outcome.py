@@ -1,6 +1,6 @@
 """Determines the outcome of a run, including a run that ends while no process executes it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import SpentSoFar
-from caseworker.runs.replay import graph_of
+from caseworker.runs.replay import graph_of, tries_of
 from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunStatus
 
 RESULT = "result"
@@ -110,18 +110,26 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
             graph.mark_halt(root, reason)
 
 
-def cancelled_while_queued(run: Run, cancel_request: CancelRequest) -> FinishRun:
+def cancelled_while_queued(
+    run: Run, cancel_request: CancelRequest, imported: Sequence[CallRecord] = ()
+) -> FinishRun:
     """Return the update that cancels a run that never started."""
     at = cancel_request.requested_at
-    end = stopped_while_queued(run, cancel_request.stop, at=at or run.created_at)
+    end = stopped_while_queued(run, cancel_request.stop, imported, at=at or run.created_at)
     return replace(end, delivered_at=at)
 
 
-def stopped_while_queued(run: Run, stop: Stop, *, at: datetime) -> FinishRun:
-    """Return the update that stops a run that never started; its trace has only a halted root."""
-    graph, root = graph_of(run, ())
-    outcome = stopped(run, stop, None, at=at)
+def stopped_while_queued(
+    run: Run, stop: Stop, imported: Sequence[CallRecord] = (), *, at: datetime
+) -> FinishRun:
+    """Return the update that stops a run that never started.
+
+    Its trace has a halted root, and the calls that were ``imported`` from the run that it resumes.
+    """
+    graph, root = graph_of(run, imported)
+    outcome = stopped(run, stop, _imported_result(run, imported, stop), at=at)
     close(graph, root, outcome)
+    old = {record.node_id: record for record in imported}
     cause = outcome.stop.to_dict() if outcome.stop else None
     end = run_ended(outcome.status, outcome.finish_reason, cause)
     return FinishRun(
@@ -133,7 +141,10 @@ def stopped_while_queued(run: Run, stop: Stop, *, at: datetime) -> FinishRun:
         usage=ResourceUsage(clock=lambda: 0.0).to_dict(),
         stop=cause,
         active_seconds=run.active_seconds,
-        calls=tuple(CallRecord(node=node) for node in graph.changed_since(0).nodes),
+        calls=tuple(
+            replace(old.get(node["node_id"], CallRecord(node=node)), node=node)
+            for node in graph.changed_since(0).nodes
+        ),
         snapshot=graph.snapshot(),
         events=EventLog(last_seq=0).followed_by(end),
     )
@@ -144,6 +155,24 @@ def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
     usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
     usage.add(spent.charge)
     return usage.to_dict()
+
+
+def _imported_result(
+    run: Run, imported: Sequence[CallRecord], stop: Stop
+) -> Mapping[str, Any] | None:
+    """Return the partial result of a run that never started, from the steps that it imported."""
+    if not imported:
+        return None
+    step = KINDS[run.kind].step
+    reports = {} if step is None else {step: StepReport()}
+    for key, recorded in tries_of(imported).items():
+        step_id = key.removeprefix("step:")
+        if step_id == key or "/" in step_id:
+            continue
+        report = reports[step_id] = StepReport()
+        if not report.recall(recorded):
+            report.become(StepStatus.CANCELLED)
+    return result_of(run, GraphOutcome(reports, stop=stop))
 
 
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:

@@ -42,7 +42,8 @@ NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
     {
         RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.HALTED}),
         RunStatus.RUNNING: frozenset({RunStatus.WAITING, RunStatus.QUEUED, *TERMINAL}),
-        RunStatus.WAITING: frozenset({RunStatus.QUEUED}),
+        # Only processes of release 0.2.0 on the same database end a waiting run directly.
+        RunStatus.WAITING: frozenset({RunStatus.QUEUED, *TERMINAL}),
         **{status: frozenset() for status in TERMINAL},
     }
 )

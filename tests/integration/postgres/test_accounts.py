@@ -19,7 +19,7 @@ from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import JournalWrite, LateResult
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
-from caseworker.runs.postgres.runs import halt_overdue
+from caseworker.runs.postgres.runs import halt_overdue, overdue_started
 from caseworker.runs.quotas import Quota, QuotaExceededError
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
 from tests.support.limits import store_limits
@@ -225,7 +225,7 @@ async def test_a_run_that_ends_settles_all_its_calls(stores: Stores, oracle: Ora
 async def test_a_run_without_an_owner_counts_once_when_it_ends(
     stores: Stores, oracle: Oracle, end: str
 ) -> None:
-    """Its calls have been counted before; the statement that ends it adds its cost again."""
+    """Its calls are counted when it is lost or ends; the process that ends it adds nothing."""
     await give(stores, max_cost_usd_per_day=DOLLAR)
     run = await begun(stores)
     graph = ExecutionGraph("r1")
@@ -241,13 +241,16 @@ async def test_a_run_without_an_owner_counts_once_when_it_ends(
         await stores.runs.cancel(run.key, CANCEL_REQUEST)
     else:
         async with transaction(stores.engines.work) as connection:
-            assert len(await halt_overdue(connection, 1)) == 1
+            assert await halt_overdue(connection, 1) == []
+            assert await overdue_started(connection, 1) == [run.key]
+    claimed = await stores.runs.claim_stopped(run.key, "w2")
+    assert claimed is not None
+    status = RunStatus.CANCELLED if end == "cancel" else RunStatus.HALTED
+    finished = await stores.journal.finish(end_of(claimed, status, usage={"cost_usd": 0.3}))
 
-    ended = await stores.runs.get(run.key)
-    assert ended is not None
-    assert ended.finished
-    assert (ended.usage or {})["cost_usd"] == 0.3
+    assert finished.done
     assert await amounts(oracle) == (Decimal("0.30"), 0)
+    assert await oracle.rows("SELECT * FROM account_holds") == []
 
 
 @pytest.mark.req("cw/3.accounts")

@@ -8,7 +8,7 @@ accepts the runs that this insert does not store.
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -56,6 +56,7 @@ from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing,
 from caseworker.runs.postgres.reading import (
     RUN_OF_KEY,
     PostgresRunReader,
+    journal_of,
     last_seq_of,
     once_keys_of,
     read_run,
@@ -88,6 +89,7 @@ from caseworker.runs.postgres.run_statements import (
 from caseworker.runs.postgres.tables import of_run, runs
 from caseworker.runs.postgres.taking_over import take_over
 from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
+from caseworker.runs.replay import restore
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
@@ -328,13 +330,13 @@ async def accept_in(
     if row is None:
         # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
+    if new.request.source is not None:
+        await take_over(connection, new.key, new.request.source)
     cancel_request = cancel_request_from_row(row)
     if cancel_request is not None:
         run = await read_run(connection, new.key)
-        await _end_unstarted(connection, cancelled_while_queued(run, cancel_request))
+        await _cancel_unstarted(connection, run, cancel_request)
         return Accepted(await read_run(connection, new.key), created=True)
-    if new.request.source is not None and not overdue:
-        await take_over(connection, new.key, new.request.source)
     run = replace(accepted_run(new, worker_id, row["created_at"]), fence=row["fence"])
     queued = worker_id is None and not overdue
     if queued and admission is not None and KINDS[run.kind].is_external:
@@ -422,7 +424,7 @@ async def cancel_in(
         return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
     if run.started_at is None:
-        snapshot = await _end_unstarted(connection, cancelled_while_queued(run, first))
+        snapshot = await _cancel_unstarted(connection, run, first)
         run = await read_run(connection, key)
         return CancelStatus(key.run_id, run, run.cancel_request, snapshot=snapshot)
     if run.status in UNOWNED_STATUSES:
@@ -463,23 +465,43 @@ async def overdue_started(connection: AsyncConnection, limit: int) -> Sequence[R
 async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Mapping[str, Any]]:
     """End a queued run, locked by this transaction, that never started and is overdue."""
     deadline = run.request.deadline or run.created_at
-    finish = stopped_while_queued(run, DeadlineExceededError(deadline), at=deadline)
-    await _end_unstarted(connection, finish)
+    stop = DeadlineExceededError(deadline)
+    finish = await _end_unstarted(
+        connection, run, lambda imported: stopped_while_queued(run, stop, imported, at=deadline)
+    )
     ended = await read_run(connection, run.key)
     return as_ended(run, finish, ended.finished_at or deadline), finish.snapshot
 
 
-async def _end_unstarted(connection: AsyncConnection, finish: FinishRun) -> Mapping[str, Any]:
-    """Persist the end of a run that never started and that this transaction has locked.
+async def _cancel_unstarted(
+    connection: AsyncConnection, run: Run, cancel_request: CancelRequest
+) -> Mapping[str, Any]:
+    """Cancel a run that never started and that this transaction has locked.
 
     Return its ExecutionGraph.
     """
+    finish = await _end_unstarted(
+        connection, run, lambda imported: cancelled_while_queued(run, cancel_request, imported)
+    )
+    return finish.snapshot
+
+
+async def _end_unstarted(
+    connection: AsyncConnection, run: Run, end: Callable[[Sequence[CallRecord]], FinishRun]
+) -> FinishRun:
+    """Persist and return the end of a run that never started and that this transaction has locked.
+
+    ``end`` builds it from the calls that the run imported from the run that it resumes.
+    """
+    resumes = run.request.source is not None
+    imported = await journal_of(connection, run.key) if resumes else ()
+    finish = await restore(imported, lambda: end(imported))
     of_run = key_to_json(finish.key, finish.fence)
     calls = dump([call_to_json(of_run, record) for record in finish.calls])
     events = dump([event_to_json(of_run, record) for record in finish.events])
     documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events, "[]")
     await connection.exec_driver_sql(FINISH_UNOWNED, documents)
-    return finish.snapshot
+    return finish
 
 
 async def _notify(connection: AsyncConnection, run: Run, cancel_request: CancelRequest) -> None:
