@@ -226,7 +226,7 @@ class StepRunner:
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
     async def _resume(self, path: StepPath) -> None:
-        """Return if a resumed step may execute its node again, which does not replay by itself.
+        """Return if a resumed step may execute its node again, because its node replays nothing.
 
         Raises:
             Stop: a stop refused it. Steps inside it that an earlier execution started end here.
