@@ -13,7 +13,7 @@ A call passes these stages:
    reservation and its slot, and starts again once they may have changed.
 5. The call is **performed**, with retries.
 6. Its reservation is **settled** with the actual cost, or with an estimate if the response was
-   lost. The estimate is marked as one.
+   lost. The estimate is marked as one, and a cost above the reservation as an overrun.
 
 While the run is held, because its process shuts down, no call and no attempt starts: it waits
 until the run is released (:mod:`caseworker.engine.activity`).
@@ -46,7 +46,13 @@ from caseworker.core.budget.retry import WaitTooLong
 from caseworker.core.budget.usage import NOTHING, Charge, checked, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import ValueTooLargeError
-from caseworker.core.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
+from caseworker.core.trace.node import (
+    ESTIMATED,
+    OVERRUN_TOKENS,
+    OVERRUN_USD,
+    WAITED_FOR_MODEL_MS,
+    WAITED_MS,
+)
 from caseworker.core.trace.spans import SpanOf
 from caseworker.engine.activity import Activity
 from caseworker.engine.call import (
@@ -352,6 +358,7 @@ class _CallInProgress:
         self.attempts = AttemptLog(calls.graph, self.node)
         self._estimate = FREE
         self._spent = SpentSum()
+        self._overrun: dict[str, float] = {}
         self._waits_since_ms: int | None = None
         self._waited_ms = self._waited_for_model_ms = 0
         self._slot: RateSlot | None = None
@@ -448,11 +455,27 @@ class _CallInProgress:
             if started:
                 used = spent.charge(counted)
                 self._spent.add(spent, counted)
+                self._note_overrun(spent)
             reservation.settle(used)
             if accounts is not None and hold is not None:
                 accounts.settle(hold, used)
             if self._slot is not None:
                 self._slot.settle(spent.tokens)
+
+    def _note_overrun(self, spent: Spent) -> None:
+        """Mark the call if an attempt used more than was reserved for it."""
+        reserved = self._estimate
+        if not self._call.external or reserved == FREE:
+            return
+        tokens, usd = spent.tokens - reserved.tokens, Decimal(0)
+        if spent.cost_usd is not None and reserved.cost_usd is not None:
+            usd = spent.cost_usd - reserved.cost_usd
+        if tokens > 0:
+            self._overrun[OVERRUN_TOKENS] = self._overrun.get(OVERRUN_TOKENS, 0) + tokens
+        if usd > 0:
+            self._overrun[OVERRUN_USD] = self._overrun.get(OVERRUN_USD, 0) + float(usd)
+        if self._overrun:
+            self._graph.annotate(self.node, self._overrun)
 
     async def _reserved_with_slot(self, counted: Charge) -> Reservation:
         """Reserve the cost of an attempt and acquire its rate slot.

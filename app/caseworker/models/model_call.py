@@ -54,9 +54,6 @@ OnDelta = Callable[[int, Delta], None]
 """Callback invoked for each part of a streamed reply, with the attempt number (starting at 1) and
 the part."""
 
-OVERRUN = "overrun_usd"
-"""Metadata of a node: US dollars by which an attempt cost more than was reserved for it."""
-
 _NOT_SENT = TokenUsage(tokens_in=0, tokens_out=0)
 _COUNTS = tuple(TokenUsage.__dataclass_fields__)
 _NO_COST = Cost(Decimal(0), Decimal(0))
@@ -265,7 +262,7 @@ class ModelCall(Call):
                 kinds=list(reply.repairs),
             )
         value = journaled(reply, usage, spent)
-        return Reply(value, spent, {**noted(value, chosen.model), **self._overrun(spent)})
+        return Reply(value, spent, noted(value, chosen.model))
 
     def lost(self) -> Spent:
         """Return the charge for an attempt whose answer will never arrive.
@@ -398,13 +395,6 @@ class ModelCall(Call):
             cost_usd=None if cost is None else cost.total,
             estimated=estimated,
         )
-
-    def _overrun(self, spent: Spent) -> dict[str, Any]:
-        """Return by how much an attempt cost more than was reserved for it, for its node."""
-        reserved = self._spent(self._tokens_out).cost_usd
-        if spent.cost_usd is None or reserved is None or spent.cost_usd <= reserved:
-            return {}
-        return {OVERRUN: float(spent.cost_usd - reserved)}
 
     def _spent(self, tokens_out: int, *, estimated: bool = False) -> Spent:
         """Return the usage of the whole prompt with ``tokens_out`` output tokens."""

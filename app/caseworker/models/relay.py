@@ -301,7 +301,7 @@ class RelayedCall(ModelCall):
         self._report_output_limit(found)
         value = journaled(found, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
-        return Reply(value, spent, {**noted(value, self.chosen.model), **self._overrun(spent)})
+        return Reply(value, spent, noted(value, self.chosen.model))
 
 
 @dataclass(kw_only=True, eq=False)

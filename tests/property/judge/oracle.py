@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from caseworker.models.model_call import OVERRUN
+from caseworker.core.trace.node import OVERRUN_TOKENS, OVERRUN_USD
 from tests.property.judge.provider import Generation
 from tests.property.judge.stories import Story, descendants
 from tests.property.judge.world import World
@@ -56,7 +56,7 @@ def _unlimited(story: Story) -> set[str]:
 
 def overrun_of(node: Mapping[str, Any]) -> bool:
     """Return whether a call is marked as an overrun of its reservation."""
-    return OVERRUN in (node.get("metadata") or {})
+    return not {OVERRUN_TOKENS, OVERRUN_USD}.isdisjoint(node.get("metadata") or {})
 
 
 def _is_unseen(made: Generation) -> bool:
@@ -124,12 +124,14 @@ class _Cost:
 def _costs(
     generations: Sequence[Generation], nodes: Sequence[Mapping[str, Any]]
 ) -> Iterator[_Cost]:
-    """Yield the calls without overrun."""
+    """Yield the costs of the calls; a marked overrun excludes a call from that limit only."""
     for (run, _), (made, charged) in _by_call(generations, nodes).items():
-        if not made or any(map(overrun_of, charged)):
-            continue
-        cost = sum((each.cost_usd for each in made), Decimal(0))
-        tokens = sum(each.counted for each in made)
+        marks = {mark for node in charged for mark in node.get("metadata") or {}}
+        cost, tokens = Decimal(0), 0
+        if OVERRUN_USD not in marks:
+            cost = sum((each.cost_usd for each in made), cost)
+        if OVERRUN_TOKENS not in marks:
+            tokens = sum(each.counted for each in made)
         if any(map(_is_unseen, made)):
             cost = min(cost, sum((Decimal(str(n["cost_usd"] or 0)) for n in charged), Decimal(0)))
             tokens = min(

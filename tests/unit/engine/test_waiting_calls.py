@@ -165,6 +165,20 @@ def test_what_was_sent_and_not_answered_is_estimated_and_says_so() -> None:
     assert "estimated: 100 tokens and $0.5000" in explain(gateway.graph.snapshot())
 
 
+def test_a_trace_says_how_much_more_than_reserved_a_call_used() -> None:
+    """The call reserved 100 tokens and half a dollar."""
+    used = Spent(tokens_in=90, tokens_out=30, cost_usd=Decimal("0.75"))
+
+    async def answers() -> Reply:
+        return Reply("four", used)
+
+    gateway = told(lambda gateway: gateway.perform(answers))
+
+    text = explain(gateway.graph.snapshot())
+    assert "overrun: 20 tokens more than reserved" in text
+    assert "overrun: $0.2500 more than reserved" in text
+
+
 def test_of_a_retried_call_only_the_lost_attempt_is_estimated() -> None:
     """Only the failed attempt is charged at its estimate; the provider reports the other one."""
     gateway = told(lambda gateway: gateway.perform(Attempts(busy())))

@@ -17,6 +17,7 @@ from caseworker.models.client_bodies import read_body
 from caseworker.models.families import family_of
 from caseworker.models.fields.tables import TABLES
 from caseworker.models.ports import SendState
+from caseworker.models.pricing import TokenPrice
 from caseworker.models.relay import Relay
 from caseworker.models.settling import CALL_TOKENS
 from caseworker.models.speeds import tokens_per_second_at
@@ -36,6 +37,7 @@ TABLE_OF = {"openai": "chat_completions", "anthropic": "messages", "responses": 
 PATHS = {"openai": "/chat/completions", "anthropic": "/v1/messages", "responses": "/responses"}
 WORDS = "The report says that sales in the north rose by a tenth in the third quarter. "
 SPEED = 200
+FREE_OF_CHARGE = TokenPrice(usd_per_million_in=Decimal(0), usd_per_million_out=Decimal(0))
 END = "end"
 CUT = "cut"
 HOLD = "hold"
@@ -380,7 +382,8 @@ def call_model(reply: TimedReply, **settings: Any) -> tuple[dict[str, Any], Aski
         except CallFailedError:
             return
 
-    asking = told(story, priced(MODEL, max_output_tokens=4096, **settings))
+    model = replace(priced(MODEL, max_output_tokens=4096), **settings)
+    asking = told(story, model)
     node: Any = asking.calls()[0]
     return node, asking
 
@@ -508,7 +511,22 @@ def test_counts_above_the_reservation_are_marked_as_overrun() -> None:
     assert node["cost_usd"] == 5103
     reserved = node["cost_usd"] - node["metadata"]["overrun_usd"]
     assert 4096 < reserved < 5096
+    assert node["metadata"]["overrun_tokens"] == node["metadata"]["overrun_usd"]
     assert asking.run.scope.to_dict()["cost_usd"] == 5103
+
+
+@pytest.mark.req("cw/3.lost")
+def test_the_overruns_of_all_attempts_are_added_without_a_price_too() -> None:
+    """The connection breaks after the counts, three times; the model costs nothing."""
+    counts = {"usage": {"prompt_tokens": 7, "completion_tokens": 5096}, "choices": []}
+    reply = TimedReply([(0.0, chunk("four") + event(counts))], CUT)
+
+    node, asking = call_model(reply, price=FREE_OF_CHARGE)
+
+    assert node["tokens_out"] == 3 * 5096
+    assert 3 * 4096 < node["tokens_out"] - node["metadata"]["overrun_tokens"] + 3 * 7 < 3 * 5096
+    assert "overrun_usd" not in node["metadata"]
+    assert asking.run.scope.to_dict()["tokens"] == 3 * 5103
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from caseworker.core.trace.analysis import (
     waiting_nodes,
 )
 from caseworker.core.trace.node import (
+    OVERRUN_TOKENS,
+    OVERRUN_USD,
     WAITED_FOR_MODEL_MS,
     WAITED_MS,
     TraceNode,
@@ -181,7 +183,7 @@ class CallRows:
 
 
 def _budget_notes(node: TraceNode) -> Iterator[str]:
-    """Yield lines for a call's waits for budget and rate slot, and for estimated amounts."""
+    """Yield lines for a call's waits for budget and rate slot, its estimates and its overrun."""
     waited = node["metadata"].get(WAITED_MS)
     if isinstance(waited, int):
         yield f"waited {duration(waited)} for budget"
@@ -192,6 +194,10 @@ def _budget_notes(node: TraceNode) -> Iterator[str]:
     if tokens or usd:
         cost = f" and {money(usd)}" if usd else ""
         yield f"estimated: {counted(tokens, 'token')}{cost}"
+    if isinstance(over := node["metadata"].get(OVERRUN_TOKENS), int):
+        yield f"overrun: {counted(over, 'token')} more than reserved"
+    if isinstance(over := node["metadata"].get(OVERRUN_USD), float):
+        yield f"overrun: {money(over)} more than reserved"
 
 
 def called(node: TraceNode) -> str:

@@ -131,6 +131,12 @@ CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
 ESTIMATED: Final = "estimated"
 """Metadata key for the estimated part of a call's tokens and cost, by field name."""
 
+OVERRUN_TOKENS: Final = "overrun_tokens"
+"""Metadata key for how many more tokens a call used than were reserved for it."""
+
+OVERRUN_USD: Final = "overrun_usd"
+"""Metadata key for how many US dollars a call cost more than were reserved for it."""
+
 WAITED_MS: Final = "waited_ms"
 """Metadata key for how long, in milliseconds, a call waited for budget before it started."""
 

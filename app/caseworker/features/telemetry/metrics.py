@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from caseworker.core.trace.node import made_by
+from caseworker.core.trace.node import OVERRUN_USD, made_by
 from caseworker.runs.run import Run
 
 RunLabel = Literal["tenant", "agent"]
@@ -220,7 +220,7 @@ class RunMetrics:
                 self._tool_seconds(self._tools(node["name"]), node["status"]).observe(seconds)
                 continue
             model = self._models(node["model"])
-            if node["metadata"] and (overrun := node["metadata"].get("overrun_usd")):
+            if node["metadata"] and (overrun := node["metadata"].get(OVERRUN_USD)):
                 self._overrun(model).inc(overrun)
             for repair in node["metadata"].get("repairs", ()) if node["metadata"] else ():
                 self._repairs(self._repaired(repair)).inc()

@@ -56,6 +56,8 @@ export class CallDetail {
       (details.kind !== "system" || usage.cost_usd) && ["Cost", [money(usage.cost_usd),
         estimated?.cost_usd ? h("small", {}, `${money(estimated.cost_usd)} estimated`) : null]],
       details.retries > 0 && ["Retries", count(details.retries)],
+      metadata.overrun_tokens && ["Overrun", [`${count(metadata.overrun_tokens)} tokens`, h("small", {}, "more than reserved")]],
+      metadata.overrun_usd && ["Overrun", [money(metadata.overrun_usd), h("small", {}, "more than reserved")]],
       metadata.waited_ms && ["Waited for budget", duration(metadata.waited_ms)],
       metadata.waited_for_model_ms && ["Waited for provider", duration(metadata.waited_for_model_ms)],
       ["Id", h("span", { class: "mono" }, details.node_id)],
