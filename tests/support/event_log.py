@@ -1,11 +1,14 @@
 """The oracle for the events of a run: the allowed events and their order.
 
 An executing step starts once, even across several workers (later ones resume it), and ends once, at
-the latest with its run. The last event of a run is its end, followed only by late results.
+the latest with its run. The same is true of turns, tool calls and calls; a lost call is repeated as
+another call. The last event of a run is its end, followed only by late results.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import psycopg
 
@@ -31,6 +34,26 @@ def event_problems(events: Sequence[EventRecord], status: str) -> list[str]:
             for step, types in _by_step(events).items()
             for problem in _about_a_step(types, status)
         ),
+        *(unpaired(map(asdict, events)) if status in TERMINAL else ()),
+    ]
+
+
+def unpaired(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return each turn, tool call or call that did not start once and end once, as in JSON."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for event in events:
+        kind, _, edge = event["type"].replace(".", "_").rpartition("_")
+        if kind in ("turn", "tool_call", "call"):
+            data = event["data"]
+            called = data.get("tool_call_id") or data.get("tool_call", {}).get("id")
+            place = (event["step_id"], data.get("turn_number"), called)
+            pair = (event["node_id"],) if kind == "call" else place
+            counts[kind, *map(str, pair), "start" if edge.startswith("start") else "end"] += 1
+    pairs = {pair[:-1] for pair in counts}
+    return [
+        f"{' '.join(pair)}: {counts[*pair, 'start']} starts, {counts[*pair, 'end']} ends"
+        for pair in sorted(pairs)
+        if (counts[*pair, "start"], counts[*pair, "end"]) != (1, 1)
     ]
 
 
