@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -157,7 +158,10 @@ class TestTelling:
         made = {"kind": "llm", "name": "turn", "model": None}
 
         def pair(seq: int, kind: str, step: str, node: str, once: str | None = None) -> EventRecord:
-            data = {"turn_start": {"turn_number": 1}, "turn_end": {"turn_number": 1}}
+            data: dict[str, Any] = {
+                "turn_start": {"turn_number": 1},
+                "turn_end": {"turn_number": 1},
+            }
             data |= {"tool_call_start": tool, "tool_call_end": ended, "call.started": made}
             key = None if once is None else f"{step}|{kind}|{once}"
             about = data.get(kind, {})

@@ -53,7 +53,7 @@ ENDS: Final = {
 }
 
 _Pair = tuple[str, str | None, str | None]
-"""The kind, and what a start and its end have in common."""
+"""The kind of a start and its end, and the identifiers that both have."""
 
 
 class OpenStarts:
@@ -101,7 +101,7 @@ def is_step_end(event: Event) -> bool:
 
 
 def interrupted(start: Event, reason: str, node: TraceNode | None = None) -> Event:
-    """Return the event that ends what ``start`` started.
+    """Return the end event for ``start``, whose work was interrupted.
 
     ``node`` is the closed CallNode of a call; its attempts and tokens are part of the event.
     """

@@ -69,7 +69,7 @@ ASKS = 2
 proceeds, because retrying would delay a busy process, or a slow database, even more."""
 
 STEP_ENDED = "The step has ended."
-"""Reason for the end of what was still open in a step that completed."""
+"""Reason for end events inside a step that has completed."""
 
 SOON_SECONDS = 0.05
 """Seconds for which changes are collected before they are stored, if no barrier stores them
@@ -333,7 +333,7 @@ class RunJournal:
         self._end(self._events.open_starts.calls(), reason)
 
     def _end(self, starts: Sequence[Event], reason: str) -> None:
-        """Emit the ends of what was interrupted by ``reason``."""
+        """Emit the missing end events of ``starts``."""
         for start in starts:
             node = None
             with suppress(KeyError):  # the journal of a lost process could not be read
