@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 
 from caseworker.engine.events import (
     LATE_RESULT,
@@ -20,6 +21,7 @@ from caseworker.engine.events import (
     STEP_STARTED,
 )
 from caseworker.platform.postgres.connections import driver_url
+from caseworker.runs.postgres.journal_rows import event_from_row
 from caseworker.runs.run import TERMINAL, EventRecord, RunKey
 from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 
@@ -101,21 +103,17 @@ def _about_a_step(types: Sequence[str], status: str) -> Iterator[str]:
 def stored_events(url: str) -> dict[RunKey, tuple[str, list[EventRecord]]]:
     """Return the status and the events of every run in a database."""
     query = """
-        SELECT tenant_id, run_id, status, seq, ts, type, step_id, node_id, data
+        SELECT tenant_id, run_id, status, seq, ts, type, step_id, node_id, data, brief
         FROM runs LEFT JOIN events USING (tenant_id, run_id)
         WHERE request IS NOT NULL ORDER BY tenant_id, run_id, seq
     """
     found: dict[RunKey, tuple[str, list[EventRecord]]] = {}
-    with psycopg.connect(driver_url(url)) as connection:
-        for tenant, run_id, status, seq, ts, type_, step_id, node_id, data in connection.execute(
-            query
-        ):
-            _, events = found.setdefault(RunKey(tenant, run_id), (status, []))
-            if seq is not None:
-                event = EventRecord(
-                    seq=seq, ts=ts, type=type_, step_id=step_id, node_id=node_id, data=data
-                )
-                events.append(event)
+    with psycopg.connect(driver_url(url), row_factory=dict_row) as connection:
+        for row in connection.execute(query):
+            key = RunKey(row["tenant_id"], row["run_id"])
+            _, events = found.setdefault(key, (row["status"], []))
+            if row["seq"] is not None:
+                events.append(event_from_row(row))
     return found
 
 
