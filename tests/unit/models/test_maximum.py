@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caseworker.engine.context import TokenRatio
 from caseworker.models.client_bodies import read_body
 from caseworker.models.families import UNKNOWN, family_of
 from caseworker.models.fields.provider_tools import ProviderTool
@@ -340,5 +341,8 @@ def test_choices_multiply() -> None:
 def test_the_near_bound_follows_what_a_provider_counted_before() -> None:
     """It never rises above the bound of the text itself."""
     counted = content(chat({"type": "text", "text": "word " * 10_000}))
-    assert counted.near_tokens_like(0.5) < counted.near_tokens * 0.6
-    assert counted.near_tokens_like(2.0) == counted.near_tokens
+    near = counted.near_text_tokens
+    assert counted.near_tokens_like(TokenRatio(0.5, near)) < counted.near_tokens * 0.6
+    assert counted.near_tokens_like(TokenRatio(2.0, near)) == counted.near_tokens
+    half_new = counted.near_tokens_like(TokenRatio(0.5, near // 2))
+    assert half_new > counted.near_tokens * 0.7, "new text was not counted yet"
