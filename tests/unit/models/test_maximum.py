@@ -222,6 +222,17 @@ def test_a_picture_whose_frames_may_be_larger_counts_as_the_largest() -> None:
 
 
 @pytest.mark.req("cw/3.named")
+def test_a_picture_counts_by_its_first_frame_header() -> None:
+    """Bytes that look like a smaller header follow it."""
+    frames = [b"\xff\xc0\0\x11\x08" + struct.pack(">HH", side, side) for side in (4_000, 8)]
+    jpeg = b"\xff\xd8" + b"".join(frame + b"\x03" + bytes(9) for frame in frames) + bytes(50)
+    data = base64.b64encode(jpeg).decode()
+    source = {"type": "base64", "media_type": "image/jpeg", "data": data}
+    counted = content(claude({"type": "image", "source": source}), "messages")
+    assert counted.media.hard >= CLAUDE.largest_image_tokens
+
+
+@pytest.mark.req("cw/3.named")
 @pytest.mark.parametrize(
     ("data", "tokens"),
     [
