@@ -19,7 +19,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(1, LIMIT)), max_size=60)
 
 def occupied(bodies: BodiesUnderWay, tenant: str | None, steps: Steps) -> None:
     """Receive bodies of a tenant, some of which end; a refused one releases what it held."""
-    held = []
+    held = list[int]()
     for begins, size in steps:
         if begins or not held:
             held.append(size)
