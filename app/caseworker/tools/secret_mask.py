@@ -41,9 +41,9 @@ class SecretMask:
         parts, end = list[str](), 0
         for start in self._starts.finditer(text):  # one search would hold the GIL for long
             at = start.start()
-            if at >= end and (secret := self._pattern.match(text, at)) and secret.group():
+            if at >= end and (match := self._pattern.match(text, at)) and match.group():
                 parts += [text[end:at], MASK]
-                end = secret.end()
+                end = match.end()
         return "".join((*parts, text[end:]))
 
 
