@@ -248,9 +248,12 @@ class Session:
         return self.stop is None and not self._is_closed
 
     @property
-    def is_held(self) -> bool:
-        """Whether no call can start any more, because another process will own the run."""
-        return self._activity.is_held
+    def is_leaving(self) -> bool:
+        """Whether no call can start any more, because another process owns the run or will own it.
+
+        The process shuts down, or has lost the run.
+        """
+        return self._activity.is_held or isinstance(self._context.token.stop, HandOver)
 
     @property
     def attempt(self) -> int:
@@ -735,12 +738,12 @@ class Sessions:
     def is_away(self, key: RunKey) -> bool:
         """Return whether another process may own a run or will own it, or none does yet."""
         if (session := self._open.get(key)) is not None:
-            return session.is_held
+            return session.is_leaving
         return isinstance(self.stop_of(key), HandOver)
 
     def starts_calls(self, key: RunKey) -> bool:
         """Return whether this process owns a run and may start its calls."""
-        return (session := self._open.get(key)) is not None and not session.is_held
+        return (session := self._open.get(key)) is not None and not session.is_leaving
 
     def with_key(self, key: str) -> Session | None:
         """Return the session of a step that this process executes, by the key of the step."""
