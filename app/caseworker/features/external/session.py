@@ -551,21 +551,11 @@ class Session:
             Stop: a limit was reached, or the client sent nothing for too long.
             RecordedFailureError: the client reported an error.
         """
-        clock = asyncio.get_running_loop().time
+        client = self._context.path.call("client")
+        self._activity.working[self] = client  # no approval suspends the run of a client
         try:
-            while not self.ended.done():
-                left = self._heard_at + self._data.idle_seconds - clock()
-                if left <= 0 and not self._tasks and self._is_busy:
-                    self.touch()  # look again after the idle time
-                    continue
-                if left <= 0 and not self._tasks:
-                    self._stop = _abandoned(self._data.idle_seconds)
-                    raise self._stop
-                await asyncio.wait(
-                    (self.ended, *self._tasks),
-                    timeout=left if left > 0 else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+            async with self._activity.waits(client):
+                await self._wait()
             ended = self.ended.result()
         finally:
             await self.close()
@@ -576,6 +566,27 @@ class Session:
             "replayed_calls": self._calls.replayed + self.tools.calls.replayed,
             "unused_calls": self._calls.unused + self.tools.calls.unused,
         }
+
+    async def _wait(self) -> None:
+        """Wait until the client finishes the run, or a limit is reached.
+
+        Raises:
+            Stop: the client sent nothing for too long.
+        """
+        clock = asyncio.get_running_loop().time
+        while not self.ended.done():
+            left = self._heard_at + self._data.idle_seconds - clock()
+            if left <= 0 and not self._tasks and self._is_busy:
+                self.touch()  # look again after the idle time
+                continue
+            if left <= 0 and not self._tasks:
+                self._stop = _abandoned(self._data.idle_seconds)
+                raise self._stop
+            await asyncio.wait(
+                (self.ended, *self._tasks),
+                timeout=left if left > 0 else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
 
     async def close(self) -> None:
         """Refuse further calls, cancel those in flight, and wait for their ends."""
@@ -825,12 +836,8 @@ class ExternalNode:
         known = (each.value["result"] for each in children.values() if each.value)
         context.run.scope.restore(await sessions.spent_by(key, known))
         session = Session(data.external, context, self._agents, parent)
-        client = context.path.call("client")
-        activity = context.calls.activity
-        activity.working[session] = client  # no approval suspends the run of a client
         with sessions.opened(session):
-            async with activity.waits(client):
-                return ExecutionResult({RESULT: await session.wait()})
+            return ExecutionResult({RESULT: await session.wait()})
 
 
 def external_type(agents: Agents) -> NodeType:
