@@ -100,7 +100,7 @@ class Content:
         return not any(others)
 
     def near_tokens_like(self, counted: TokenRatio) -> int:
-        """Return the near bound, corrected by what the provider counted for earlier calls.
+        """Return the near bound, corrected by the provider's counts for earlier calls.
 
         These calls of the run had no media. Text beyond theirs is new, and is not corrected.
         """

@@ -1,4 +1,4 @@
-"""What the gateway does with a request around the call that it makes."""
+"""Requests of the gateway, around the calls that they make."""
 
 import asyncio
 from types import SimpleNamespace
