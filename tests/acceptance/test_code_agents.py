@@ -16,13 +16,13 @@ from tests.support.collector import Collector
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.noting_tool import noted
-from tests.support.processes import ChildProcess
+from tests.support.processes import ChildProcess, run_caseworker
 from tests.support.service import QUICK, ServiceProcess, model_settings
 from tests.support.stores import eventually
 
 AGENTS = (
     *("reporter", "streaming", "connecting", "adding", "sending", "stubborn", "very_stubborn"),
-    *("blocking", "asking", "spanned", "framework", "detouring"),
+    *("blocking", "asking", "spanned", "framework", "detouring", "noting"),
 )
 CHAT = "/gateway/openai/v1/chat/completions"
 HERE = "tests.support.code_agents"
@@ -444,6 +444,42 @@ async def test_a_code_agent_is_a_step_and_a_sub_agent(
     results = [json.loads(m["content"]) for m in sent["messages"] if m["role"] == "tool"]
     assert "output" in results[0]
     assert results[1]["code"] == "budget"
+
+
+@pytest.mark.req("cw/5.release")
+async def test_a_drained_process_executes_no_code_agent_that_a_model_calls_then(
+    database_url: str, provider: FakeProvider, notes: Path
+) -> None:
+    """The next process executes it, although the call of the model ended in the first one."""
+    call = {"id": "c1", "name": "noting", "arguments": '{"input": "once"}'}
+    await provider.script("OUTER", [Step(tool_calls=[call], hang=True), Step(text="done")])
+    boss = {"name": "boss", "prompt": {}, "tools": [{"agent": {"name": "noting"}}]}
+    body = {"kind": "agent", "run_id": "outer", "agent": boss, "input": "OUTER"}
+    settings = settings_of(provider, notes, WORKER_DRAIN_SECONDS="60")
+    env = {**QUICK, "DATABASE_URL": database_url}
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        httpx.AsyncClient(base_url=first.url, trust_env=False, timeout=150) as http,
+    ):
+        (await http.post("/runs", json=body)).raise_for_status()
+        await provider.wait_for_arrivals(1, "OUTER")
+        (worker,) = json.loads(run_caseworker("workers", "--json", env=env).stdout)
+        assert run_caseworker("drain", worker["worker_id"], env=env).returncode == 0
+
+        async def is_draining() -> bool:
+            return (await http.get("/readyz")).status_code == 503
+
+        async def is_released() -> bool:
+            return bool((await http.get("/runs/outer")).json()["status"] == "queued")
+
+        await eventually(is_draining)
+        await provider.release()
+        await eventually(is_released)
+        assert noted(notes) == []
+        async with ServiceProcess(database_url, settings=settings, name="second"):
+            run = await ended(http, "/runs/outer")
+    assert run["status"] == "completed", run
+    assert noted(notes) == ["noting once"]
 
 
 async def test_a_run_that_reached_a_limit_continues_with_a_larger_one(

@@ -1,11 +1,13 @@
 """One process is drained: it stays up, claims no runs, and its runs end or move elsewhere."""
 
+import asyncio
 import json
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.acceptance.test_external_runs import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.processes import run_caseworker
@@ -93,6 +95,27 @@ async def test_calls_of_a_drained_process_end_there(
             run = await finished(client, "survivor")
         assert (run["status"], run["attempts"]) == ("completed", 1)
         assert len(await provider.arrivals("6 times 7")) == 1
+
+
+@pytest.mark.req("cw/5.release")
+async def test_a_client_finishes_its_run_on_a_drained_process_with_a_call_in_flight(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The end of the run cancels the call, and the run is not released because of that."""
+    settings = {**model_settings(provider.openai_url), "WORKER_DRAIN_SECONDS": "60"}
+    await provider.script("HANGS", [Step(text="late", hang=True)])
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+    ):
+        agent = await start(http, run_id="finished")
+        call = asyncio.create_task(agent.ask("HANGS"))
+        await provider.wait_for_arrivals(1, "HANGS")
+        _drain(database_url, _workers(database_url)[0]["worker_id"])
+        await _not_ready(service)
+        ended = await agent.finish({"output": "done"})
+        assert (ended.status_code, ended.json()["status"]) == (200, "completed"), ended.text
+        assert (await call).json()["error"]["code"] == "finished"
 
 
 async def test_a_replica_is_not_ready_beside_nothing_but_a_drained_worker(

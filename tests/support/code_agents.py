@@ -152,6 +152,12 @@ def blocking(context: CodeContext) -> Any:
     }
 
 
+async def noting(context: CodeContext) -> Any:
+    """Write down that it was executed, and call nothing."""
+    note(f"noting {context.input}")
+    return "noted"
+
+
 async def asking(context: CodeContext) -> Any:
     """Ask a person between two model calls."""
     client = context.models.openai()

@@ -151,9 +151,7 @@ class Approvals:
             and recorded.request_hash == asked_hash
         ):
             return Decision.from_dict(recorded.value)
-        await context.calls.frontier(path)
-        context.calls.check(path)
-        await context.calls.activity.start(path)
+        await context.calls.admit(path)
         approval_id = _hash_of([context.run_id, path.text, asked_hash])[:32]
         trace = context.run.trace
         node = trace.begin_node(

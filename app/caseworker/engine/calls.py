@@ -161,11 +161,8 @@ class Calls:
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
             self._made_in |= around
             return answer_of(before)  # allowed even after a stop: a replay costs nothing
-        await self.frontier(call.key)
-        self.check(call.key)
+        await self.admit(call.key)
         activity = self.activity
-        if activity.is_held:
-            await activity.start(call.key)
         made = _CallInProgress(self, call, parent, scope)
         # An interrupted attempt of this run has already paid the ``once`` charge.
         once = call.once if before is None or before.taken_over else NOTHING
@@ -221,6 +218,20 @@ class Calls:
             self.activity.check(path)
         if self.detached.areas:
             self.detached.check(path)
+
+    async def admit(self, path: StepPath) -> None:
+        """Return if work that the journal does not repeat may start now.
+
+        While the run is held, wait for its release.
+
+        Raises:
+            Stop: the run, or the part of it around this path, was stopped or released.
+            asyncio.CancelledError: the work around this path was cut off.
+        """
+        await self.frontier(path)
+        self.check(path)
+        if self.activity.is_held:
+            await self.activity.start(path)
 
     async def frontier(self, path: StepPath) -> None:
         """Mark the point from which the journal has nothing left to repeat for a step or call.

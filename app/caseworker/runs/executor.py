@@ -18,7 +18,14 @@ from typing import Any
 
 import structlog
 
-from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind, Suspended
+from caseworker.core.budget.stops import (
+    DeadlineExceededError,
+    HandOver,
+    Stop,
+    StopCause,
+    StopKind,
+    Suspended,
+)
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
 from caseworker.engine.approvals import Approvals
@@ -55,7 +62,7 @@ from caseworker.runs.giving_back import (
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.kinds import KINDS, parent_of
 from caseworker.runs.observing import RunObservers, log_context
-from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
+from caseworker.runs.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.ports import JournalStore, RunStore
 from caseworker.runs.references import is_storable, references_in, resolved
@@ -462,12 +469,16 @@ class RunExecutor:
     async def _end_without_parent(
         self, active: ActiveRun, execution: Execution, parent: RunKey
     ) -> None:
-        """End a child whose parent has ended, or release it until this process owns the parent."""
-        found = await when_there(partial(self._store.get, parent))
-        if found is None or found.finished:
-            await self._finish(
-                active, execution, stopped(active.run, _parent_ended(), None, at=_now())
-            )
+        """End a child that was stopped or whose parent has ended.
+
+        Otherwise release it until this process owns the parent.
+        """
+        if (stop := _stop_before(active.run)) is None:
+            found = await when_there(partial(self._store.get, parent))
+            if found is None or found.finished:
+                stop = _parent_ended()
+        if stop is not None:
+            await self._finish(active, execution, stopped(active.run, stop, None, at=_now()))
             return
         reason = "Another process owns the parent of the run."
         await self._release(active, execution, reason, pause_seconds=PARENT_SECONDS)
@@ -475,10 +486,19 @@ class RunExecutor:
     async def _decline(
         self, active: ActiveRun, execution: Execution, error: GraphProblemsError
     ) -> None:
-        """Release a run that this process cannot execute; fail it after too many attempts."""
-        pause_seconds = self._declined.pause_before(active.run.key)
+        """Release a run that this process cannot execute; fail it after too many attempts.
+
+        A run that was stopped ends at once, with the results of its journal.
+        """
+        run = active.run
+        if (stop := _stop_before(run)) is not None:
+            calls = await when_there(partial(self._store.calls, run.key))
+            result = result_of_calls(run, calls, stop)
+            await self._finish(active, execution, stopped(run, stop, result, at=_now()))
+            return
+        pause_seconds = self._declined.pause_before(run.key)
         if pause_seconds is None:
-            await self._finish(active, execution, failed(active.run, error, None, at=_now()))
+            await self._finish(active, execution, failed(run, error, None, at=_now()))
             return
         log.warning("run.declined", seconds=pause_seconds, detail=str(error))
         reason = "The process cannot execute the run's graph."
@@ -611,6 +631,14 @@ class RunExecutor:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _stop_before(run: Run) -> Stop | None:
+    """Return the stop of a run that was stopped before it was claimed; None for other runs."""
+    if run.cancel_request is not None:
+        return run.cancel_request.stop
+    deadline = run.request.deadline
+    return DeadlineExceededError(deadline) if deadline and deadline <= _now() else None
 
 
 def _parent_ended() -> Stop:

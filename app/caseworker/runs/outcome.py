@@ -131,7 +131,7 @@ def stopped_while_queued(
     Its trace has a halted root, and the calls that were ``imported`` from the run that it resumes.
     """
     graph, root = graph_of(run, imported)
-    outcome = stopped(run, stop, _imported_result(run, imported, stop), at=at)
+    outcome = stopped(run, stop, result_of_calls(run, imported, stop), at=at)
     close(graph, root, outcome)
     old = {record.node_id: record for record in imported}
     cause = outcome.stop.to_dict() if outcome.stop else None
@@ -161,15 +161,13 @@ def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
     return usage.to_dict()
 
 
-def _imported_result(
-    run: Run, imported: Sequence[CallRecord], stop: Stop
-) -> Mapping[str, Any] | None:
-    """Return the partial result of a run that never started, from the steps that it imported."""
-    if not imported:
+def result_of_calls(run: Run, calls: Sequence[CallRecord], stop: Stop) -> Mapping[str, Any] | None:
+    """Return the partial result of a run whose graph is not executed, from its journal."""
+    if not calls:
         return None
     step = KINDS[run.kind].step
     reports = {} if step is None else {step: StepReport()}
-    for key, recorded in tries_of(imported).items():
+    for key, recorded in tries_of(calls).items():
         step_id = key.removeprefix("step:")
         if step_id == key or "/" in step_id:
             continue

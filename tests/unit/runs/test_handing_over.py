@@ -12,9 +12,11 @@ from structlog.contextvars import merge_contextvars
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import STEP_CANCELLED
+from caseworker.engine.ports import CallOutcome
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.giving_back import GIVE_UP_SECONDS
-from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.runs.replay import graph_of
+from caseworker.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs import world
 from tests.unit.runs.works import must_not_run, nothing, run_story, waits
@@ -335,6 +337,49 @@ def test_a_run_that_nobody_can_execute_fails_in_the_end() -> None:
         assert 240 < loop().time() < 400
         assert run.status is RunStatus.FAILED
         assert "of_the_next_release" in str(run.stop)
+
+    run_story(story)
+
+
+async def _end_of_unknown(process: Process, new: NewRun, *, cancel: bool) -> Run:
+    """Stop a run that another process has begun, and return it at its end."""
+    await process.store.accept(new, worker_id=None)
+    before = await process.store.claim(KEY, "p0")
+    assert before is not None
+    graph, root = graph_of(before, ())
+    step = graph.begin_node(root, "system", "new")
+    graph.mark_success(step)
+    done: dict[str, Any] = {
+        "call_key": "step:new",
+        "outcome": CallOutcome.RESULT,
+        "value": {"output": "kept"},
+    }
+    calls = [
+        CallRecord(node=node, **(done if node["node_id"] == step else {}))
+        for node in graph.changed_since(0).nodes
+    ]
+    await process.store.release(before, active_seconds=0, calls=calls, counted=False)
+    if cancel:
+        with world.virtual_service_time():
+            await process.service.cancel(KEY, by="operator")
+    else:
+        await process.executor.end(KEY)
+    return await process.end_of()
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_a_stopped_run_that_this_process_cannot_execute_ends_at_once(cancel: bool) -> None:
+    """Neither a cancel request nor a deadline waits for a process that knows the graph."""
+
+    async def story() -> None:
+        new = unknown_step()
+        if not cancel:
+            new = replace(new, request=replace(new.request, deadline=world.EPOCH))
+        run = await _end_of_unknown(Process(must_not_run), new, cancel=cancel)
+        assert run.status is (RunStatus.CANCELLED if cancel else RunStatus.HALTED), run.stop
+        assert run.result is not None
+        assert run.result["outputs"] == {"new": {"output": "kept"}}
+        assert loop().time() < 1
 
     run_story(story)
 

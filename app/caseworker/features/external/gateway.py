@@ -128,12 +128,16 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
 
 async def _owned(answer: _Answer, request: ApiRequest, dialect: Dialect) -> ASGIApp:
     """Answer a request; if the run is released before its call starts, by its next owner."""
+    releases = request.scope[RELEASES]
     while True:
+        held = len(releases)
         try:
             return await answer(request, dialect)
         except RefusedError as refused:
             if refused.refusal is not _RELEASED:
                 raise
+        while len(releases) > held:  # the next try takes these slots again
+            releases.pop()()
 
 
 async def _shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:

@@ -83,7 +83,7 @@ class Owners:
             while state.status is RunStatus.QUEUED and state.parent is not None:
                 line.append(RunKey(key.tenant, state.parent))
                 state = await self.attempts.owner_of(line[-1])
-            is_here = self.sessions.get(line[-1]) is not None
+            is_here = state.address in (None, self.own) and self.sessions.get(line[-1]) is not None
             owner = None if is_here else state.address
             if not self.runs.takes_runs and owner is None:
                 heir = await self.attempts.any_owner(self.own)

@@ -248,9 +248,12 @@ class Session:
         return self.stop is None and not self._is_closed
 
     @property
-    def is_held(self) -> bool:
-        """Whether no call can start any more, because another process will own the run."""
-        return self._activity.is_held
+    def is_leaving(self) -> bool:
+        """Whether no call can start any more, because another process owns the run or will own it.
+
+        The process shuts down, or has lost the run.
+        """
+        return self._activity.is_held or isinstance(self._context.token.stop, HandOver)
 
     @property
     def attempt(self) -> int:
@@ -548,21 +551,11 @@ class Session:
             Stop: a limit was reached, or the client sent nothing for too long.
             RecordedFailureError: the client reported an error.
         """
-        clock = asyncio.get_running_loop().time
+        client = self._context.path.call("client")
+        self._activity.working[self] = client  # no approval suspends the run of a client
         try:
-            while not self.ended.done():
-                left = self._heard_at + self._data.idle_seconds - clock()
-                if left <= 0 and not self._tasks and self._is_busy:
-                    self.touch()  # look again after the idle time
-                    continue
-                if left <= 0 and not self._tasks:
-                    self._stop = _abandoned(self._data.idle_seconds)
-                    raise self._stop
-                await asyncio.wait(
-                    (self.ended, *self._tasks),
-                    timeout=left if left > 0 else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+            async with self._activity.waits(client):
+                await self._wait()
             ended = self.ended.result()
         finally:
             await self.close()
@@ -573,6 +566,27 @@ class Session:
             "replayed_calls": self._calls.replayed + self.tools.calls.replayed,
             "unused_calls": self._calls.unused + self.tools.calls.unused,
         }
+
+    async def _wait(self) -> None:
+        """Wait until the client finishes the run, or a limit is reached.
+
+        Raises:
+            Stop: the client sent nothing for too long.
+        """
+        clock = asyncio.get_running_loop().time
+        while not self.ended.done():
+            left = self._heard_at + self._data.idle_seconds - clock()
+            if left <= 0 and not self._tasks and self._is_busy:
+                self.touch()  # look again after the idle time
+                continue
+            if left <= 0 and not self._tasks:
+                self._stop = _abandoned(self._data.idle_seconds)
+                raise self._stop
+            await asyncio.wait(
+                (self.ended, *self._tasks),
+                timeout=left if left > 0 else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
 
     async def close(self) -> None:
         """Refuse further calls, cancel those in flight, and wait for their ends."""
@@ -735,12 +749,12 @@ class Sessions:
     def is_away(self, key: RunKey) -> bool:
         """Return whether another process may own a run or will own it, or none does yet."""
         if (session := self._open.get(key)) is not None:
-            return session.is_held
+            return session.is_leaving
         return isinstance(self.stop_of(key), HandOver)
 
     def starts_calls(self, key: RunKey) -> bool:
         """Return whether this process owns a run and may start its calls."""
-        return (session := self._open.get(key)) is not None and not session.is_held
+        return (session := self._open.get(key)) is not None and not session.is_leaving
 
     def with_key(self, key: str) -> Session | None:
         """Return the session of a step that this process executes, by the key of the step."""
@@ -822,12 +836,8 @@ class ExternalNode:
         known = (each.value["result"] for each in children.values() if each.value)
         context.run.scope.restore(await sessions.spent_by(key, known))
         session = Session(data.external, context, self._agents, parent)
-        client = context.path.call("client")
-        activity = context.calls.activity
-        activity.working[session] = client  # no approval suspends the run of a client
         with sessions.opened(session):
-            async with activity.waits(client):
-                return ExecutionResult({RESULT: await session.wait()})
+            return ExecutionResult({RESULT: await session.wait()})
 
 
 def external_type(agents: Agents) -> NodeType:

@@ -208,7 +208,7 @@ class Agents:
             LookupError: it is not installed in this process.
             Exception: its function raised it.
         """
-        await context.calls.frontier(context.path)  # its function would run again
+        await context.calls.admit(context.path)  # its function would run again
         if name not in self.code:
             raise LookupError(f"The code agent {name!r} is not installed in this process.")
         said = [{"role": one.role, "content": one.content} for one in state.conversation.messages]

@@ -9,6 +9,7 @@ import pytest
 from caseworker.core.budget.stops import StopKind
 from caseworker.engine.report import GraphOutcome
 from caseworker.features.external.session import ExternalData, Session, Sessions, reported
+from caseworker.runs.journal import LostRunError
 from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
 from caseworker.runs.run import CallRecord, RunKey, RunKind
 from tests.support.seeded_loop import run
@@ -101,3 +102,18 @@ def test_the_first_finish_decides() -> None:
     assert outcome.stop is None
     assert result["result"]["output"] == {"answer": 42}
     assert seconds < 1
+
+
+def test_a_process_that_has_lost_a_run_starts_no_calls_of_it() -> None:
+    """The run is elsewhere even while calls that ignore their cancellation still end here."""
+
+    async def losing(session: Session) -> None:
+        sessions = session._context.service(Sessions)
+        assert sessions.starts_calls(KEY)
+        session._context.token.trip(LostRunError())
+        assert sessions.get(KEY) is session
+        assert sessions.is_away(KEY)
+        assert not sessions.starts_calls(KEY)
+        session.finish(None)
+
+    executed(losing)
