@@ -250,7 +250,7 @@ class Session:
     @property
     def is_held(self) -> bool:
         """Whether no call can start any more, because another process will own the run."""
-        return self._activity.is_held
+        return self._activity.is_held or isinstance(self.stop, HandOver)
 
     @property
     def attempt(self) -> int:
@@ -456,12 +456,12 @@ class Session:
         note_stored()
         return answered
 
-    async def count_tokens(
+    def count_tokens(
         self, model: ChatModel, body: ClientBody, headers: Mapping[str, str], path: str
-    ) -> Head:
-        """Let the provider count the tokens of a body; this is an API call of the run.
+    ) -> "asyncio.Task[Head]":
+        """Let the provider count the tokens of a body in a task; this is an API call of the run.
 
-        Raises:
+        The task raises:
             Stop: a limit or a cancel request refused the call.
             CallFailedError: the provider did not reply.
         """
@@ -476,8 +476,12 @@ class Session:
             path=path,
             is_superseded=lambda: attempt < self.newest_attempt,
         )
-        await self._started(self.perform(call), call.key)
-        return cast("Head", call.reply)
+
+        async def counted() -> Head:
+            await self.perform(call)
+            return cast("Head", call.reply)
+
+        return self._started(counted(), call.key)
 
     async def perform(self, call: Call) -> Answered:
         """Make a call of the step, or replay it; a limit that it reaches ends the step.
