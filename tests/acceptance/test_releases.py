@@ -161,10 +161,10 @@ async def test_a_tool_call_that_waits_is_answered_by_the_next_owner(
     database_url: str, provider: FakeProvider, tmp_path: Path, generation: str
 ) -> None:
     """The client sends one request, and the approval keeps its ID."""
-    notes, progress = Notes(tmp_path / "notes"), asyncio.Event()
+    notes, reported = Notes(tmp_path / "notes"), asyncio.Event()
 
-    async def moved(_: float, __: float | None, ___: str | None) -> None:
-        progress.set()
+    async def moved(progress: float, total: float | None, message: str | None) -> None:
+        reported.set()
 
     async with (
         process(database_url, provider, "first", **notes.settings) as (first, http),
@@ -179,8 +179,8 @@ async def test_a_tool_call_that_waits_is_answered_by_the_next_owner(
             await shutting_down(first, database_url)
             async with open_oracle(database_url) as oracle:
                 await eventually(lambda: oracle.value(OWNED))
-            progress.clear()
-            await progress.wait()
+            reported.clear()
+            await reported.wait()
             assert await approvals_of(replace(agent, http=other)) == [approval]
             path = f"/runs/asks/approvals/{approval}"
             await other.post(path, json={"decision": "approve"})
@@ -198,10 +198,10 @@ async def test_a_tool_call_in_flight_ends_before_its_process(
     database_url: str, provider: FakeProvider, tmp_path: Path, generation: str
 ) -> None:
     """The progress that it reports after the signal shows that its reply is not cut."""
-    notes, progress = Notes(tmp_path / "notes"), asyncio.Event()
+    notes, reported = Notes(tmp_path / "notes"), asyncio.Event()
 
-    async def moved(_: float, __: float | None, ___: str | None) -> None:
-        progress.set()
+    async def moved(progress: float, total: float | None, message: str | None) -> None:
+        reported.set()
 
     async with process(database_url, provider, "only", **notes.settings) as (only, http):
         agent = await start(http, run_id="works", tools=["jot"])
@@ -211,8 +211,8 @@ async def test_a_tool_call_in_flight_ends_before_its_process(
             called = asyncio.create_task(client.call_tool("jot", args, progress_callback=moved))
             await notes.wait_for(agent, HELD)
             await shutting_down(only, database_url)
-            progress.clear()
-            await progress.wait()
+            reported.clear()
+            await reported.wait()
             notes.release()
             result = await called
         assert await only.child.wait() == 0
@@ -307,6 +307,32 @@ async def test_a_child_that_starts_at_the_release_is_recorded_by_the_next_owner(
     assert recorded.count(child.run_id) == 1
 
 
+async def test_requests_that_have_arrived_at_the_signal_are_answered(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """On new connections, which the process has not accepted yet, and on open ones."""
+    async with process(database_url, provider, "only") as (service, _):
+        host, port = service.url.removeprefix("http://").split(":")
+        request = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(50)]
+        for reader, writer in opened:
+            writer.write(request)
+            await _head(reader)
+        service.child.freeze()
+        opened += [await asyncio.open_connection(host, int(port)) for _ in range(50)]
+        for _, writer in opened:
+            writer.write(request)
+            await writer.drain()
+        service.child.signal(signal.SIGTERM)
+        service.child.thaw()
+        heads = [await _head(reader) for reader, _ in opened]
+        for _, writer in opened:
+            writer.close()
+        assert await service.child.wait() == 0
+
+    assert {head.split(b"\r\n")[0] for head in heads} == {b"HTTP/1.1 200 OK"}
+
+
 async def test_a_drained_process_forwards_requests_to_the_next_owner(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -378,6 +404,14 @@ async def approvals_of(agent: Agent) -> list[str]:
 
     await eventually(is_asked)
     return found
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """Return the head of a response with a body, and read the body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+    await reader.readexactly(int(length))
+    return head
 
 
 def _text(reply: httpx.Response) -> str:
