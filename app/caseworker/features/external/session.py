@@ -706,6 +706,11 @@ class Session:
             hides_usage=hides_usage,
             is_superseded=lambda: entry.attempt < self.newest_attempt,
         )
+
+        def note_begun(_: object) -> None:
+            call.repeatable = False  # the client would get parts of two replies
+
+        flight.relay.head.add_done_callback(note_begun)
         return call, note_stored
 
 
