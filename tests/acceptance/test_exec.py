@@ -193,6 +193,39 @@ async def test_the_command_gets_the_urls_and_the_key_of_its_run_and_no_other_key
     }
 
 
+async def test_the_env_file_of_a_project_does_not_reach_the_command(
+    http: httpx.AsyncClient, service: ServiceProcess, tmp_path: Path
+) -> None:
+    """The key in it may call the service, but its secrets stay those of the operator."""
+    secrets = {
+        "CASEWORKER_URL": service.url,
+        "CASEWORKER_API_KEY": OPERATOR_KEY,
+        "AUTH_BOOTSTRAP_KEY": "secret-of-the-operator",
+        "MODELS_SMALL_API_KEY": "secret-of-the-provider",
+        "DATABASE_URL": "postgresql://caseworker:secret@db.test/x",
+        "LD_LIBRARY_PATH": "secret",
+    }
+    (tmp_path / "caseworker.yaml").touch()
+    (tmp_path / ".env").write_text("\n".join(f"{k}={v}" for k, v in secrets.items()))
+    variables = {k: v for k, v in os.environ.items() if k not in secrets} | {"NO_PROXY": "*"}
+
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*(sys.executable, "-m", "caseworker", "exec"), sys.executable, "-c", VARIABLES, *secrets],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen.pop("CASEWORKER_URL") == service.url
+    assert seen.pop("CASEWORKER_API_KEY").startswith("cwr_")
+    assert set(seen.values()) == {None}
+
+
 async def test_the_exit_code_and_the_streams_are_those_of_the_command(
     http: httpx.AsyncClient, service: ServiceProcess
 ) -> None:

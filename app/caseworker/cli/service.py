@@ -1,6 +1,5 @@
 """Call the service from commands, explain errors, and map run statuses to exit codes."""
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ import typer
 
 from caseworker.cli.output import AsJson, fail, show, show_json, show_page, startup_errors
 from caseworker.main.errors import StartupError
-from caseworker.main.service_address import service_url
+from caseworker.main.service_address import ServiceAddress, service_address
 
 if TYPE_CHECKING:  # the import takes longer than printing the help of a command
     from caseworker_client import CaseworkerClient as CaseworkerClient
@@ -57,23 +56,25 @@ def connected(url: str | None) -> Iterator[CaseworkerClient]:
     If the service or the connection fails, the error is printed and the command exits.
     """
     import httpx
-    from caseworker_client import CaseworkerClient, CaseworkerError
+    from caseworker_client import ApiError, CaseworkerClient, CaseworkerError
 
     with startup_errors():
-        address = service_url(url)
+        address = service_address(url)
     try:
-        if not address.startswith(("http://", "https://")):
+        if not address.url.startswith(("http://", "https://")):
             raise httpx.InvalidURL("it must start with http:// or https://")
-        with CaseworkerClient(address) as client:
+        with CaseworkerClient(address.url, api_key=address.api_key) as client:
             yield client
+    except ApiError as error:
+        fail(explained(error, address))
     except CaseworkerError as error:
         fail(explained(error))
     except httpx.InvalidURL as error:
-        fail(f"{address} is not a valid URL: {error}. Use one such as http://127.0.0.1:8080.")
+        fail(f"{address.url} is not a valid URL: {error}. Use one such as http://127.0.0.1:8080.")
 
 
-def explained(error: CaseworkerError) -> str:
-    """Return the message of an API error, with a hint on how to resolve it.
+def explained(error: CaseworkerError, address: ServiceAddress | None = None) -> str:
+    """Return the message of an API error of the service at an address, with a hint to resolve it.
 
     The message has one line, plus one for each invalid field.
     """
@@ -92,7 +93,12 @@ def explained(error: CaseworkerError) -> str:
     title = (error.title or f"The service returned status {error.status}").rstrip(".")
     if problem == "not-found" and kind in _LISTS:
         return f"{title}. `caseworker {_LISTS[kind]}` lists all that exist."
-    if error.status == 401 and os.environ.get("CASEWORKER_API_KEY"):
+    if error.status == 401 and address is not None and address.withheld is not None:
+        return (
+            f"{title}. The API key of {address.withheld} was not sent, because another source sets "
+            f"the URL. To send it, set CASEWORKER_URL to {address.url} there too."
+        )
+    if error.status == 401 and address is not None and address.api_key:
         return f"{title}. Set CASEWORKER_API_KEY to another API key: this one is not valid here."
     if error.status == 401:
         return f"{title}. Set CASEWORKER_API_KEY. `caseworker keys create` creates an API key."
@@ -122,9 +128,13 @@ def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, 
     from caseworker_client import CaseworkerClient, CaseworkerError, RetryPolicy
 
     try:
-        address = service_url(context.params.get("url"))
-        once = RetryPolicy(attempts=1)
-        with CaseworkerClient(address, timeout_seconds=_COMPLETION_SECONDS, retry=once) as client:
+        address = service_address(context.params.get("url"))
+        with CaseworkerClient(
+            address.url,
+            api_key=address.api_key,
+            timeout_seconds=_COMPLETION_SECONDS,
+            retry=RetryPolicy(attempts=1),
+        ) as client:
             runs = client.list_runs(limit=100).runs
     except (CaseworkerError, StartupError, httpx.InvalidURL):
         return []  # shell completion cannot show errors

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from caseworker.platform.fair_slots import FairSlots
+
 DEFAULT_CEILING = 64
 MOST_CHARS_ON_LOOP = 2000
 """Maximum length, in characters, of a text that is redacted on the event loop."""
@@ -27,30 +29,33 @@ T = TypeVar("T")
 
 
 class RedactionThread:
-    """Redacts long texts in a thread, one at a time, with pauses.
+    """Redacts long texts in a thread, one at a time, with pauses; tenants take turns.
 
     Several threads, or one without pauses, would compete with the event loop for the GIL.
     """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._turn = FairSlots(1)
         self._pauses_until = 0.0
 
-    async def call(self, redact: Callable[[], T], chars: int) -> T:
-        """Return the result of ``redact``.
+    async def call(self, redact: Callable[[], T], chars: int, tenant: str) -> T:
+        """Return the result of ``redact`` for a text of a tenant.
 
         It runs in a thread if the text has more than ``MOST_CHARS_ON_LOOP`` characters.
         """
         if chars <= MOST_CHARS_ON_LOOP:
             return redact()
         clock = asyncio.get_running_loop().time
-        async with self._turn:
+        await self._turn.acquire(tenant)
+        try:
             await asyncio.sleep(self._pauses_until - clock())
             began = clock()
             try:
                 return await asyncio.to_thread(redact)
             finally:
                 self._pauses_until = clock() + PAUSE * (clock() - began)
+        finally:
+            self._turn.release(tenant)
 
 
 class StepSlots:

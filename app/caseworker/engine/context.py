@@ -6,7 +6,7 @@ A context gives access to the state of the run, to the step's position in the ru
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, final, runtime_checkable
 
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.budget.ledger import Reservation, Scope
@@ -71,6 +71,15 @@ MAX_TRACEBACKS = 20
 DEFAULT_GRACE_SECONDS = 5.0
 
 
+class TokenRatio(NamedTuple):
+    """How a provider's counts compare to the near bounds of the texts that it counted."""
+
+    ratio: float
+    """The largest count of a prompt relative to the near bound of its text."""
+    near_tokens: int
+    """The largest of these near bounds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """The state that all steps of one run share."""
@@ -102,9 +111,8 @@ class RunContext:
     over: Callable[[], None] = lambda: None
     """Called each time abandoned work (work that the run stopped waiting for) has ended, so that
     its cost can still be recorded."""
-    token_ratios: dict[str, float] = field(default_factory=dict)
-    """For each model that the run has called, the largest ratio of the tokens that its provider
-    counted for a prompt to the near bound of that prompt."""
+    token_ratios: dict[str, TokenRatio] = field(default_factory=dict)
+    """For each model that the run has called, what its provider counted for the prompts."""
     traced: list[Any] | None = None
     """List that collects the ``StepRecords`` of executed graphs for a trace; None if no trace is
     needed."""

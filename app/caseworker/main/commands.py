@@ -8,6 +8,7 @@ two.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -21,9 +22,11 @@ from caseworker.main.configuration import (
     database_errors,
     logged_settings,
     read_settings,
+    settings_of,
 )
 from caseworker.main.demo import with_recorded_model
 from caseworker.main.lifetime import lifetime
+from caseworker.main.project import variables_of_project
 from caseworker.models.recorded import Recorder
 from caseworker.settings.schema import Settings
 
@@ -120,24 +123,36 @@ class CheckedConfiguration:
     source: str
 
 
-def check_configuration() -> CheckedConfiguration:
-    """Validate the configuration as the service would read it, and return warnings about it."""
-    loaded = read_settings()
-    from caseworker.main.agent_folder import read_agents, with_code_agents
-    from caseworker.main.agents import build_tools, check_providers
-    from caseworker.main.plugins import Toolbox, installed_agents
+def check_configuration(*, load: bool = False) -> CheckedConfiguration:
+    """Validate the configuration as the service would read it, and return warnings about it.
 
-    check_providers(loaded.settings)
-    agents = loaded.settings.agents
-    with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
-    toolbox = Toolbox(loaded.settings.tools)
-    build_tools(loaded.settings, toolbox.tools, toolbox.servers)
+    ``load`` is whether to import the plugins too, and to check the agents, tools and providers,
+    which may come from them. This executes code of the working directory.
+    """
+    if load:
+        loaded = read_settings()
+        _load_plugins(loaded.settings)
+    else:
+        folder = Path.cwd()
+        loaded = settings_of({**variables_of_project(folder), **os.environ}, folder)
     source = str(loaded.source or "defaults and environment")
     kept = loaded.settings.retention.unlimited
     growing = (
         f"retention.{each}_days: not set; {each} are kept until they are deleted" for each in kept
     )
     return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
+
+
+def _load_plugins(settings: Settings) -> None:
+    from caseworker.main.agent_folder import read_agents, with_code_agents
+    from caseworker.main.agents import build_tools, check_providers
+    from caseworker.main.plugins import Toolbox, installed_agents
+
+    check_providers(settings)
+    agents = settings.agents
+    with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
+    toolbox = Toolbox(settings.tools)
+    build_tools(settings, toolbox.tools, toolbox.servers)
 
 
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:

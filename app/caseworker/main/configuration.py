@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -29,14 +29,23 @@ def read_settings() -> LoadedSettings:
     """
     folder = Path.cwd()
     use_dotenv(folder)
-    try:
-        loaded = load_settings(os.environ, folder)
-    except SettingsError as error:
-        raise StartupError(str(error)) from None
+    loaded = settings_of(os.environ, folder)
     # Last, so that no file of the project replaces an installed module.
     if loaded.source == folder / PROJECT_FILE and str(folder) not in sys.path:
         sys.path.append(str(folder))
     return loaded
+
+
+def settings_of(variables: Mapping[str, str], folder: Path) -> LoadedSettings:
+    """Read the settings from variables and the configuration file of a folder; import nothing.
+
+    Raises:
+        StartupError: a setting is invalid; the message names the key and the allowed values.
+    """
+    try:
+        return load_settings(variables, folder)
+    except SettingsError as error:
+        raise StartupError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def examine(*, ask_models: bool) -> Iterator[Finding]:
     source = str(loaded.source or "defaults and environment")
     yield Finding("configuration", not unclear, unclear or source)
     try:
-        check_configuration()
+        check_configuration(load=True)
         yield Finding("plugins", True, "tools, agents and providers load")
     except StartupError as error:
         yield Finding("plugins", False, str(error))

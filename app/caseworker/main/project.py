@@ -1,6 +1,8 @@
 """The files that make a folder a project."""
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -9,14 +11,31 @@ from caseworker.main.errors import StartupError
 PROJECT_FILE: Final = "caseworker.yaml"
 
 
+def variables_of_project(folder: Path) -> Mapping[str, str]:
+    """Return the variables in the ``.env`` of a project; none for another folder.
+
+    Raises:
+        StartupError: the file cannot be read.
+    """
+    if not (folder / PROJECT_FILE).is_file() or not (folder / ".env").is_file():
+        return {}
+    from dotenv import dotenv_values
+
+    with _reading():
+        return {name: text for name, text in dotenv_values(folder / ".env").items() if text}
+
+
 def use_dotenv(folder: Path) -> None:
     """Set the variables in the ``.env`` of a project that the environment does not set."""
-    if (folder / PROJECT_FILE).is_file() and (folder / ".env").is_file():
-        from dotenv import dotenv_values
+    variables = variables_of_project(folder)
+    with _reading():
+        for name, text in variables.items():
+            os.environ.setdefault(name, text)
 
-        try:
-            for name, text in dotenv_values(folder / ".env").items():
-                if text:
-                    os.environ.setdefault(name, text)
-        except (OSError, ValueError) as error:  # not UTF-8, for example
-            raise StartupError(f".env cannot be read: {type(error).__name__}") from None
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # not UTF-8, for example
+        raise StartupError(f".env cannot be read: {type(error).__name__}") from None

@@ -1,46 +1,89 @@
-"""Find the URL of the configured service, for commands that call it."""
+"""Find the URL of the configured service and its API key, for commands that call it."""
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from os.path import isfile
 from pathlib import Path
 from typing import Final
 
 from caseworker.main.errors import StartupError
-from caseworker.main.project import PROJECT_FILE, use_dotenv
+from caseworker.main.project import PROJECT_FILE, variables_of_project
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 """The URL of a service whose address is not configured."""
+_URL, _KEY, _CONFIG = "CASEWORKER_URL", "CASEWORKER_API_KEY", "CASEWORKER_CONFIG"
 _MAY_CONFIGURE: Final = re.compile(r"\bCASEWORKER_(?!API_KEY$)|SERVER|_(HOST|PORT)\b|\bserver\b")
 """Parts of names and lines that may set the address, misspelled ones included."""
 _FILES: Final = ("config.yaml", PROJECT_FILE, ".env")
+_ADDRESS: Final = (("server", "host"), ("server", "port"))
 
 
-def service_url(url: str | None = None) -> str:
-    """Return ``url``, or the URL at which the configured service can be reached on this machine.
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """The URL of the service, and the API key that may be sent to it.
 
-    The ``.env`` of a project is read first, as it may set CASEWORKER_API_KEY. The settings are
-    loaded only if something may configure the address, because this takes longer than a call of the
-    service.
+    A key goes only to a URL from the same source. Otherwise the files of a foreign folder could
+    direct the user's key to their author, or the user's requests to their author's tenant.
+    """
+
+    url: str
+    api_key: str = field(repr=False)
+    """Empty if the source of the URL has no key."""
+    withheld: str | None = None
+    """The source of a key that is not sent, because the URL has another source; None for none."""
+
+
+def service_address(url: str | None = None) -> ServiceAddress:
+    """Return the address at ``url``, or that of the configured service on this machine.
+
+    ``url`` and the environment are one source, and the files of the working directory the other.
+    The settings are loaded only if something may configure the address, because this takes longer
+    than a call of the service.
 
     Raises:
         StartupError: the configuration is invalid, or ``server.port`` is 0.
     """
-    use_dotenv(Path.cwd())
-    if address := url or os.environ.get("CASEWORKER_URL"):
-        return address
-    with suppress(OSError):  # reading the settings reports it
-        files = [
-            Path(each).read_bytes().decode(errors="replace") for each in _FILES if isfile(each)
-        ]
-        if not any(map(_MAY_CONFIGURE.search, (*os.environ, *files))):
-            return DEFAULT_URL
-    from caseworker.main.configuration import read_settings, url_of, warn_of_near_misses
+    project, shell = variables_of_project(Path.cwd()), os.environ
+    variables = {**project, **shell}
+    if chosen := url or variables.get(_URL):
+        return _address(chosen, shell, project, of_shell=url is not None or _URL in shell)
+    if not _may_be_configured():
+        return _address(DEFAULT_URL, variables)
+    from caseworker.main.configuration import settings_of, url_of, warn_of_near_misses
 
-    loaded = read_settings()
+    loaded = settings_of(variables, Path.cwd())
     warn_of_near_misses(loaded)
     server = loaded.settings.server
     if server.port == 0:
         raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
-    return url_of(server.host, server.port)
+    chosen = url_of(server.host, server.port)
+    origins = [loaded.origins[part] for part in _ADDRESS if part in loaded.origins]
+    if not origins:
+        return _address(chosen, variables)
+    of_shell = all(each in shell or (":" in each and _CONFIG in shell) for each in origins)
+    return _address(chosen, shell, project, of_shell=of_shell)
+
+
+def _may_be_configured() -> bool:
+    with suppress(OSError):  # reading the settings reports it
+        files = [
+            Path(each).read_bytes().decode(errors="replace") for each in _FILES if isfile(each)
+        ]
+        return any(map(_MAY_CONFIGURE.search, (*os.environ, *files)))
+    return True
+
+
+def _address(
+    url: str,
+    shell: Mapping[str, str],
+    project: Mapping[str, str] | None = None,
+    *,
+    of_shell: bool = True,
+) -> ServiceAddress:
+    project = project or {}
+    own, other = (shell, project) if of_shell else (project, shell)
+    key, source = own.get(_KEY, "").strip(), ".env" if of_shell else "the environment"
+    return ServiceAddress(url, key, source if other.get(_KEY) and not key else None)

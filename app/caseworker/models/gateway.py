@@ -221,7 +221,7 @@ class ModelGateway:
                 retry=self._retry,
                 timeout_seconds=chosen.timeout_seconds,
                 metadata=candidate.metadata(counts_for, asked),
-                shown=await self._shown(request, parameters, prompt),
+                shown=await self._shown(request, parameters, prompt, context.run.tenant),
                 chosen=chosen,
                 request=request,
                 messages_bytes=None if prompt is None else prompt.size_bytes,
@@ -302,14 +302,15 @@ class ModelGateway:
             family,
             largest_image_tokens=chosen.max_image_tokens or family.largest_image_tokens,
         )
-        content = await self._redaction.call(measure, body.written_bytes // BYTES_PER_CHAR)
+        size, tenant = body.written_bytes // BYTES_PER_CHAR, context.run.tenant
+        content = await self._redaction.call(measure, size, tenant)
         if body.written_bytes > LONG_BODY_BYTES:
             await asyncio.to_thread(getattr, content, "near_tokens")
         others = {name: it for name, it in sent.items() if name not in _NOT_PARAMETERS}
         added = body.messages[stored.messages if stored else 0 :]
         same = stored is not None and stored.parameters == body.hashes
         redact = partial(self._payloads.prompt, added, {} if same else others)
-        shown = await self._redaction.call(redact, self._payloads.chars_to_redact(added))
+        shown = await self._redaction.call(redact, self._payloads.chars_to_redact(added), tenant)
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",
@@ -391,7 +392,11 @@ class ModelGateway:
             yield from _from_recorded(of_model, asked, path, journal) or known or of_model
 
     async def _shown(
-        self, request: ModelRequest, parameters: Mapping[str, Any], log: MessageLog | None
+        self,
+        request: ModelRequest,
+        parameters: Mapping[str, Any],
+        log: MessageLog | None,
+        tenant: str,
     ) -> Mapping[str, Any] | None:
         """Return the request as the trace stores it; for a conversation, only the new messages."""
         stored = None if log is None else log.stored
@@ -401,7 +406,8 @@ class ModelGateway:
         ]
         same = stored is not None and stored.parameters == parameters
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
-        shown = await self._redaction.call(redact, self._payloads.chars_to_redact(messages))
+        size = self._payloads.chars_to_redact(messages)
+        shown = await self._redaction.call(redact, size, tenant)
         return _after(stored, shown)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
+from caseworker.engine.context import TokenRatio
 from caseworker.models.client_bodies import ClientBody, parts_of
 from caseworker.models.families import Family
 from caseworker.models.fields.provider_tools import ProviderTool
@@ -98,13 +99,14 @@ class Content:
         others = (*self.media, self.audio_tokens, self.tools_tokens, self.fills_context)
         return not any(others)
 
-    def near_tokens_like(self, ratio: float) -> int:
-        """Return the near bound, whose text is corrected by an earlier count of the provider.
+    def near_tokens_like(self, counted: TokenRatio) -> int:
+        """Return the near bound, corrected by what the provider counted for earlier calls.
 
-        ``ratio`` is its count for an earlier call of the run without media, relative to the
-        estimate of that call's text.
+        These calls of the run had no media. Text beyond theirs is new, and is not corrected.
         """
-        text_tokens = int(self.near_text_tokens * max(_LOWEST_RATIO, ratio) * _RATIO_MARGIN)
+        earlier = min(self.near_text_tokens, counted.near_tokens)
+        new, ratio = self.near_text_tokens - earlier, max(_LOWEST_RATIO, counted.ratio)
+        text_tokens = new + int(earlier * ratio * _RATIO_MARGIN)
         corrected = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
         return min(self.near_tokens, corrected)
 

@@ -82,7 +82,7 @@ def image_size(value: Any, holder: Mapping[str, Any], family: Family, largest: i
     if data is None or rule is None or not _RASTER.match(beginning):
         return Size(largest, largest)
     try:
-        width, height = imagesize.get(io.BytesIO(beginning))
+        width, height = imagesize.get(io.BytesIO(beginning), exif_rotation=False)
     except Exception:  # a malformed header
         return Size(largest, largest)
     pixels = width * height

@@ -20,7 +20,7 @@ from caseworker.core.budget.ledger import Room, Scope
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
-from caseworker.engine.context import RunContext
+from caseworker.engine.context import RunContext, TokenRatio
 from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.completion import Completion
 from caseworker.models.counts import is_possible
@@ -138,8 +138,8 @@ class ModelCall(Call):
     @cached_property
     def _near_bound(self) -> Bound:
         content = cast("Content", self.content)
-        ratio = self.run.token_ratios.get(self.chosen.model)
-        near = content.near_tokens if ratio is None else content.near_tokens_like(ratio)
+        counted = self.run.token_ratios.get(self.chosen.model)
+        near = content.near_tokens if counted is None else content.near_tokens_like(counted)
         return self._bound_of(near)
 
     def refuse_without_price(self, scope: Scope) -> None:
@@ -362,9 +362,11 @@ class ModelCall(Call):
         """Keep how the provider's count compares to the near bound, if that was computed."""
         content = self.content
         if content is not None and content.is_text and "near_text_tokens" in vars(content):
-            ratio = usage.tokens_in / max(1, content.near_text_tokens)
             ratios, model = self.run.token_ratios, self.chosen.model
-            ratios[model] = max(ratio, ratios.get(model, 0.0))
+            before = ratios.get(model, TokenRatio(0.0, 0))
+            near = content.near_text_tokens
+            ratio = max(before.ratio, usage.tokens_in / max(1, near))
+            ratios[model] = TokenRatio(ratio, max(before.near_tokens, near))
 
     def _uncounted(self, texts: Iterable[str] = ()) -> TokenUsage:
         """Return the usage of an attempt without final counts."""

@@ -255,7 +255,7 @@ class ToolDispatch:
         spec = tool.spec
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
-        shown = await self._redaction.call(redact, len(asked))
+        shown = await self._redaction.call(redact, len(asked), context.run.tenant)
         # Some endpoints encode thousands of characters of state in an ID.
         about: dict[str, Any] = {} if shown is None else {"args": shown}
         if call_id is not None:

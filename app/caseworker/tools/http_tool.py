@@ -25,6 +25,7 @@ from caseworker.platform.signing import signed_headers
 from caseworker.tools.arguments import ArgumentCheck, is_storable
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from caseworker.tools.resources import ToolResources
+from caseworker.tools.secret_mask import SecretMask
 
 UNAVAILABLE: Final = "unavailable"
 """Error code for a server that is unreachable, or asks to be called again later."""
@@ -177,7 +178,7 @@ class HttpTool:
                 raise ValueError(f"the environment variable {variable} has no value for a header")
         values = self._headers.values()
         words = {word for value in values for word in (value, value.rpartition(" ")[2])}
-        self._masked = sorted((each for each in words if len(each) >= _LEAST_SECRET), key=len)[::-1]
+        self._mask = SecretMask(each for each in words if len(each) >= _LEAST_SECRET)
         named = settings.signing_secret_env
         self._secrets = [] if named is None else [environ[named].strip()]
         try:
@@ -223,10 +224,9 @@ class HttpTool:
         return signed if self._secrets else {}
 
     def _result(self, response: httpx2.Response, content: bytearray) -> ToolResult:
-        status, kind = response.status_code, response.headers.get("content-type", "")
-        text = _UNSTORABLE.sub("\ufffd", content.decode(errors="replace"))
-        for secret in self._masked:
-            text = text.replace(secret, "[secret]")
+        status = response.status_code
+        kind = self._mask.apply(response.headers.get("content-type", ""))
+        text = self._mask.apply(_UNSTORABLE.sub("\ufffd", content.decode(errors="replace")))
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:

@@ -96,7 +96,7 @@ class Settings:
     ) -> Self:
         """Resolve settings: None falls back to the environment variable, then to the default."""
         url = base_url or os.environ.get("CASEWORKER_URL") or DEFAULT_URL
-        key = (api_key or os.environ.get("CASEWORKER_API_KEY") or "").strip()
+        key = (os.environ.get("CASEWORKER_API_KEY", "") if api_key is None else api_key).strip()
         if not (key.isascii() and key.isprintable()):  # a later error would reveal the key
             raise CaseworkerError("The API key holds characters that no key has.")
         return cls(

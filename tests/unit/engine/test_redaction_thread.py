@@ -18,9 +18,9 @@ async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> N
         may_end.wait(150)
         return threading.get_ident()
 
-    long = asyncio.create_task(thread.call(slow, MOST_CHARS_ON_LOOP + 1))
+    long = asyncio.create_task(thread.call(slow, MOST_CHARS_ON_LOOP + 1, "acme"))
     await asyncio.to_thread(begun.wait, 150)
-    short = await thread.call(threading.get_ident, MOST_CHARS_ON_LOOP)
+    short = await thread.call(threading.get_ident, MOST_CHARS_ON_LOOP, "acme")
     may_end.set()
 
     assert short == threading.get_ident()
@@ -42,7 +42,21 @@ async def test_long_texts_take_turns_with_pauses() -> None:
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(3):
-            tasks.create_task(thread.call(taking(0.02), MOST_CHARS_ON_LOOP + 1))
+            tasks.create_task(thread.call(taking(0.02), MOST_CHARS_ON_LOOP + 1, "acme"))
 
     pauses = [began - ended for (_, ended), (began, _) in pairwise(spans)]
     assert [pause > 0.9 * PAUSE * 0.02 for pause in pauses] == [True, True]
+
+
+async def test_the_long_texts_of_tenants_take_turns() -> None:
+    """A tenant with many texts delays that of another tenant by one text only."""
+    thread, order = RedactionThread(), list[str]()
+
+    async def redact(tenant: str) -> None:
+        await thread.call(lambda: order.append(tenant), MOST_CHARS_ON_LOOP + 1, tenant)
+
+    async with asyncio.TaskGroup() as tasks:
+        for tenant in (*("mallory",) * 5, "acme"):
+            tasks.create_task(redact(tenant))
+
+    assert order.index("acme") <= 1

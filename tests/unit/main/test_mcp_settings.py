@@ -72,11 +72,11 @@ def test_a_check_of_the_configuration_knows_the_tools_of_servers(
     monkeypatch.setenv("RETENTION_RUNS_DAYS", "30")
     monkeypatch.setenv("RETENTION_THREADS_DAYS", "30")
 
-    assert check_configuration().warnings == ()
+    assert check_configuration(load=True).warnings == ()
 
     monkeypatch.setenv("TOOLS_DENY", '["net.echo"]')
     with pytest.raises(StartupError, match=r"unknown tool 'net\.echo'"):
-        check_configuration()
+        check_configuration(load=True)
 
 
 def test_the_environment_holds_servers_as_json(tmp_path: Path) -> None:

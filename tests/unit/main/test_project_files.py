@@ -1,14 +1,18 @@
 """Files of a project that cannot be read: they stop nothing, or the start with one line."""
 
 import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from caseworker.main.commands import check_configuration
 from caseworker.main.development import _changes
 from caseworker.main.errors import StartupError
 from caseworker.main.project import use_dotenv
-from caseworker.main.service_address import service_url
+from caseworker.main.service_address import service_address
 
 
 def test_a_link_to_itself_and_a_virtual_environment_are_not_watched(tmp_path: Path) -> None:
@@ -49,17 +53,149 @@ def test_an_unreadable_configuration_is_reported_by_the_settings(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Path, "read_bytes", unreadable)
 
-    assert service_url().startswith("http://")
+    assert service_address().url.startswith("http://")
 
 
-def test_the_env_file_of_a_project_is_read_whatever_sets_the_address(
+SHELL_KEY, PROJECT_KEY = "cwk_of-the-shell", "cwk_of-the-project"
+ELSEWHERE, HERE = "http://elsewhere.test", "http://here.test"
+OF_PROJECT = f"CASEWORKER_API_KEY={PROJECT_KEY}"
+NO_KEY: dict[str, str] = {}
+WITH_KEY = {"CASEWORKER_API_KEY": SHELL_KEY}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """A working directory, an environment, and the address that they give."""
+
+    variables: Mapping[str, str]
+    option: str | None = None
+    """Value of ``--url``."""
+    yaml: str = ""
+    dotenv: str = ""
+    url: str
+    key: str
+    withheld: str | None = None
+
+
+FOLDERS = {
+    "a URL of a foreign .env": Folder(
+        variables=WITH_KEY,
+        dotenv=f"CASEWORKER_URL={ELSEWHERE}",
+        url=ELSEWHERE,
+        key="",
+        withheld="the environment",
+    ),
+    "a URL and a key of .env": Folder(
+        variables=WITH_KEY,
+        dotenv=f"CASEWORKER_URL={ELSEWHERE}\n{OF_PROJECT}",
+        url=ELSEWHERE,
+        key=PROJECT_KEY,
+    ),
+    "a host and a port of the file": Folder(
+        variables=WITH_KEY,
+        yaml="server: {host: elsewhere.test, port: 80}",
+        url=f"{ELSEWHERE}:80",
+        key="",
+        withheld="the environment",
+    ),
+    "a host of .env": Folder(
+        variables=WITH_KEY,
+        dotenv="SERVER_HOST=elsewhere.test",
+        url=f"{ELSEWHERE}:8080",
+        key="",
+        withheld="the environment",
+    ),
+    "a prefixed port of .env beside a host of the shell": Folder(
+        variables={**WITH_KEY, "SERVER_HOST": "here.test"},
+        dotenv="CASEWORKER_SERVER_PORT=81",
+        url=f"{HERE}:81",
+        key="",
+        withheld="the environment",
+    ),
+    "a port of the file and a key of .env": Folder(
+        variables=NO_KEY,
+        yaml="server: {port: 81}",
+        dotenv=OF_PROJECT,
+        url="http://127.0.0.1:81",
+        key=PROJECT_KEY,
+    ),
+    "an option": Folder(
+        variables=WITH_KEY,
+        option=HERE,
+        dotenv=f"CASEWORKER_URL={ELSEWHERE}\n{OF_PROJECT}",
+        url=HERE,
+        key=SHELL_KEY,
+    ),
+    "an option without a key in the shell": Folder(
+        variables=NO_KEY,
+        option=HERE,
+        dotenv=OF_PROJECT,
+        url=HERE,
+        key="",
+        withheld=".env",
+    ),
+    "a URL of the shell": Folder(
+        variables={**WITH_KEY, "CASEWORKER_URL": HERE},
+        dotenv=OF_PROJECT,
+        url=HERE,
+        key=SHELL_KEY,
+    ),
+    "a port of the shell": Folder(
+        variables={**WITH_KEY, "SERVER_PORT": "81"},
+        url="http://127.0.0.1:81",
+        key=SHELL_KEY,
+    ),
+    "nothing configured": Folder(variables=WITH_KEY, url="http://127.0.0.1:8080", key=SHELL_KEY),
+    "only a key of .env": Folder(
+        variables=NO_KEY, dotenv=OF_PROJECT, url="http://127.0.0.1:8080", key=PROJECT_KEY
+    ),
+    "a foreign key beside that of the shell": Folder(
+        variables=WITH_KEY, dotenv=OF_PROJECT, url="http://127.0.0.1:8080", key=SHELL_KEY
+    ),
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
+def test_a_key_goes_only_to_a_url_from_the_same_source(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of a foreign folder neither get the user's key nor replace it."""
+    (tmp_path / "caseworker.yaml").write_text(folder.yaml)
+    (tmp_path / ".env").write_text(folder.dotenv)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", dict(folder.variables))
+
+    address = service_address(folder.option)
+
+    assert (address.url, address.api_key) == (folder.url, folder.key)
+    assert address.withheld == folder.withheld
+    assert os.environ == folder.variables, "the variables of .env reached the environment"
+
+
+def test_a_file_that_the_shell_names_is_of_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commands that call the service find their API key there."""
-    (tmp_path / "caseworker.yaml").touch()
-    (tmp_path / ".env").write_text("CASEWORKER_API_KEY=secret")
+    """The user chose it, as with ``--url``."""
+    named = tmp_path / "named.yaml"
+    named.write_text("server: {host: here.test, port: 81}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(os, "environ", {**WITH_KEY, "CASEWORKER_CONFIG": str(named)})
 
-    assert service_url("http://example.org") == "http://example.org"
-    assert os.environ == {"CASEWORKER_API_KEY": "secret"}
+    address = service_address()
+
+    assert (address.url, address.api_key) == (f"{HERE}:81", SHELL_KEY)
+
+
+def test_a_check_of_the_configuration_executes_no_code_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only ``--load`` imports the plugins that a configuration names."""
+    (tmp_path / "caseworker.yaml").write_text("tools: {plugins: ['planted:tool']}")
+    (tmp_path / "planted.py").write_text("open('executed', 'w')\nraise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+
+    check_configuration()
+
+    assert not (tmp_path / "executed").exists()
+    assert sys.path == path

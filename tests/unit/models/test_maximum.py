@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caseworker.engine.context import TokenRatio
 from caseworker.models.client_bodies import read_body
 from caseworker.models.families import UNKNOWN, family_of
 from caseworker.models.fields.provider_tools import ProviderTool
@@ -221,6 +222,17 @@ def test_a_picture_whose_frames_may_be_larger_counts_as_the_largest() -> None:
 
 
 @pytest.mark.req("cw/3.named")
+def test_a_picture_counts_by_its_first_frame_header() -> None:
+    """Bytes that look like a smaller header follow it."""
+    frames = [b"\xff\xc0\0\x11\x08" + struct.pack(">HH", side, side) for side in (4_000, 8)]
+    jpeg = b"\xff\xd8" + b"".join(frame + b"\x03" + bytes(9) for frame in frames) + bytes(50)
+    data = base64.b64encode(jpeg).decode()
+    source = {"type": "base64", "media_type": "image/jpeg", "data": data}
+    counted = content(claude({"type": "image", "source": source}), "messages")
+    assert counted.media.hard >= CLAUDE.largest_image_tokens
+
+
+@pytest.mark.req("cw/3.named")
 @pytest.mark.parametrize(
     ("data", "tokens"),
     [
@@ -340,5 +352,8 @@ def test_choices_multiply() -> None:
 def test_the_near_bound_follows_what_a_provider_counted_before() -> None:
     """It never rises above the bound of the text itself."""
     counted = content(chat({"type": "text", "text": "word " * 10_000}))
-    assert counted.near_tokens_like(0.5) < counted.near_tokens * 0.6
-    assert counted.near_tokens_like(2.0) == counted.near_tokens
+    near = counted.near_text_tokens
+    assert counted.near_tokens_like(TokenRatio(0.5, near)) < counted.near_tokens * 0.6
+    assert counted.near_tokens_like(TokenRatio(2.0, near)) == counted.near_tokens
+    half_new = counted.near_tokens_like(TokenRatio(0.5, near // 2))
+    assert half_new > counted.near_tokens * 0.7, "new text was not counted yet"

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import html
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -9,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pytest
 import pytest_asyncio
@@ -216,6 +217,46 @@ async def test_a_response_that_repeats_a_secret_header_does_not_show_it(
 
     assert "0123456789" not in json.dumps(result)
     assert "[secret] is unknown" in json.dumps(result)
+
+
+ECHOED = "tok/en+1&2<3>"
+ECHOES = {
+    "as it is": ECHOED,
+    "escaped solidus": ECHOED.replace("/", "\\/"),
+    "JSON in JSON": json.dumps(json.dumps({"a": ECHOED})),
+    "code points": "".join(f"\\u{ord(each):04X}" for each in ECHOED),
+    "escaped code points": "".join(f"\\\\u{ord(each):04x}" for each in ECHOED),
+    "percent": quote(ECHOED, safe=""),
+    "lower-case percent": quote(ECHOED, safe="").lower(),
+    "percent twice": quote(quote(ECHOED, safe=""), safe=""),
+    "entities": html.escape(ECHOED),
+    "entities twice": html.escape(html.escape(ECHOED)),
+    "numbers": "".join(f"&#{ord(each)};" for each in ECHOED),
+    "hexadecimal numbers": "".join(f"&#x{ord(each):X}" for each in ECHOED),
+    "names": ECHOED.replace("+", "&plus;").replace("/", "&sol;"),
+    "a mixture": "tok%2Fen&#43;1\\u00262&lt;3>",
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+@pytest.mark.parametrize("kind", ["application/json", "text/html"])
+@pytest.mark.parametrize("status", [200, 500])
+async def test_no_escape_shows_a_secret(
+    api: Api, status: int, kind: str, echo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values, keys and messages are masked whatever the server makes of the secret."""
+    monkeypatch.setenv("THE_TOKEN", ECHOED)
+    body = f'{{"{echo}": ["{echo}"]}}' if kind == "application/json" and '"' not in echo else echo
+    api.answer = reply(body.encode(), status, kind)
+
+    result = await made(url=api.url, headers_env={"X-Key": "THE_TOKEN"}).run({}, CONTEXT)
+
+    shown = json.dumps(result)
+    assert "[secret]" in shown
+    for _ in range(4):
+        assert ECHOED not in shown
+        shown = html.unescape(unquote(shown)).replace("\\/", "/").replace("\\\\", "\\")
+    assert echo not in json.dumps(result)
 
 
 async def test_a_call_is_retried_only_if_it_may_be_repeated(

@@ -54,7 +54,7 @@ from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.http.bodies import has_more_values, is_unicode
+from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of
 from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import UNAVAILABLE, ProblemError
 from caseworker.platform.http.request import (
@@ -430,7 +430,8 @@ async def _read(
         return read_body(document, dialect.field, parts)
 
     with _naming(session):
-        body = await sessions.reading.call(read, size_bytes // BYTES_PER_CHAR)
+        size = size_bytes // BYTES_PER_CHAR
+        body = await sessions.reading.call(read, size, session.key.tenant)
         if references := references_in(body.parts):
             tenant, named = session.key.tenant, [each for _, each in references]
             known = await sessions.known_objects(tenant, named)
@@ -450,15 +451,19 @@ def _naming(session: Session) -> Iterator[None]:
 
 
 async def _content_of(request: ApiRequest) -> bytes:
-    """Return the body of a request; a long one counts as one in transfer until its call has ended.
+    """Return the body of a request.
+
+    A long one, or one with many values, counts as one in transfer until its call has ended.
 
     Raises:
         ProblemError: it is too large, or all such bodies together are.
     """
     content, shared = await request.body(), request.app.state.shared
-    if len(content) > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
-        request.scope[RELEASES].append(partial(shared.bodies.release, len(content)))
-        shared.bodies.hold(len(content))
+    held = memory_of(content)
+    if held > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
+        tenant = request.scope.get("tenant")
+        request.scope[RELEASES].append(partial(shared.bodies.release, held, tenant))
+        shared.bodies.hold(held, tenant)
     return content
 
 

@@ -598,6 +598,7 @@ class Session:
         self.touch()
         if self._stop is not None and not self._tasks and not self.ended.done():
             self.ended.set_exception(self._stop)
+            self.ended.exception()  # mark as retrieved: the run may have ended already
 
     def _recorded(self) -> Iterator[RecordedCall]:
         """Yield the model calls of earlier executions."""

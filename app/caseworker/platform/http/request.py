@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from caseworker.platform.caller import (
     KeyScope,
     ScopeMissingError,
 )
-from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.fair_slots import FairSlots, share_of
 from caseworker.platform.http.bodies import (
     MalformedJsonError,
     UnstorableTextError,
@@ -159,26 +160,42 @@ class Shares:
         scope[RELEASES].append(partial(self._slots.release, tenant))
 
 
+UNIDENTIFIED_SHARE: Final = 16
+"""Part of the memory for bodies that requests of unknown tenants have together, beside the rest."""
+
+
 class BodiesUnderWay:
-    """Limits the total memory for request bodies that this process is receiving."""
+    """Limits the memory for request bodies in this process, in total and for each tenant.
+
+    A single tenant may hold at most nine tenths of it, and requests whose tenant is not known a
+    sixteenth of their own, so that neither refuses the bodies of others.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held = 0
+        self._held = Counter[str | None]()
+        """Bytes held by each tenant; None is requests whose tenant is not known."""
 
-    def hold(self, size: int) -> None:
-        """Count ``size`` more bytes of request bodies that are being received.
+    def hold(self, size: int, tenant: str | None) -> None:
+        """Count ``size`` more bytes of request bodies of a tenant.
 
         Raises:
-            ProblemError: all bodies together exceed the memory limit for them.
+            ProblemError: all bodies, or those of the tenant, exceed the memory limit for them.
         """
-        self._held += size
-        if self._held > self._limit:
+        self._held[tenant] += size
+        if tenant is None:
+            is_full = self._held[None] > self._limit // UNIDENTIFIED_SHARE
+        else:
+            of_tenants = self._held.total() - self._held[None]
+            is_full = self._held[tenant] > share_of(self._limit) or of_tenants > self._limit
+        if is_full:
             raise ProblemError(TOO_MANY_BODIES)
 
-    def release(self, size: int) -> None:
-        """Subtract ``size`` bytes from the total after their body was processed or abandoned."""
-        self._held -= size
+    def release(self, size: int, tenant: str | None) -> None:
+        """Subtract ``size`` bytes of a tenant after their body was processed or abandoned."""
+        self._held[tenant] -= size
+        if not self._held[tenant]:
+            del self._held[tenant]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,17 +437,18 @@ class ApiRequest(Request):
         if len(declared) > _LENGTH_DIGITS or (declared.isdecimal() and int(declared) > limit):
             raise _too_large(limit)
         chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
+        tenant = self.scope.get("tenant")
         try:
             async for chunk in self.stream():
                 chunks.append(chunk)
                 size += len(chunk)
                 taken = getsizeof(chunk)  # small chunks are mostly object overhead
                 held += taken
-                bodies.hold(taken)
+                bodies.hold(taken, tenant)
                 if size > limit:
                     raise _too_large(limit)
         finally:
-            bodies.release(held)
+            bodies.release(held, tenant)
         return b"".join(chunks)
 
 

@@ -38,7 +38,8 @@ KEYS: tuple[Rule, ...] = (
         shape=r"[-_][a-z0-9_-]{10}",
     ),
     rule(
-        rf"(?:sk-(?:proj|ant|svcacct|or)-|gh[opusr]_|github_pat_|cw[kr]_)[{_W}-]{{16,}}+",
+        rf"cw[ar]_[{_W}-]++(?:=|%3D){{0,2}}\.[{_W}-]{{16,}}+"  # of a step; the run is in base64
+        rf"|(?:sk-(?:proj|ant|svcacct|or)-|gh[opusr]_|github_pat_|cw[akr]_)[{_W}-]{{16,}}+",
         SECRET,
         *("sk-proj-", "sk-ant-", "sk-svcacct-", "sk-or-", "github_pat_"),
         *("cwk_", "cwr_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
