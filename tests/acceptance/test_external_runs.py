@@ -424,6 +424,30 @@ async def test_nul_characters_reach_the_provider(
     assert trace.status_code == 200, trace.text
 
 
+CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}'
+STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+COUNTS = b'"usage":{"prompt_tokens":11,"completion_tokens":7}}'
+
+
+@pytest.mark.parametrize("end", [b"\n\r\n", b"\r\n\n", b"\r\n\r\n", b"\n\n", b"\r\r"])
+@pytest.mark.parametrize("choices", [b'"choices":[],', b"", b'"choices":null,'])
+async def test_a_stream_of_any_form_arrives_without_its_usage_chunk(
+    http: httpx.AsyncClient, provider: FakeProvider, end: bytes, choices: bytes
+) -> None:
+    """Endpoints mix the ends of lines, and omit the choices of the chunk with the counts."""
+    shown, counts = CONTENT + end + STOP + end, b"data: {" + choices + COUNTS + end
+    body = (shown + counts + b"data: [DONE]" + end).decode()
+    step = Step(raw_body=body, headers={"content-type": "text/event-stream"})
+    await provider.script("FORMS", [step], repeat_last=True)
+    agent = await start(http)
+
+    reply = await agent.ask("FORMS", stream=True)
+    used = (await agent.get()).json()["usage"]
+
+    assert reply.content == shown + b"data: [DONE]" + end
+    assert used["tokens"] == 11 + 7
+
+
 async def test_the_usage_chunk_is_hidden_from_a_client_that_did_not_ask_for_it(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:

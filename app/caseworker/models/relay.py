@@ -47,7 +47,8 @@ MAX_ID_CHARS: Final = 200
 _LEAST_THINKING_TOKENS: Final = 1024
 """Smallest limit for thinking that the Anthropic API accepts."""
 _COMPACT: Final = PieceEncoder(separators=(",", ":"))
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+"""Two ends of a line; a stream may mix their kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +416,7 @@ def _is_usage(document: Any) -> bool:
     """Return whether a stream's document has only token counts."""
     return (
         isinstance(document, dict)
-        and document.get("choices") == []
+        and not document.get("choices")  # some omit it, or send null
         and document.get("usage") is not None
     )
 
