@@ -20,7 +20,7 @@ USERS = 4
 async def test_an_environment_that_several_processes_need_is_created_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The others wait for it."""
+    """All other processes wait for it."""
     commands: list[str] = []
 
     async def uv(*arguments: str) -> None:
@@ -41,7 +41,7 @@ async def test_an_environment_that_several_processes_need_is_created_once(
 def test_npm_packages_that_several_processes_need_are_installed_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The others wait for the end of the installation."""
+    """All other processes wait for the end of the installation."""
     installations: list[Path] = []
     (tmp_path / "package-lock.json").write_text("{}")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
