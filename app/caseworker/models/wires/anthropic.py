@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from caseworker.models.ports import (
     ModelReply,
     ModelRequest,
     TokenUsage,
+    ToolCall,
     ToolDefinition,
 )
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
@@ -151,21 +153,36 @@ class Messages:
             yield {"role": "user", "content": results}
 
     def _blocks(self, message: Message) -> Iterator[dict[str, Any]]:
-        for thought in state_of(message, self._origin).get("thinking", ()):
+        """Yield the blocks of a reply in the order in which they came."""
+        state, chars, calls = state_of(message, self._origin), 0, iter(message.tool_calls)
+        text = message.content.rstrip()  # the last block must not end in whitespace
+        is_same = state.get("text_chars") == len(message.content)
+        for thought in state.get("thinking", ()):
+            before = thought.get("text_chars", 0) if is_same else 0
+            yield from _texts(text[chars:before])
+            chars = max(chars, before)
+            yield from map(_called, islice(calls, thought.get("calls", 0)))
             signature = thought.get("signature")
             if thought.get("id") == "redacted_thinking":
                 yield {"type": "redacted_thinking", "data": signature}
             elif signature:
                 yield {"type": "thinking", "thinking": thought["content"], "signature": signature}
-        if message.content:
-            yield _text(message.content.rstrip())  # the last block must not end in whitespace
-        for call in message.tool_calls:
-            called = {"type": "tool_use", "id": call.id, "name": call.name}
-            yield {**called, "input": object_in(call.arguments)}
+        yield from _texts(text[chars:])
+        yield from map(_called, calls)
 
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
+
+
+def _texts(text: str) -> Iterator[dict[str, Any]]:
+    if text.strip():  # the API rejects blank blocks
+        yield _text(text)
+
+
+def _called(call: ToolCall) -> dict[str, Any]:
+    called = {"type": "tool_use", "id": call.id, "name": call.name}
+    return {**called, "input": object_in(call.arguments)}
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:
@@ -194,6 +211,8 @@ class _Block:
     """The pieces of a thinking block."""
     sealed: dict[str, str] = field(default_factory=dict)
     """The signature of a thinking block, and its type if it is redacted."""
+    text_chars: int = 0
+    """Length of the text of a block."""
 
 
 class MessageReply(Accumulator):
@@ -237,15 +256,24 @@ class MessageReply(Accumulator):
             if block.call is not None
         ]
         replies = [call.arguments for call in written if call.name == self._replying]
-        thoughts = [
-            {"content": "".join(block.thought), **block.sealed}
-            for block in self._blocks
-            if block.thought is not None
-        ]
-        if thoughts:
+        if thoughts := list(self._thoughts()):
             self.state["thinking"] = thoughts
+            if any("text_chars" in thought for thought in thoughts):
+                self.state["text_chars"] = sum(block.text_chars for block in self._blocks)
         calls = [call for call in written if call.name != self._replying]
         return self.finished(calls, incomplete, text=replies[0] if replies else None)
+
+    def _thoughts(self) -> Iterator[dict[str, Any]]:
+        """Yield the thinking blocks, each with the text before it and the calls since the last."""
+        text_chars = calls = 0
+        for block in self._blocks:
+            text_chars += block.text_chars
+            calls += block.call is not None and block.call.name != self._replying
+            if block.thought is not None:
+                place = {"text_chars": text_chars, "calls": calls}
+                place = {name: count for name, count in place.items() if count}
+                yield {"content": "".join(block.thought), **block.sealed, **place}
+                calls = 0
 
     def _message(self, message: Any) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("content", []), list | str):
@@ -291,7 +319,12 @@ class MessageReply(Accumulator):
                 kept.sealed["signature"] = signature
             self.prose.thought(kept.thought[0])
         else:
-            self.prose.said(texts_in(block.get("text")))
+            self._say(kept, block)
+
+    def _say(self, kept: _Block, part: Mapping[str, Any]) -> None:
+        text = texts_in(part.get("text"))
+        kept.text_chars += len(text)
+        self.prose.said(text)
 
     def _fragment(self, index: Any, delta: Any) -> None:
         if not isinstance(delta, dict):
@@ -300,7 +333,7 @@ class MessageReply(Accumulator):
         self.received += [text for text in _texts_below(delta) if text]
         match delta.get("type"):
             case "text_delta":
-                self.prose.said(texts_in(delta.get("text")))
+                self._say(kept, delta)
             case "thinking_delta":
                 kept.thought = kept.thought or []
                 kept.thought.append(texts_in(delta.get("thinking")))

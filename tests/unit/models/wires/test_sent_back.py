@@ -171,3 +171,66 @@ def test_arguments_that_are_sent_back_are_json_that_can_be_sent(written: str) ->
     for value in (object_in(written), object_in(message.tool_calls[0].arguments)):
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     json.loads(message.tool_calls[0].arguments, parse_constant=pytest.fail)
+
+
+def _thought(number: int) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": f"thought {number}", "signature": f"s{number}"}
+
+
+BLOCKS = (
+    _thought,
+    lambda number: {"type": "redacted_thinking", "data": f"hidden {number}"},
+    lambda number: {"type": "text", "text": f" Said {number}. "},
+    lambda number: {"type": "tool_use", "id": f"c{number}", "name": "add", "input": {"a": number}},
+)
+
+
+@given(kinds=st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=8))
+def test_blocks_are_sent_back_in_the_order_in_which_they_came(kinds: list[Any]) -> None:
+    """Anthropic refuses a last answer whose thinking moved. Neighbouring texts may be joined."""
+    came = [kind(number) for number, kind in enumerate(kinds)]
+    accumulator = ANTHROPIC.accumulator("claude-x", ModelRequest(messages=()))
+    accumulator.add({"type": "message", "content": came, "stop_reason": "tool_use"})
+    accumulator.prose.end()
+    reply = accumulator.reply()
+    assert reply is not None
+    message = Message(
+        role="assistant",
+        content=reply.text,
+        tool_calls=tuple(reply.tool_calls),
+        provider_state=reply.provider_state,
+    )
+    asked = Message(role="user", content="?")
+
+    sent = ANTHROPIC.body("claude-x", ModelRequest(messages=(asked, message)), frozenset())
+
+    answers = [each["content"] for each in sent["messages"] if each["role"] == "assistant"]
+    if not reply.text.strip() and not reply.tool_calls:
+        assert answers == []
+        return
+    assert _shape(answers[0]) == _shape(came)
+
+
+def _shape(blocks: list[dict[str, Any]]) -> list[Any]:
+    """Return the blocks with joined texts; a text may follow the calls that it stood between."""
+    shape: list[Any] = []
+    for part in _sections(blocks):
+        texts = "".join(block["text"] for block in part if block["type"] == "text").split()
+        calls = [block["id"] for block in part if block["type"] == "tool_use"]
+        thoughts = [
+            block.get("signature") or block.get("data")
+            for block in part
+            if block["type"] not in ("text", "tool_use")
+        ]
+        shape.append((texts, calls, thoughts))
+    return shape
+
+
+def _sections(blocks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Split blocks after each thinking block."""
+    sections: list[list[dict[str, Any]]] = [[]]
+    for block in blocks:
+        sections[-1].append(block)
+        if block["type"] not in ("text", "tool_use"):
+            sections.append([])
+    return sections
