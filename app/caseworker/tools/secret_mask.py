@@ -1,4 +1,4 @@
-"""Replaces an operator's secrets in what a server returns, in each form that a text can give them.
+"""Replaces an operator's secrets in the replies of a server, in each form that a text can have.
 
 A server may echo the headers of a request. It may write each character as it is, as an escape of
 JSON, as a percent escape or as an entity of HTML, and may escape the escapes again.
@@ -33,7 +33,7 @@ class SecretMask:
         self._starts = re.compile(f"[{re.escape(''.join(first))}]")
 
     def apply(self, text: str) -> str:
-        """Return a text with ``[secret]`` in place of each secret."""
+        """Return a text with each secret replaced by ``[secret]``."""
         if not any(map(text.__contains__, _ESCAPES)):
             for secret in self._secrets:
                 text = text.replace(secret, MASK)

@@ -161,14 +161,14 @@ class Shares:
 
 
 UNIDENTIFIED_SHARE: Final = 16
-"""Part of the memory for bodies that requests of unknown tenants have together, beside the rest."""
+"""Part of the memory for bodies that requests of unknown tenants have together, as an addition."""
 
 
 class BodiesUnderWay:
     """Limits the memory for request bodies in this process, in total and for each tenant.
 
     A single tenant may hold at most nine tenths of it, and requests whose tenant is not known a
-    sixteenth of their own, so that neither refuses the bodies of others.
+    sixteenth of their own, so that neither refuses the bodies of other tenants.
     """
 
     def __init__(self, limit: int) -> None:

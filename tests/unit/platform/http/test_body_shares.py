@@ -18,7 +18,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(1, LIMIT)), max_size=60)
 
 
 def occupied(bodies: BodiesUnderWay, tenant: str | None, steps: Steps) -> None:
-    """Receive bodies of a tenant, some of which end; a refused one releases what it held."""
+    """Receive bodies of a tenant, some of which end; a refused one releases its memory."""
     held = list[int]()
     for begins, size in steps:
         if begins or not held:
@@ -56,7 +56,7 @@ def test_tenants_do_not_take_the_share_of_unknown_callers(tenants: Steps) -> Non
 
 
 def test_all_tenants_together_have_a_limit() -> None:
-    """What was released can be held again."""
+    """Released memory can be held again."""
     bodies = BodiesUnderWay(LIMIT)
     bodies.hold(share_of(LIMIT), "acme")
     bodies.hold(REST, "initech")
