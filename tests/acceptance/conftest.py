@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.json_client import JsonClient
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import SETTLED, ServiceProcess, model_settings
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -29,7 +29,7 @@ async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
     """Run one service process that uses the fake provider."""
-    settings = model_settings(running_provider.openai_url)
+    settings = model_settings(running_provider.openai_url) | SETTLED
     async with ServiceProcess(module_database_url, settings=settings) as running:
         yield running
 

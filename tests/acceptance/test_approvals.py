@@ -13,7 +13,7 @@ import pytest
 from tests.support.event_log import require_sound_events
 from tests.support.graph_documents import edge
 from tests.support.noting_tool import NOTES, noted
-from tests.support.service import ServiceProcess
+from tests.support.service import SETTLED, ServiceProcess
 
 Settings = dict[str, str]
 
@@ -48,7 +48,7 @@ class People:
     """The callers of one process."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
-        self.get, self.post, self.delete = http.get, http.post, http.delete
+        self.get, self.post, self.delete, self.put = http.get, http.post, http.delete, http.put
 
     async def post_run(self, body: dict[str, Any]) -> None:
         posted = await self.post("/runs", json=body)
@@ -276,13 +276,14 @@ async def test_the_end_of_the_time_and_a_cancel_end_the_wait(
         assert approval["decision"]["decision"] == "timed_out"
         assert (await decide(client, approval)).status_code == 409
     async with (
-        ServiceProcess(database_url, settings=settings) as service,
+        ServiceProcess(database_url, settings=settings | SETTLED) as service,
         people(service) as client,
     ):
         await client.post_run(graph_run("stopped", note("write", "hello")))
         (approval,) = await waiting(client, "stopped")
-        await client.delete("/runs/stopped")
+        receipt = (await client.delete("/runs/stopped")).json()
+        assert receipt["status"] == "cancelled"
         assert (await decide(client, approval)).status_code == 409
-        assert (await finished(client, "stopped"))["status"] == "cancelled"
+        assert (await client.get_run("stopped"))["finished_at"] == receipt["settled_at"]
         assert psutil.Process(service.child.pid).is_running()
     assert noted(notes) == []

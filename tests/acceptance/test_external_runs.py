@@ -424,6 +424,41 @@ async def test_nul_characters_reach_the_provider(
     assert trace.status_code == 200, trace.text
 
 
+UNREADABLE = {
+    "a page": ("<html><body>Bad gateway</body></html>", "text/html"),
+    "a page as JSON": ("<html></html>", "application/json"),
+    "half a document": ('{"choices": [{"message"', "application/json"),
+    "nested deeply": ("[" * 100_000, "application/json"),
+    "nothing": ("", "application/json"),
+    "a stream that is none": ("<html></html>", "text/event-stream"),
+    "a stream of odd documents": ('data: {"choices": 5}\n\ndata: 7\n\n', "text/event-stream"),
+    "a stream of half documents": ('data: {"choices"\n\n', "text/event-stream"),
+}
+
+
+@pytest.mark.parametrize(("body", "kind"), UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=["openai", "anthropic"])
+async def test_a_reply_that_cannot_be_read_is_an_error_of_the_api(
+    http: httpx.AsyncClient, provider: FakeProvider, api: Any, body: str, kind: str
+) -> None:
+    """The client's library understands it, and the run goes on."""
+    steps = [Step(raw_body=body, headers={"content-type": kind})] * 3
+    await provider.script("UNREADABLE", [*steps, Step(text="Fine.")])
+    agent = await start(http, api=api)
+
+    reply = await agent.ask("UNREADABLE", stream="event-stream" in kind)
+    run = await agent.get()
+
+    assert "urn:" not in reply.text
+    if reply.status_code == 200:  # the beginning of a stream was passed on
+        reported = json.loads(reply.text.rstrip().rpartition("data: ")[2])
+    else:
+        assert 400 <= reply.status_code < 600
+        reported = reply.json()
+    assert reported["error"]["message"], reply.text
+    assert run.json()["status"] == "running"
+
+
 CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}'
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
 COUNTS = b'"usage":{"prompt_tokens":11,"completion_tokens":7}}'

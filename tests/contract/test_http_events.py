@@ -228,7 +228,7 @@ async def test_a_client_that_hangs_up_is_not_followed_any_more(
 
 async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
     """The stream ends cleanly at once, so that the client can reconnect to another replica."""
-    runs = RunService(api.store, executor=None)
+    runs = RunService(api.store, executor=None, settle_seconds=0.5)
     app = api.app(runs)
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
@@ -285,7 +285,7 @@ async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> Non
 
 async def test_a_process_that_closes_answers_with_an_empty_stream(api: Api) -> None:
     """The client can reconnect to another replica."""
-    runs = RunService(api.store, executor=None)
+    runs = RunService(api.store, executor=None, settle_seconds=0.5)
     async with client_of(api.app(runs)) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         runs.stop_waiting()

@@ -123,7 +123,7 @@ async def test_a_full_queue_and_a_repeated_request_say_what_is_left_of_the_rate(
     """Both answers have the rate headers; the full queue also gives a retry delay."""
     await api.quotas.put("default", Quota(max_runs_per_minute=60))
     store = replace(api.store, limits=store_limits(max_queued=1))
-    async with client_of(api.app(RunService(store, executor=None))) as client:
+    async with client_of(api.app(RunService(store, executor=None, settle_seconds=0.5))) as client:
         await client.post("/runs", json=CASE | {"run_id": "case-1"})
         refused = await client.post("/runs", json=CASE | {"run_id": "refused"})
         repeated = await client.post("/runs", json=CASE | {"run_id": "case-1"})

@@ -164,7 +164,7 @@ async def test_a_receipt_names_the_calls_that_had_begun(
 async def test_only_so_many_stops_wait_for_runs_that_do_not_exist(api: Api) -> None:
     """Further requests get a 429 with Retry-After; a pending one may be repeated."""
     store = replace(api.store, limits=store_limits(max_pending_cancels=2))
-    async with client_of(api.app(RunService(store, executor=None))) as client:
+    async with client_of(api.app(RunService(store, executor=None, settle_seconds=0.5))) as client:
         for run_id in ("a", "b", "a", "b"):
             assert (await client.delete(f"/runs/{run_id}")).status_code == 202
 

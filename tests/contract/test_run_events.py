@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED
+from caseworker.runs.event_pairs import OpenStarts
 from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.ports import EventPage, JournalWrite, LateResult
 from caseworker.runs.run import EventRecord, FinishRun, Run, RunKey, RunStatus
@@ -148,6 +150,53 @@ class TestTelling:
             ("a", "content_chunk"): (2, "Half way"),
             ("b", "content_chunk"): (1, "Anew"),
         }
+
+    async def test_the_next_owner_knows_what_has_started_and_not_ended(self, ports: Ports) -> None:
+        """The next owner gets the starts without an end, compact or not, with their keys."""
+        tool = {"turn_number": 1, "tool_call": {"id": "c", "name": "t", "arguments": "{}"}}
+        ended = {"turn_number": 1, "tool_call_id": "c", "name": "t", "result": "{}"}
+        made = {"kind": "llm", "name": "turn", "model": None}
+
+        def pair(seq: int, kind: str, step: str, node: str, once: str | None = None) -> EventRecord:
+            data: dict[str, Any] = {
+                "turn_start": {"turn_number": 1},
+                "turn_end": {"turn_number": 1},
+            }
+            data |= {"tool_call_start": tool, "tool_call_end": ended, "call.started": made}
+            key = None if once is None else f"{step}|{kind}|{once}"
+            about = data.get(kind, {})
+            return event(seq, kind, step_id=step, node_id=node, data=about, once_key=key)
+
+        events = (
+            pair(1, "step.started", "a", "n2"),
+            pair(2, "turn_start", "a", "n2", "1"),
+            pair(3, "call.started", "a", "n3"),
+            pair(4, "call.completed", "a", "n3"),
+            pair(5, "tool_call_start", "a", "n2", "1|1"),
+            pair(6, "tool_call_start", "a", "n2", "1|2"),
+            pair(7, "tool_call_end", "a", "n2", "1|1"),
+            pair(8, "call.started", "a", "n4"),
+            pair(9, "step.started", "b", "n5"),
+            pair(10, "turn_start", "b", "n5", "1"),
+            pair(11, "turn_end", "b", "n5", "1"),
+            pair(12, "step.completed", "b", "n5"),
+            event(13, "turn_start", step_id="a", node_id="n2", data={"mine": 1}),
+            pair(14, "step.resumed", "a", "n6"),
+        )
+        run = await ports.claimed()
+        await ports.runs.release(run, active_seconds=1, calls=(), counted=True, events=events)
+
+        again = await ports.runs.claim(KEY, "w2")
+
+        assert again is not None
+        opened = OpenStarts(again.open_starts).all()
+        assert [(each.type, each.node_id, each.once) for each in opened] == [
+            ("call.started", "n4", None),
+            ("tool_call_start", "n2", "a|tool_call_start|1|2"),
+            ("turn_start", "n2", "a|turn_start|1"),
+            ("step.resumed", "n6", None),
+        ]
+        assert [each.data for each in opened] == [made, tool, {"turn_number": 1}, {}]
 
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
         """A listener is notified only about its own run, and receives its events as stored."""

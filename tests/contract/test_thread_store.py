@@ -41,7 +41,7 @@ class Opened:
 
     @property
     def chats(self) -> Chats:
-        return Chats(self.threads, RunService(self.runs, executor=None))
+        return Chats(self.threads, RunService(self.runs, executor=None, settle_seconds=0.5))
 
     async def begin(self, thread_id: str = "t", tenant: str = MINE, **more: Any) -> Thread:
         stored, _ = await self.threads.create(thread(thread_id, tenant, **more))
@@ -240,7 +240,7 @@ class Broken(RunService):
     """A run store that accepts nothing."""
 
     def __init__(self, store: RunStore, error: Exception) -> None:
-        super().__init__(store, executor=None)
+        super().__init__(store, executor=None, settle_seconds=0.5)
         self._error = error
 
     async def accept(self, new: NewRun) -> Accepted:

@@ -87,7 +87,7 @@ class CrashingProcess:
             limits=executor_limits(max_runs=1, max_attempts=MOST_LOSSES),
             clock=cluster.loop.time,
         )
-        self.service = RunService(self.wire, self.executor)
+        self.service = RunService(self.wire, self.executor, settle_seconds=0.5)
         self.desk = RunApprovals(approvals)
         self.heartbeat = Heartbeat(
             workers=self.wire,

@@ -1,13 +1,17 @@
 """The oracle for the events of a run: the allowed events and their order.
 
 An executing step starts once, even across several workers (later ones resume it), and ends once, at
-the latest with its run. The last event of a run is its end, followed only by late results.
+the latest with its run. The same is true of turns, tool calls and calls; a lost call is repeated as
+another call. The last event of a run is its end, followed only by late results.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 
 from caseworker.engine.events import (
     LATE_RESULT,
@@ -17,6 +21,7 @@ from caseworker.engine.events import (
     STEP_STARTED,
 )
 from caseworker.platform.postgres.connections import driver_url
+from caseworker.runs.postgres.journal_rows import event_from_row
 from caseworker.runs.run import TERMINAL, EventRecord, RunKey
 from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 
@@ -31,6 +36,26 @@ def event_problems(events: Sequence[EventRecord], status: str) -> list[str]:
             for step, types in _by_step(events).items()
             for problem in _about_a_step(types, status)
         ),
+        *(unpaired(map(asdict, events)) if status in TERMINAL else ()),
+    ]
+
+
+def unpaired(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return each turn, tool call or call that did not start once and end once, as in JSON."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for event in events:
+        kind, _, edge = event["type"].replace(".", "_").rpartition("_")
+        if kind in ("turn", "tool_call", "call"):
+            data = event["data"]
+            called = data.get("tool_call_id") or data.get("tool_call", {}).get("id")
+            place = (event["step_id"], data.get("turn_number"), called)
+            pair = (event["node_id"],) if kind == "call" else place
+            counts[kind, *map(str, pair), "start" if edge.startswith("start") else "end"] += 1
+    pairs = {pair[:-1] for pair in counts}
+    return [
+        f"{' '.join(pair)}: {counts[*pair, 'start']} starts, {counts[*pair, 'end']} ends"
+        for pair in sorted(pairs)
+        if (counts[*pair, "start"], counts[*pair, "end"]) != (1, 1)
     ]
 
 
@@ -78,21 +103,17 @@ def _about_a_step(types: Sequence[str], status: str) -> Iterator[str]:
 def stored_events(url: str) -> dict[RunKey, tuple[str, list[EventRecord]]]:
     """Return the status and the events of every run in a database."""
     query = """
-        SELECT tenant_id, run_id, status, seq, ts, type, step_id, node_id, data
+        SELECT tenant_id, run_id, status, seq, ts, type, step_id, node_id, data, brief
         FROM runs LEFT JOIN events USING (tenant_id, run_id)
         WHERE request IS NOT NULL ORDER BY tenant_id, run_id, seq
     """
     found: dict[RunKey, tuple[str, list[EventRecord]]] = {}
-    with psycopg.connect(driver_url(url)) as connection:
-        for tenant, run_id, status, seq, ts, type_, step_id, node_id, data in connection.execute(
-            query
-        ):
-            _, events = found.setdefault(RunKey(tenant, run_id), (status, []))
-            if seq is not None:
-                event = EventRecord(
-                    seq=seq, ts=ts, type=type_, step_id=step_id, node_id=node_id, data=data
-                )
-                events.append(event)
+    with psycopg.connect(driver_url(url), row_factory=dict_row) as connection:
+        for row in connection.execute(query):
+            key = RunKey(row["tenant_id"], row["run_id"])
+            _, events = found.setdefault(key, (row["status"], []))
+            if row["seq"] is not None:
+                events.append(event_from_row(row))
     return found
 
 

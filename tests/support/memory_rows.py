@@ -15,9 +15,16 @@ from caseworker.core.trace.node import (
     WAITED_FOR_MODEL_MS,
     WAITED_MS,
 )
-from caseworker.engine.events import STEP_CANCELLED, STEP_COMPLETED, STEP_ERROR, STEP_STARTED
+from caseworker.engine.events import (
+    STEP_CANCELLED,
+    STEP_COMPLETED,
+    STEP_ERROR,
+    STEP_STARTED,
+    Event,
+)
 from caseworker.nodes.agent.references import TEXT_OF
 from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
+from caseworker.runs.event_pairs import OpenStarts
 from caseworker.runs.going_on import NodeLine, taken_over
 from caseworker.runs.ports import SpentSoFar
 from caseworker.runs.replay import spent_before
@@ -209,6 +216,21 @@ def streamed_in(row: Row) -> dict[tuple[str | None, str], tuple[int, str]]:
             before = found.get(of, (0, ""))[1][: data["offset"]]
             found[of] = data["turn_number"], before + data["content"]
     return found
+
+
+def open_starts(row: Row) -> tuple[Event, ...]:
+    found = OpenStarts()
+    for _, each in sorted(row.events.items()):
+        found.add(
+            Event(
+                type=each.type,
+                step_id=each.step_id,
+                node_id=each.node_id,
+                data=each.data,
+                once=each.once_key,
+            )
+        )
+    return tuple(reversed(found.all()))
 
 
 def has_begun(record: CallRecord) -> bool:

@@ -53,6 +53,7 @@ from tests.support.memory_rows import (
     has_begun,
     journal_of,
     last_seq_of,
+    open_starts,
     run_of,
     stored_once,
     streamed_in,
@@ -186,6 +187,7 @@ class MemoryRuns(MemoryTraces):
             last_seq=last_seq_of(row),
             stored_once=stored_once(row),
             streamed=streamed_in(row),
+            open_starts=open_starts(row),
         )
 
     async def release(

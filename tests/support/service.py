@@ -20,6 +20,9 @@ QUICK = {
 }
 """Settings with short detection times and long waiting times for callers."""
 
+SETTLED = {"CANCELLATION_SETTLE_SECONDS": "60"}
+"""Settings with which the receipt of a cancel request is that of the ended run."""
+
 _LISTENS = re.compile(r"Caseworker listens on (\S+)")
 
 

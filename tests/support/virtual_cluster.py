@@ -209,7 +209,7 @@ class Process:
             limits=executor_limits(max_runs=max_runs),
             clock=cluster.loop.time,
         )
-        self.service = RunService(cluster.database, self.executor)
+        self.service = RunService(cluster.database, self.executor, settle_seconds=0.5)
         self.heartbeat = Heartbeat(
             workers=cluster.database,
             store=cluster.database,
@@ -276,7 +276,7 @@ class Cluster:
         self.approvals = self.approvals_type(self.database)
         self.outside = Outside(self.diary, self.seed)
         self.processes = [Process(name, self, max_runs=self.max_runs) for name in ("p1", "p2")]
-        self.replica = RunService(self.database, None)
+        self.replica = RunService(self.database, None, settle_seconds=0.5)
         self.over = False
 
     async def play(self, story: Callable[["Cluster"], Awaitable[None]]) -> "Cluster":

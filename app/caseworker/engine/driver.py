@@ -179,19 +179,16 @@ class GraphExecution:
             self._materializer = Materializer(self._prepared)
         return GraphRuntime(self._materializer, context)
 
-    def _recall(self, stop: Stop | None = None, *, ends: bool = True) -> None:
+    def _recall(self, stop: Stop | None = None) -> None:
         """Restore from the journal the state of steps that this execution did not reach.
 
         With a ``stop``, steps that an earlier execution had started but not ended are marked as
-        interrupted by it. ``ends`` emits their end events.
+        interrupted by it.
         """
         for step_id, report in self._reports.items():
             recorded = self._step_runner.recorded(step_id)
             if report.status is StepStatus.NOT_STARTED and recorded is not None:
                 report.recall(recorded, stop)
-                if ends and self._began_before(step_id):
-                    reason = ANOTHER_FAILED if stop is None else str(stop)
-                    self._step_runner.interrupted_before(step_id, reason)
 
     async def _work(self) -> None:
         """Carry out the scheduler's orders until no step is running and none is ordered."""
@@ -235,7 +232,7 @@ class GraphExecution:
             return False
         stop = self._outcome.stop
         limit = stop if stop is not None and _is_limit(stop) else None
-        self._recall(ends=limit is None)
+        self._recall()
         if limit is not None:
             self._ready.extend(filter(self._began_before, self._reports))
             await self._let_end(limit)

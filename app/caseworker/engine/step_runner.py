@@ -59,7 +59,6 @@ from caseworker.engine.report import (
     emit_cut_off,
     emit_end,
     failure_of,
-    is_open,
 )
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import StepValues
@@ -145,12 +144,9 @@ class StepRunner:
                 # Reservations may hold the step budget only temporarily: queue for it, then start.
                 await self._charge_in_line(refused, path)
                 context = self._begun(step, report, path, view, recorded, charged=True)
-            if report.failed_before is not None:
-                failed = report.failed_before.get("failed_attempts", 0)
-                if failed:  # they are not executed again
-                    self._interrupt_inside(path, CANCELLED, failed_attempts=failed)
             if recorded is not None and not step.work.replays:
-                await self._resume(path)
+                await self._frontier(path)
+                self._activity.check(path)
             inputs = self._routing.inputs_of(step.step.id)
             with self._in_span(context.trace_parent):
                 if step.direct and report.failed_before is None:
@@ -224,19 +220,6 @@ class StepRunner:
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
-
-    async def _resume(self, path: StepPath) -> None:
-        """Return if a resumed step may execute its node again, because its node replays nothing.
-
-        Raises:
-            Stop: a stop refused it. Steps inside it that an earlier execution started end here.
-        """
-        try:
-            await self._frontier(path)
-            self._activity.check(path)
-        except BaseException as stop:
-            self._interrupt_inside(path, str(self._token.stop or stop) or CANCELLED)
-            raise
 
     def _node_that_goes_on(self, recorded: Recorded) -> str | None:
         """Return the open CallNode that was imported from another run for this step, if any."""
@@ -398,35 +381,6 @@ class StepRunner:
             path = self.path_of(step_id).text
             once = f"{path}|{STEP_SKIPPED}"
             self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
-
-    def interrupted_before(self, step_id: str, reason: str) -> None:
-        """Emit the end events of a step that only an earlier execution of the run started."""
-        run, path = self._run, self.path_of(step_id)
-        if run.journal is None or path in run.begun:
-            return
-        self._interrupt_inside(path, reason)
-        recorded = self.recorded(step_id)
-        if recorded is not None and is_open(recorded):
-            run.begun[path] = recorded.node_id
-            emit_cut_off(run, path, reason)
-
-    def _interrupt_inside(
-        self, path: StepPath, reason: str, *, failed_attempts: int | None = None
-    ) -> None:
-        """Emit the end events of steps inside a step that only an earlier execution started.
-
-        ``failed_attempts`` restricts this to the first attempts at the step.
-        """
-        run, areas = self._run, [path.inside()]
-        if run.journal is None:
-            return
-        if failed_attempts is not None:
-            areas = [each.inside_attempt() for each in path.attempt(failed_attempts).attempts()]
-        for key, recorded in run.journal.recorded_below(path.record_key).items():
-            inner = StepPath.of_record(key)
-            if is_open(recorded) and any(inner in area for area in areas):
-                run.begun[inner] = recorded.node_id
-                emit_cut_off(run, inner, reason)
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Emit the event that an abandoned step returned a result, which was dropped."""

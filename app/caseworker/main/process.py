@@ -133,7 +133,12 @@ class Process:
         )
         self._heartbeat: Heartbeat | None = None
         self._queue: QueueWorker | None = None
-        self.runs = RunService(self._store, self._executor, self.telemetry.observers)
+        self.runs = RunService(
+            self._store,
+            self._executor,
+            self.telemetry.observers,
+            settle_seconds=settings.cancellation.settle_seconds,
+        )
         payloads, shown = payloads_of(settings), settings.trace.max_shown_bytes
         offered = (
             self.runs,

@@ -204,7 +204,7 @@ class RelayedCall(ModelCall):
                 reply.close()
         except WireError as broken:
             error = failures.error(broken.words, retryable=broken.retryable)
-        except json.JSONDecodeError:  # the body ended in the middle of a document
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
             error = failures.error("the reply cannot be read", retryable=True)
         failed = self._failed(error, attempt)
         failed.retryable = failed.retryable and not self.relay.begun
@@ -284,6 +284,8 @@ class RelayedCall(ModelCall):
         for _, document in reading.end():
             add(document)
         self._delivery.note_part(answer)
+        if not is_stream and not passed.strip():
+            raise ValueError("The reply is empty.")
         answer.prose.end()
         head = Head(reply.status, _returned(reply.headers), bytes(passed))
         if failure is not None or (is_stream and not answer.ended):

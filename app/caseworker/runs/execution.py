@@ -187,7 +187,9 @@ class Execution:
         if self._ended:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
-        close(self.graph, self.root, outcome)
+        reason = close(self.graph, self.root, outcome)
+        calls = self.journal.close(self.graph)
+        self.journal.end_open(reason)
         stop = outcome.stop.to_dict() if outcome.stop else None
         end = run_ended(outcome.status, outcome.finish_reason, stop)
         return FinishRun(
@@ -199,7 +201,7 @@ class Execution:
             usage=self.scope.to_dict(),
             stop=stop,
             active_seconds=self.active_seconds,
-            calls=self.journal.close(self.graph),
+            calls=calls,
             snapshot=self.graph.snapshot(),
             events=self.journal.unstored_events(end),
             delivered_at=delivered_at,
@@ -218,7 +220,9 @@ class Execution:
     def abandon(self, reason: str) -> tuple[Sequence[CallRecord], Sequence[EventRecord]]:
         """Close all open nodes except the root; return the calls and events not stored yet."""
         self.graph.close_open(reason)
-        return self.journal.close(), self.journal.unstored_events()
+        calls = self.journal.close()
+        self.journal.end_calls(reason)
+        return calls, self.journal.unstored_events()
 
 
 class _Jitter:

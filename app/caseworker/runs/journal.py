@@ -14,6 +14,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -35,12 +36,20 @@ from caseworker.core.trace.frozen_json import (
     least_bytes,
     thawed,
 )
-from caseworker.core.trace.node import TERMINAL, TraceNode
+from caseworker.core.trace.node import TERMINAL, WORKER_LOST, TraceNode
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
+from caseworker.engine.events import (
+    BUDGET_WARNING,
+    CALLS,
+    LATE_RESULT,
+    RESERVED,
+    STREAMED,
+    Event,
+)
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.nodes.agent.references import part_in
+from caseworker.runs.event_pairs import OpenStarts, interrupted, is_step_end
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission
 from caseworker.runs.replay import TIERS, entries_of, spent_by_path, tries_of
 from caseworker.runs.run import CallRecord, EventRecord, Run, RunStatus
@@ -58,6 +67,9 @@ The age includes delays by a busy event loop or a slow response.
 ASKS = 2
 """Number of attempts that a barrier makes to get a fresh permission. After the last one the call
 proceeds, because retrying would delay a busy process, or a slow database, even more."""
+
+STEP_ENDED = "The step has ended."
+"""Reason for end events inside a step that has completed."""
 
 SOON_SECONDS = 0.05
 """Seconds for which changes are collected before they are stored, if no barrier stores them
@@ -157,8 +169,11 @@ class RunJournal:
             last_seq=run.last_seq,
             stored_once=run.stored_once,
             streamed=run.streamed,
+            open_starts=OpenStarts(run.open_starts),
             limits=limits,
         )
+        # Stored by the write that stores their closed nodes, like all events and nodes.
+        self._end(self._events.open_starts.calls(), WORKER_LOST)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False
@@ -220,6 +235,9 @@ class RunJournal:
         """
         if self._closed:
             return
+        if is_step_end(event):
+            reason = event.data.get("reason") or event.data.get("error") or STEP_ENDED
+            self._end(self._events.open_starts.inside(str(event.step_id)), reason)
         self._events.add(event)
         if event.type in STREAMED:
             self._stop_waiting()
@@ -305,6 +323,22 @@ class RunJournal:
     def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
         """Return the events that may not be stored yet, followed by ``end`` if it is given."""
         return self._events.unconfirmed() if end is None else self._events.followed_by(end)
+
+    def end_open(self, reason: str) -> None:
+        """Emit the ends of everything that is still open when the run ends by ``reason``."""
+        self._end(self._events.open_starts.all(), reason)
+
+    def end_calls(self, reason: str) -> None:
+        """Emit the ends of open calls when the run is released; the next owner repeats them."""
+        self._end(self._events.open_starts.calls(), reason)
+
+    def _end(self, starts: Sequence[Event], reason: str) -> None:
+        """Emit the missing end events of ``starts``."""
+        for start in starts:
+            node = None
+            with suppress(KeyError):  # the journal of a lost process could not be read
+                node = self._graph.node(str(start.node_id))
+            self._events.add(interrupted(start, reason, node))
 
     async def _store_changes(self) -> None:
         """Store all changes, and treat the answer as a permission to continue.
@@ -484,6 +518,7 @@ class EventLog:
         last_seq: int,
         stored_once: Set[str] = frozenset(),
         streamed: MutableMapping[tuple[str | None, str], Any] | None = None,
+        open_starts: OpenStarts | None = None,
         limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -491,8 +526,11 @@ class EventLog:
 
         ``stored_once`` holds the deduplication keys of events that must not be stored again.
         ``streamed`` maps step ID and event type to answers of which earlier owners stored only a
-        part. When such an answer ends or restarts, its entry is removed. ``now`` returns Unix time.
+        part. When such an answer ends or restarts, its entry is removed. ``open_starts`` are the
+        stored starts without an end. ``now`` returns Unix time.
         """
+        self.open_starts = open_starts or OpenStarts()
+        """The starts that have no end yet."""
         self._last_seq = last_seq
         self._stored_once = stored_once
         self._streamed = {} if streamed is None else streamed
@@ -522,7 +560,7 @@ class EventLog:
         return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
 
     def add(self, event: Event) -> None:
-        """Append an event to the buffer.
+        """Append an event to the buffer, unless it is stored or ends nothing that is open.
 
         Raises:
             ValueTooLargeError: the data exceeds a limit.
@@ -533,6 +571,8 @@ class EventLog:
                 "An event's type is a dotted word, and run.* and call.* are not for nodes."
             )
         if event.once is not None and event.once in self._stored_once:
+            return
+        if not self.open_starts.add(event):
             return
         # Events of the gateway are known to be JSON and immutable, so they need no copy.
         own = not event.data or event.type in CALLS

@@ -96,8 +96,11 @@ def _failed_step(outcome: GraphOutcome) -> str | None:
     return next(failed, None)
 
 
-def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
-    """Close all open nodes of the graph according to the outcome, the root last."""
+def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> str:
+    """Close all open nodes of the graph according to the outcome, the root last.
+
+    Return their stop reason.
+    """
     stop = outcome.stop
     reason = (stop.reason or stop.kind.value) if stop else outcome.status.value
     graph.close_open(reason)
@@ -108,6 +111,7 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
             graph.mark_failure(root, outcome.error_class or "Error", reason)
         case _:
             graph.mark_halt(root, reason)
+    return reason
 
 
 def cancelled_while_queued(

@@ -17,6 +17,7 @@ from typing import Any
 from caseworker.core.budget.accounts import Hold
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import CancelledError
+from caseworker.engine.events import Event
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
@@ -270,6 +271,9 @@ class Run:
     stored_once: frozenset[str] = frozenset()
     """Deduplication keys of stored events, which must not be stored again; only set on claimed
     runs."""
+    open_starts: tuple[Event, ...] = ()
+    """Stored start events of steps, turns, tool calls and calls that have no end event yet, in
+    order; only set on claimed runs."""
     accounts: tuple[str, ...] = ()
     """Names of the accounts in which each model call of the run reserves its maximum."""
     streamed: dict[tuple[str | None, str], tuple[int, str]] = field(default_factory=dict)

@@ -50,10 +50,6 @@ FORWARD_SECONDS = 5.0
 """Seconds, after the grace period of the process, for the responses of other processes to requests
 that this one has forwarded. Such a request may have waited before its call started."""
 
-SETTLE_SECONDS = 0.5
-"""Maximum time, in seconds, for which a cancel request waits for the end of the run, so that its
-receipt names the calls that took effect."""
-
 EVERYTHING = 1 << 40
 """A size limit that is never reached: results and pages were limited when they were created."""
 
@@ -78,8 +74,14 @@ class RunService:
         store: RunStore,
         executor: RunExecutor | None,
         observers: RunObservers | None = None,
+        *,
+        settle_seconds: float,
     ) -> None:
-        """Execute accepted runs on ``executor`` if it has a free slot; None only queues them."""
+        """Execute accepted runs on ``executor`` if it has a free slot; None only queues them.
+
+        A cancel request waits for the end of the run for at most ``settle_seconds``.
+        """
+        self._settle_seconds = settle_seconds
         self.store = store
         self._executor = executor
         self._observers = observers or RunObservers()
@@ -301,11 +303,13 @@ class RunService:
         if cancelled.run is None:
             return cancelled
         # In a task of its own: SQL statements are not interrupted, and may wait for a connection.
-        settling = asyncio.create_task(self.wait(key, seconds=SETTLE_SECONDS), name="settling")
+        settling = asyncio.create_task(
+            self.wait(key, seconds=self._settle_seconds), name="settling"
+        )
         self._settling.add(settling)
         settling.add_done_callback(self._settling.discard)
         settling.add_done_callback(forget_failure)
-        await asyncio.wait({settling}, timeout=2 * SETTLE_SECONDS)
+        await asyncio.wait({settling}, timeout=2 * self._settle_seconds)
         if not settling.done() or settling.exception() is not None:
             return cancelled  # the request is stored in any case
         run = settling.result()

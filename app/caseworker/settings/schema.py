@@ -166,8 +166,15 @@ class WorkerSettings(Section):
 
 
 class CancellationSettings(Section):
-    """Pending cancels: requests to cancel a run that does not exist yet."""
+    """Cancel requests, and pending ones: requests to cancel a run that does not exist yet."""
 
+    settle_seconds: Seconds = key(
+        0.5,
+        (
+            "Maximum time for which a cancel request waits for the end of the run, so that its "
+            "receipt names all calls."
+        ),
+    )
     intent_ttl_seconds: Seconds = key(3600.0, "Lifetime of a pending cancel request.")
     max_early_intents: Count = key(
         1000,

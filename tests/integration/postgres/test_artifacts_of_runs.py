@@ -97,7 +97,7 @@ class Process:
             limits=executor_limits(),
             artifacts=partial(RunArtifacts, self.files.save, artifact_limits()),
         )
-        self.service = RunService(self.stores.runs, self.executor)
+        self.service = RunService(self.stores.runs, self.executor, settle_seconds=0.5)
 
     async def begin(self, *texts: str) -> Run:
         """Accept a run that draws, and start it."""

@@ -282,7 +282,10 @@ async def test_a_message_that_nothing_signs_is_not_sent(stores: Stores, oracle: 
         return {"finished_at": None}
 
     def deliveries(store: PostgresWebhooks) -> Deliveries:
-        runs, limits = RunService(stores.runs, None), delivery_limits(Settings().webhooks)
+        runs, limits = (
+            RunService(stores.runs, None, settle_seconds=0.5),
+            delivery_limits(Settings().webhooks),
+        )
         return Deliveries(store, sender, runs, view, limits)
 
     async with receiving() as receiver, aclosing(sender):

@@ -9,6 +9,7 @@ from typing import Any
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.events import Event
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.runs.journal import RunJournal
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
@@ -64,14 +65,16 @@ class Open:
     earlier: Sequence[CallRecord] = ()
     graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
     limits: ValueLimits = USUAL_LIMITS
+    open_starts: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
         self.token = CancellationToken()
         if self.graph.root_id is None:
             self.graph.create_root("run")
         self.root = self.graph.root_id or ""
+        run = accepted_run(new_run("r0", tenant="t"), "w1", datetime.now(UTC))
         self.journal = RunJournal(
-            run=accepted_run(new_run("r0", tenant="t"), "w1", datetime.now(UTC)),
+            run=replace(run, open_starts=self.open_starts),
             graph=self.graph,
             token=self.token,
             store=self.store,

@@ -252,3 +252,22 @@ def test_a_beat_that_finds_no_database_is_tried_again_with_the_next_one() -> Non
 
     run_story(story)
     assert times[:30] == [2.0 * number for number in range(30)]
+
+
+def test_a_process_that_cannot_say_that_it_drains_drains_nevertheless() -> None:
+    """Whatever the error is, it is not raised, and the process does not try again."""
+
+    class Refusing(MemoryRuns):
+        async def stop_taking(self, worker_id: str) -> None:
+            attempts.append(worker_id)
+            raise RuntimeError("Out of memory.")
+
+    attempts: list[str] = []
+
+    async def story() -> None:
+        process = Process(waits, Refusing())
+        await process.heartbeat.stop_taking()
+        await process.heartbeat.stop_taking()
+
+    run_story(story)
+    assert attempts == ["p1"]

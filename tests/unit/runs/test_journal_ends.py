@@ -49,13 +49,13 @@ def test_a_write_that_was_due_at_the_end_stores_no_event_without_its_call(
         asking = asyncio.create_task(run.journal.barrier(external=True))
         node = run.begin("first")
         run.end(node, "first")
-        run.journal.emit(Event(type="step.completed", step_id="first", node_id=node))
+        run.journal.emit(Event(type="first.ended", step_id="first", node_id=node))
         at_end = {record.node["name"] for record in run.journal.close()}
         await asking
         stored = {name for at in range(len(run.store.writes)) for name in run.store.names(at)}
         assert "first" in at_end - stored
         assert [event for write in run.store.writes for event in write.events] == []
-        assert [event.type for event in run.journal.unstored_events()] == ["step.completed"]
+        assert [event.type for event in run.journal.unstored_events()] == ["first.ended"]
 
     run_story(story)
 

@@ -55,7 +55,7 @@ def test_a_replica_without_executor_queues_what_it_accepts() -> None:
     """Any worker claims the run from the queue."""
 
     async def story() -> None:
-        accepted = await RunService(database(), None).accept(new_run())
+        accepted = await RunService(database(), None, settle_seconds=0.5).accept(new_run())
         assert (accepted.created, accepted.run.status) == (True, RunStatus.QUEUED)
 
     run_story(story)
@@ -69,7 +69,7 @@ def test_a_run_that_another_process_may_execute_is_logged_with_its_request() -> 
 
     async def story() -> None:
         with merged as logged, structlog.contextvars.bound_contextvars(request_id="q-1"):
-            await RunService(database(), None).accept(new_run("elsewhere"))
+            await RunService(database(), None, settle_seconds=0.5).accept(new_run("elsewhere"))
             await Process(works).service.accept(new_run("here"))
             lines.extend(logged)
 
@@ -121,7 +121,7 @@ def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> Non
 
     async def story() -> None:
         process = Process(must_not_run)
-        replica = RunService(process.store, None)
+        replica = RunService(process.store, None, settle_seconds=0.5)
         service = replica if through == "a replica" else process.service
         first = await service.cancel(KEY, by="ops", reason="enough")
         second = await service.cancel(KEY, by="somebody else")
@@ -144,7 +144,7 @@ def test_a_queued_run_is_cancelled_at_once() -> None:
     """A queued run is cancelled without a notification."""
 
     async def story() -> None:
-        service = RunService(database(), None)
+        service = RunService(database(), None, settle_seconds=0.5)
         await service.accept(new_run())
         receipt = await service.cancel(KEY, by="ops")
         assert receipt.status is RunStatus.CANCELLED
@@ -194,7 +194,11 @@ def test_a_caller_can_wait_for_the_end(place: str) -> None:
 
     async def story() -> None:
         process = Process(works)
-        service = process.service if place == "here" else RunService(process.store, None)
+        service = (
+            process.service
+            if place == "here"
+            else RunService(process.store, None, settle_seconds=0.5)
+        )
         await process.service.accept(new_run())
         early = await service.wait(KEY, seconds=1)
         assert early.status is RunStatus.RUNNING
@@ -213,7 +217,11 @@ def test_a_process_that_ends_answers_whoever_waits(place: str) -> None:
 
     async def story() -> None:
         process = Process(works)
-        service = process.service if place == "here" else RunService(process.store, None)
+        service = (
+            process.service
+            if place == "here"
+            else RunService(process.store, None, settle_seconds=0.5)
+        )
         await process.service.accept(new_run())
         asyncio.get_running_loop().call_later(1, service.stop_waiting)
         run = await service.wait(KEY, seconds=60)
@@ -240,7 +248,7 @@ def test_the_trace_can_be_followed_while_the_run_works() -> None:
 
     async def story() -> None:
         process = Process(works)
-        replica = RunService(process.store, None)
+        replica = RunService(process.store, None, settle_seconds=0.5)
         await process.service.accept(new_run())
         await asyncio.sleep(1)
         during = (await replica.trace(KEY)).snapshot
@@ -282,7 +290,7 @@ def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
     """The trace of a queued run holds only the root."""
 
     async def story() -> None:
-        service = RunService(database(), None)
+        service = RunService(database(), None, settle_seconds=0.5)
         await service.accept(new_run())
         [root] = (await service.trace(KEY)).snapshot["nodes"].values()
         assert root["status"] == "running"

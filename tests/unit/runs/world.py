@@ -100,7 +100,7 @@ class Process:
             limits=self.limits,
             clock=loop().time,
         )
-        self.service = RunService(self.store, self.executor)
+        self.service = RunService(self.store, self.executor, settle_seconds=0.5)
         self.heartbeat = Heartbeat(
             workers=self.store,
             store=self.store,

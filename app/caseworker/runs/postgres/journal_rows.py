@@ -13,7 +13,7 @@ events.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -344,6 +344,12 @@ _OF_CODE = {code: (kind, names) for kind, (code, names) in _FORMS.items()}
 
 _HERE = "~"
 """Prefix of a call key; it replaces the path of the step and the turn."""
+
+
+def stored_types(kinds: Iterable[str]) -> list[str]:
+    """Return the values of the column ``type`` for events of these types, compact or not."""
+    kinds = list(kinds)
+    return kinds + [_FORMS[kind][0] for kind in kinds if kind in _FORMS]
 
 
 def brief_event(record: EventRecord) -> tuple[str, tuple[Any, ...]] | None:

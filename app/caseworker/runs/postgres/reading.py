@@ -10,17 +10,24 @@ from typing import Any, cast
 import psycopg
 from psycopg.rows import dict_row
 from pydantic_core import from_json
-from sqlalchemy import and_, func, select
+from sqlalchemy import RowMapping, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.trace.node import ATTEMPT, number_of
-from caseworker.engine.events import CONTENT_CHUNK
+from caseworker.engine.events import CONTENT_CHUNK, Event
 from caseworker.engine.ports import CallOutcome
 from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.runs.event_pairs import ENDS, STARTS
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import EventPage, Notification, Period, RunFilter, SpentSoFar
 from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.postgres.journal_rows import call_from_row, event_from_row, whole_once
+from caseworker.runs.postgres.journal_rows import (
+    call_from_row,
+    event_from_row,
+    stored_types,
+    whole_event,
+    whole_once,
+)
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
 from caseworker.runs.postgres.run_listing import LIST_STATEMENT_MS, page_of
 from caseworker.runs.postgres.run_statements import SPENT
@@ -109,6 +116,26 @@ WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND type = 'content_chunk' 
 ORDER BY seq
 """
 """Return the streamed parts of a run's unfinished answers, by step."""
+
+_PAIR = """
+    coalesce({0}.step_id, '') || CASE WHEN {0}.type LIKE 'step.%%' THEN ''
+    ELSE '|' || coalesce({0}.once_key, {0}.node_id, '') END
+"""
+OPEN_STARTS = f"""
+SELECT type, step_id, node_id, data, brief, once_key FROM events AS start
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND type = ANY(%(starts)s::text[])
+    AND NOT EXISTS (
+        SELECT FROM events AS ended
+        WHERE ended.tenant_id = %(tenant)s AND ended.run_id = %(run_id)s
+            AND ended.type = ANY(%(ends)s::text[])
+            AND {_PAIR.format("ended")} = {_PAIR.format("start")} AND ended.seq > start.seq
+    )
+ORDER BY seq
+"""  # noqa: S608
+"""Return the start events of a run that have no end event, as in ``runs/event_pairs.py``.
+
+The short deduplication keys of a start and its end are equal; those of steps and calls have none.
+"""
 
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE status = '{each}') AS {each}" for each in RunStatus)
 STATISTICS = f"""
@@ -367,6 +394,22 @@ async def streamed_in(
         _, before = found.get(of, (0, ""))
         found[of] = row.turn, before[: row.offset] + row.content
     return found
+
+
+async def open_starts_of(connection: AsyncConnection, key: RunKey) -> tuple[Event, ...]:
+    """Return the start events of a run that have no end event, in order."""
+    kinds = {"starts": stored_types(STARTS), "ends": stored_types(ENDS)}
+    asked = {"tenant": key.tenant, "run_id": key.run_id, **kinds}
+    found = await connection.exec_driver_sql(OPEN_STARTS, asked)
+    return tuple(_start_event(row) for row in found.mappings())
+
+
+def _start_event(row: RowMapping) -> Event:
+    kind, data = whole_event(row)
+    step_id, once = row["step_id"], row["once_key"]
+    if once is not None:
+        once = whole_once(step_id, row["type"], once)
+    return Event(type=kind, step_id=step_id, node_id=row["node_id"], data=data, once=once)
 
 
 async def once_keys_of(connection: AsyncConnection, key: RunKey) -> frozenset[str]:

@@ -59,6 +59,7 @@ from caseworker.runs.postgres.reading import (
     journal_of,
     last_seq_of,
     once_keys_of,
+    open_starts_of,
     read_run,
     streamed_in,
 )
@@ -247,7 +248,14 @@ class PostgresRuns(PostgresRunReader):
             last_seq = await last_seq_of(connection, run.key)
             stored_once = await once_keys_of(connection, run.key)
             streamed = await streamed_in(connection, run.key)
-        return replace(run, last_seq=last_seq, stored_once=stored_once, streamed=streamed)
+            open_starts = await open_starts_of(connection, run.key)
+        return replace(
+            run,
+            last_seq=last_seq,
+            stored_once=stored_once,
+            streamed=streamed,
+            open_starts=open_starts,
+        )
 
     async def release(
         self,
