@@ -441,7 +441,7 @@ UNREADABLE = {
 async def test_a_reply_that_cannot_be_read_is_an_error_of_the_api(
     http: httpx.AsyncClient, provider: FakeProvider, api: Any, body: str, kind: str
 ) -> None:
-    """The client's library understands it, and the run goes on."""
+    """The client's library understands it, and the run continues."""
     steps = [Step(raw_body=body, headers={"content-type": kind})] * 3
     await provider.script("UNREADABLE", [*steps, Step(text="Fine.")])
     agent = await start(http, api=api)
