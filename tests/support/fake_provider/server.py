@@ -60,7 +60,17 @@ class Server:
             step = refused
         if self._rate is not None and not self._rate.allows():
             step = TOO_MANY
-        arrival = self._log.open(
+        arrival = self._open(request, prompt, marker, body)
+        try:
+            await self._perform(step, prompt, connection, arrival)
+        except asyncio.CancelledError:
+            self._log.end(arrival, "client_gone")
+            raise
+
+    def _open(
+        self, request: Request, prompt: dialects.Prompt, marker: str | None, body: Any
+    ) -> Arrival:
+        return self._log.open(
             path=request.path,
             model=prompt.model,
             prompt=prompt.text,
@@ -69,11 +79,6 @@ class Server:
             headers=request.headers,
             body=body,
         )
-        try:
-            await self._perform(step, prompt, connection, arrival)
-        except asyncio.CancelledError:
-            self._log.end(arrival, "client_gone")
-            raise
 
     async def _perform(
         self, step: Step, prompt: dialects.Prompt, connection: Connection, arrival: Arrival
@@ -166,7 +171,12 @@ class Server:
         return {"reached": reached, "arrivals": found}
 
     async def _count_tokens(self, request: Request) -> dict[str, Any]:
-        prompt, _ = dialects.read(dialects.MESSAGES, request.json())
+        body = request.json()
+        prompt, _ = dialects.read(dialects.MESSAGES, body)
+        step, marker = self._playbook.next_step(prompt.text, prompt.model)
+        if step.hang:
+            self._open(request, prompt, marker, body)
+            await self._released.wait()
         return {"input_tokens": dialects.counted(prompt)}
 
     async def _models(self, _request: Request) -> dict[str, Any]:

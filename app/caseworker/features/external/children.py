@@ -1,5 +1,7 @@
 """Child runs: they share the remaining budget of an external run, and end with it."""
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,7 +9,7 @@ from fastapi import Response
 
 from caseworker.core.budget.stops import HandOver
 from caseworker.features.external.http import require_newest
-from caseworker.features.external.owners import NOT_OWNED, Owners
+from caseworker.features.external.owners import Owners
 from caseworker.features.external.session import Session, Sessions
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest
@@ -63,16 +65,26 @@ class Children:
             raise invalid("parent", f"A run has at most {MAX_DEPTH} ancestors.")
         return body.model_copy(update={"parent": ParentRun(run_id=parent)})
 
-    async def adopted(self, parent: RunKey, run_id: str) -> None:
+    async def adopted(self, request: ApiRequest, parent: RunKey, run_id: str) -> Response | None:
         """Record durably that a run becomes a child.
 
+        If the parent was released, have its next owner do so: it gets the request with the ID of
+        the child, which exists. Return its response.
+
         Raises:
-            ProblemError: the parent has ended, or another process will own it.
+            ProblemError: the parent has ended, or no process owns it.
         """
-        try:
-            await self._session(parent).adopt(run_id)
-        except HandOver:
-            raise ProblemError(NOT_OWNED) from None
+        content = json.dumps({**await request.json(), "run_id": run_id}).encode()
+        while True:
+            with suppress(HandOver):
+                if not self.sessions.is_away(parent):
+                    await self._session(parent).adopt(run_id)
+                    return None
+            response = await self.owners.answer(request, content, parent)
+            if response is not None:
+                return response
+            if not self.sessions.starts_calls(parent):
+                raise ProblemError(PARENT_ENDED)
 
     def _session(self, key: RunKey) -> Session:
         session = self.sessions.get(key)

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.call import CallFailedError
@@ -76,6 +76,8 @@ FRESH_SECONDS: Final = 0.005
 MAX_LANE_CHARS: Final = 100
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_COUNTED: Final = "caseworker.counted"
+"""ASGI scope key of a request whose body was counted."""
 _UNKNOWN_KEY = "The key is unknown. POST /runs with kind external returns a key."
 _UNKNOWN_MODEL = (
     "The run may not call a model of this name. It may call: {}. To map other names, create the "
@@ -128,16 +130,12 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
 
 async def _owned(answer: _Answer, request: ApiRequest, dialect: Dialect) -> ASGIApp:
     """Answer a request; if the run is released before its call starts, by its next owner."""
-    releases = request.scope[RELEASES]
     while True:
-        held = len(releases)
         try:
             return await answer(request, dialect)
         except RefusedError as refused:
             if refused.refusal is not _RELEASED:
                 raise
-        while len(releases) > held:  # the next try takes these slots again
-            releases.pop()()
 
 
 async def _shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:
@@ -262,8 +260,25 @@ async def _used_tools(request: ApiRequest, _: Dialect) -> ASGIApp:
         await _begin_attempt(request, state, session, found_at)
     # Importing the SDK takes nearly a second.
     module = await asyncio.to_thread(import_module, "caseworker.features.external.mcp")
-    server: ASGIApp = module.ToolServer(session, await request.body())
+    server: ASGIApp = module.ToolServer(session, await request.body(), partial(_repeated, request))
     return server
+
+
+async def _repeated(request: ApiRequest) -> bytes:
+    """Have the next owner of a run answer a request for its tools; return the body of the reply."""
+    shared: HttpContext = request.app.state.shared
+    owners, parts = cast("Owners", shared.services[Owners]), list[bytes]()
+
+    async def receive_part(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    try:
+        async with owners.runs.answering():
+            reply = await _shaped(_owned(_used_tools, request, MCP), MCP)
+            await reply(request.scope, request.receive, receive_part)
+    except TimeoutError:  # this process ends
+        return bytes(_response(_RELEASED, MCP).body)
+    return b"".join(parts)
 
 
 async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
@@ -274,12 +289,18 @@ async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
     _, model = _model_of(session, body.document, dialect)
     await _begin_attempt(request, state, session, found_at)
     passed_on = _passed_on(request.headers)
+    counting = session.count_tokens(model, body, passed_on, dialect.count_path)
     try:
-        head = await session.count_tokens(model, body, passed_on, dialect.count_path)
+        await asyncio.wait((counting,))
+        if counting.cancelled():
+            raise RefusedError(_interruption(session))
+        head = counting.result()
     except Stop as stop:
         raise RefusedError(stopped(stop)) from None
     except CallFailedError as failed:
         raise RefusedError(_failure(failed)) from None
+    finally:
+        counting.cancel()
     return _passed_back(dialect, head)
 
 
@@ -322,9 +343,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
     shared: HttpContext = request.app.state.shared
     credential, sessions = credential_of(request), shared.services[Sessions]
     if credential and (own := sessions.with_key(credential)) is not None:
-        request.scope["tenant"] = own.key.tenant
-        request.scope.get(IDENTIFIED, bool)()
-        await shared.connections.enter(own.key.tenant, request.scope)
+        await _enter(request, own.key.tenant)
         if isinstance(own.stop, HandOver):  # the next owner executes the step with another key
             raise ProblemError(NOT_OWNED)
         if own.stop is not None:
@@ -337,9 +356,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
             owners: Owners = shared.services[Owners]
             raise _AnsweredError(await owners.answer_step(request, await _content_of(request), run))
         raise RefusedError(Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY))
-    tenant = request.scope["tenant"] = state.key.tenant
-    request.scope.get(IDENTIFIED, bool)()
-    await shared.connections.enter(tenant, request.scope)
+    await _enter(request, state.key.tenant)
     if state.status not in TERMINAL and sessions.is_away(state.key):
         owners = shared.services[Owners]
         response = await owners.answer(request, await _content_of(request), state.key)
@@ -355,6 +372,19 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         raise RefusedError(stopped(sessions.stop_of(state.key)))
     _require_open(session)
     return state, session
+
+
+async def _enter(request: Request, tenant: str) -> None:
+    """Acquire the request's slot of a tenant, once.
+
+    Raises:
+        ProblemError: the tenant has too many concurrent requests.
+    """
+    if "tenant" not in request.scope:
+        shared: HttpContext = request.app.state.shared
+        request.scope["tenant"] = tenant
+        request.scope.get(IDENTIFIED, bool)()
+        await shared.connections.enter(tenant, request.scope)
 
 
 def _require_open(session: Session) -> None:
@@ -431,7 +461,9 @@ async def _content_of(request: ApiRequest) -> bytes:
         ProblemError: it is too large, or all such bodies together are.
     """
     content, shared = await request.body(), request.app.state.shared
-    held = memory_of(content)
+    if _COUNTED in request.scope:  # a request may be answered again, by the next owner
+        return content
+    request.scope[_COUNTED], held = True, memory_of(content)
     if held > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
         tenant = request.scope.get("tenant")
         request.scope[RELEASES].append(partial(shared.bodies.release, held, tenant))

@@ -1,16 +1,17 @@
 """The gateway's MCP server on top of the SDK; imported on first use.
 
 It has no sessions: every request is complete in itself and contains the key of its run. A call
-continues if its client disconnects, and an equal request joins it.
+continues if its client disconnects, and an equal request joins it. If the run is released during a
+call, the next owner of the run answers the request, and its reply continues the client's.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -24,7 +25,7 @@ from mcp.types import (
     Tool,
 )
 
-from caseworker.core.budget.stops import Stop
+from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.features.external.dialects import STOPPED, error_data
 from caseworker.features.external.gateway import stopped
 from caseworker.features.external.session import Session
@@ -36,14 +37,22 @@ PROGRESS_SECONDS: Final = 5.0
 """Seconds between progress notifications to clients that requested them."""
 
 Context = ServerRequestContext[dict[str, Any], Any]
+T = TypeVar("T")
 
 
 class ToolServer(McpAnswer):
     """ASGI application that answers one request of an external run's client."""
 
-    def __init__(self, session: Session, content: bytes) -> None:
-        """Offer the tools of a run; ``content`` is the body of the request, which was read."""
+    def __init__(
+        self, session: Session, content: bytes, repeat: Callable[[], Awaitable[bytes]]
+    ) -> None:
+        """Offer the tools of a run; ``content`` is the body of the request, which was read.
+
+        ``repeat`` sends the request to the next owner of the run, and returns the body of the
+        reply.
+        """
         self._session = session
+        self._repeat = repeat
         server: Server[Any] = Server(
             "caseworker",
             version=version("caseworker"),
@@ -62,29 +71,73 @@ class ToolServer(McpAnswer):
         )
 
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
-        offer, begun = await self._offer(), time.monotonic()
+        begun = time.monotonic()
+        try:
+            return await self._result(context, params, begun)
+        except HandOver:
+            return await self._result_of_next_owner(context, begun)
+        except Stop as stop:
+            _refuse(stop)
+
+    async def _result(
+        self, context: Context, params: CallToolRequestParams, begun: float
+    ) -> CallToolResult:
+        """Execute a call, or join the call of an equal request.
+
+        Raises:
+            Stop: a limit, a cancel request or the release of the run prevented or ended the call.
+        """
+        offer = await self._offer()
         if not self._session.is_open:
-            _refuse(self._session.stop)
+            self._raise_end()
         call, task = self._session.call_tool(offer, params.name, params.arguments or {})
         try:
-            while not (await asyncio.wait((task,), timeout=PROGRESS_SECONDS))[0]:
-                with suppress(Exception):
-                    await context.session.report_progress(time.monotonic() - begun)
+            await _done(task, context, begun)
         except asyncio.CancelledError:
             call.is_open = True  # an equal request gets the result that this client did not get
             raise
-        if task.cancelled():
-            _refuse(self._session.stop)
+        return _as_result(self._raise_end() if task.cancelled() else task.result())
+
+    async def _result_of_next_owner(self, context: Context, begun: float) -> CallToolResult:
+        """Return the result that the next owner of the run sends for the same request.
+
+        The reply to the client may have started, so it is read here and not passed on.
+        """
+        repeated = asyncio.ensure_future(self._repeat())
         try:
-            return _as_result(task.result())
-        except Stop as stop:
-            _refuse(stop)
+            await _done(repeated, context, begun)
+        finally:
+            repeated.cancel()
+        reply = _response_in(repeated.result())
+        if (error := reply.get("error")) is not None:
+            raise MCPError(error["code"], error["message"], error.get("data"))
+        return CallToolResult.model_validate(reply["result"])
+
+    def _raise_end(self) -> NoReturn:
+        """Raise the stop of the run, or the error of the protocol if the client finished it."""
+        if self._session.stop is None:
+            _refuse(None)
+        raise self._session.stop
 
     async def _offer(self) -> ToolOffer:
         try:
             return await self._session.tools.offer()
         except (LookupError, ServerUnavailableError) as error:
             raise MCPError(STOPPED, str(error), {"code": SERVER_LOST}) from None
+
+
+async def _done(task: asyncio.Future[T], context: Context, begun: float) -> None:
+    """Wait until a task ends; notify the client of the progress since the time ``begun``."""
+    while not (await asyncio.wait((task,), timeout=PROGRESS_SECONDS))[0]:
+        with suppress(Exception):
+            await context.session.report_progress(time.monotonic() - begun)
+
+
+def _response_in(content: bytes) -> Mapping[str, Any]:
+    """Return the JSON-RPC response in a body, which is a JSON document or a stream of events."""
+    lines = [line.removeprefix(b"data:").strip() for line in content.splitlines()]
+    documents = [json.loads(line) for line in lines if line.startswith(b"{")]
+    return next(each for each in documents if each.keys() & {"result", "error"})
 
 
 def _as_result(result: Mapping[str, Any]) -> CallToolResult:

@@ -459,12 +459,12 @@ class Session:
         note_stored()
         return answered
 
-    async def count_tokens(
+    def count_tokens(
         self, model: ChatModel, body: ClientBody, headers: Mapping[str, str], path: str
-    ) -> Head:
-        """Let the provider count the tokens of a body; this is an API call of the run.
+    ) -> "asyncio.Task[Head]":
+        """Let the provider count the tokens of a body in a task; this is an API call of the run.
 
-        Raises:
+        The task raises:
             Stop: a limit or a cancel request refused the call.
             CallFailedError: the provider did not reply.
         """
@@ -479,8 +479,12 @@ class Session:
             path=path,
             is_superseded=lambda: attempt < self.newest_attempt,
         )
-        await self._started(self.perform(call), call.key)
-        return cast("Head", call.reply)
+
+        async def counted() -> Head:
+            await self.perform(call)
+            return cast("Head", call.reply)
+
+        return self._started(counted(), call.key)
 
     async def perform(self, call: Call) -> Answered:
         """Make a call of the step, or replay it; a limit that it reaches ends the step.
@@ -717,6 +721,11 @@ class Session:
             hides_usage=hides_usage,
             is_superseded=lambda: entry.attempt < self.newest_attempt,
         )
+
+        def note_begun(_: object) -> None:
+            call.repeatable = False  # the client would get parts of two replies
+
+        flight.relay.head.add_done_callback(note_begun)
         return call, note_stored
 
 

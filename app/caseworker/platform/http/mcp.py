@@ -4,7 +4,11 @@ from typing import Any
 
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from sse_starlette.sse import AppStatus
 from starlette.types import Message, Receive, Scope, Send
+
+# Otherwise it would cut the streams of all calls in flight when the process gets SIGTERM.
+AppStatus.enable_automatic_graceful_drain = False
 
 
 class McpAnswer:

@@ -11,6 +11,9 @@ connections may use at most nine tenths of the limit. Beyond that, a new one rep
 tenth more connections than the limit may be open: their requests wait for a slot of their tenant
 (:mod:`caseworker.platform.http.request`).
 
+When the server shuts down, it serves a request that arrives within ``LAST_REQUEST_SECONDS`` on an
+unused connection, because the client may have sent it before. The response closes the connection.
+
 A request that arrives in one piece costs only a comparison, because timers are set only for
 incomplete ones.
 """
@@ -43,6 +46,8 @@ _PIECE_BYTES = 32 * 1024
 """Maximum size passed to the parser at once, so that long heads are detected early."""
 _MAX_PIPELINED = 4
 """Number of pipelined requests that may wait for the response to the first one."""
+LAST_REQUEST_SECONDS = 0.5
+"""How long an unused connection stays open when the server shuts down."""
 _LINGER_SECONDS = 1.0
 """How long a rejected client may keep sending; an early reset could discard the response."""
 
@@ -91,6 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection; if there are too many, close the oldest unidentified one."""
@@ -141,6 +147,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._claimed = self._in_head = True
         self._head_bytes = 0
+        if self._ending:
+            self._wait_for_head()
 
     def on_url(self, url: bytes) -> None:
         """Add a part of the URL to the size of the request head."""
@@ -164,6 +172,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head, self._in_body = False, True
         self._body_bytes = 0
         super().on_headers_complete()
+        if self._ending:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Add a part of the body to the received bytes and pass it on."""
@@ -186,6 +196,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_idle() and not self.transport.is_closing():
             self.unidentified.pop(self, None)
             self.unidentified[self] = None
+
+    def shutdown(self) -> None:
+        """Close the connection after the current response, or after one more request."""
+        self._ending = True
+        if not self._is_answered():
+            super().shutdown()
+        elif self._is_idle():
+            self._set_timer(LAST_REQUEST_SECONDS, self._head_is_late)
 
     def pause_writing(self) -> None:
         """Start to monitor how fast the client reads, because its write buffer is full."""

@@ -10,7 +10,6 @@ from pydantic import AfterValidator, Field, StringConstraints
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.platform.http.bodies import named_like
 from caseworker.platform.validation import refusal
-from caseworker.runs.run import RunKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,10 @@ class ExternalAccess:
     parented: Callable[..., Awaitable[Any]]
     """Function that returns the body of a child run with its parent, given the request and the body
     that it sends. It returns the response instead if another process owns the parent."""
-    adopted: Callable[[RunKey, str], Awaitable[None]]
-    """Function that records durably that a run, given its ID, becomes a child of a run."""
+    adopted: Callable[..., Awaitable[Response | None]]
+    """Function that records durably that a run becomes a child of a run, given the request, the key
+    of the parent and the ID of the child. It returns the response instead if another process owns
+    the parent now, and has recorded it."""
     elsewhere: Callable[..., Awaitable[Response]]
     """Function that has another process answer a request, given the request and its body, if this
     process executes no runs."""

@@ -130,6 +130,11 @@ async def post_run(
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
         return await access.elsewhere(request, await request.body())
+    if isinstance(body, ExternalBody) and body.parent is not None:  # before its key is used
+        child = accepted.run.key
+        parent = RunKey(child.tenant, body.parent.run_id)
+        if (response := await access.adopted(request, parent, child.run_id)) is not None:
+            return response
     run = await awaited(request.service(RunService), accepted.run, wait)
     view = await shown(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
@@ -254,11 +259,7 @@ async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepte
         return await _accepted_from(body, request, key)
     try:
         new = await request.service(Admissions).new_run(body, request, key)
-        accepted = await request.service(RunService).accept(new)
-        if isinstance(body, ExternalBody) and body.parent is not None:  # before its key is used
-            adopted = request.service(ExternalAccess).adopted
-            await adopted(RunKey(new.key.tenant, body.parent.run_id), accepted.run.key.run_id)
-        return accepted
+        return await request.service(RunService).accept(new)
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)
         if earlier is None:

@@ -7,25 +7,35 @@ from typing import Any
 from fastapi import Response
 
 from caseworker.features.external.dialects import CHAT_COMPLETIONS, Dialect
-from caseworker.features.external.gateway import _RELEASED, _owned
+from caseworker.features.external.gateway import _RELEASED, _content_of, _enter, _owned
 from caseworker.features.external.refusals import RefusedError
-from caseworker.platform.http.request import RELEASES
+from caseworker.platform.http.problems import TOO_MANY_CONNECTIONS
+from caseworker.platform.http.request import RELEASES, BodiesUnderWay, Shares
 
 
-def test_a_request_that_goes_to_the_next_owner_holds_its_slots_only_once() -> None:
-    """Each try takes a slot; the one before has given its own back."""
-    held: list[str] = []
-    tries: list[int] = []
+def test_a_request_that_goes_to_the_next_owner_holds_its_shares_only_once() -> None:
+    """A tenant could otherwise exceed its shares with one request."""
+    tries = list[int]()
+
+    async def body() -> bytes:
+        return b"a" * 800
 
     async def answer(request: Any, _: Dialect) -> Response:
-        held.append("slot")
-        request.scope[RELEASES].append(held.pop)
-        tries.append(len(held))
+        await _enter(request, "acme")
+        await _content_of(request)
+        tries.append(len(request.scope[RELEASES]))
         if len(tries) < 3:
             raise RefusedError(_RELEASED)
         return Response()
 
-    request: Any = SimpleNamespace(scope={RELEASES: []})
-    asyncio.run(_owned(answer, request, CHAT_COMPLETIONS))
-    assert tries == [1, 1, 1]
-    assert len(request.scope[RELEASES]) == 1
+    async def story() -> None:
+        limits = SimpleNamespace(max_body_bytes=100, max_graph_bytes=0)
+        shared = SimpleNamespace(
+            connections=Shares(1, TOO_MANY_CONNECTIONS), bodies=BodiesUnderWay(1_000), limits=limits
+        )
+        app = SimpleNamespace(state=SimpleNamespace(shared=shared))
+        request: Any = SimpleNamespace(scope={RELEASES: []}, app=app, body=body)
+        await _owned(answer, request, CHAT_COMPLETIONS)
+
+    asyncio.run(story())
+    assert tries == [2, 2, 2]
