@@ -19,7 +19,7 @@ from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import JournalWrite, LateResult
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
-from caseworker.runs.postgres.runs import halt_overdue, overdue_started
+from caseworker.runs.postgres.runs import halt_overdue, stopped_started
 from caseworker.runs.quotas import Quota, QuotaExceededError
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
 from tests.support.limits import store_limits
@@ -239,10 +239,9 @@ async def test_a_run_without_an_owner_counts_once_when_it_ends(
     )
     if end == "cancel":
         await stores.runs.cancel(run.key, CANCEL_REQUEST)
-    else:
-        async with transaction(stores.engines.work) as connection:
-            assert await halt_overdue(connection, 1) == []
-            assert await overdue_started(connection, 1) == [run.key]
+    async with transaction(stores.engines.work) as connection:
+        assert await halt_overdue(connection, 1) == []
+        assert await stopped_started(connection, 1) == [run.key]
     claimed = await stores.runs.claim_stopped(run.key, "w2")
     assert claimed is not None
     status = RunStatus.CANCELLED if end == "cancel" else RunStatus.HALTED

@@ -4,11 +4,20 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, RunKey, RunStatus
-from tests.support.stores import NotingObserver, Oracle, Stores, new_run, recovery_of
+from tests.support.stores import (
+    CANCEL_REQUEST,
+    NotingObserver,
+    Oracle,
+    Stores,
+    new_run,
+    recovery_of,
+)
 
 
 def run(run_id: str, *, deadline: datetime | None = None) -> NewRun:
@@ -42,6 +51,29 @@ async def test_a_queued_run_is_halted_at_its_deadline(
     waiting = await pair[1].runs.get(RunKey("default", "patient"))
     assert waiting is not None
     assert waiting.status is RunStatus.QUEUED
+
+
+@pytest.mark.req("004/cancel-early")
+@pytest.mark.parametrize("stop", ["cancel request", "deadline"])
+async def test_any_process_ends_a_released_run_whose_stop_was_not_delivered(
+    pair: tuple[Stores, Stores], oracle: Oracle, stop: str
+) -> None:
+    """The process that took the request, or its notification, may be lost."""
+    for name in ("stopped", "resumes"):
+        await pair[0].runs.accept(run(name), worker_id="w1")
+    await oracle.rows("UPDATE runs SET status = 'queued', worker_id = NULL, queued_at = now()")
+    if stop == "deadline":
+        await oracle.rows("UPDATE runs SET deadline = now() WHERE run_id = 'stopped'")
+    else:
+        await pair[0].runs.cancel(RunKey("default", "stopped"), CANCEL_REQUEST)
+    ended = list[RunKey]()
+
+    async def end(key: RunKey) -> None:
+        ended.append(key)
+
+    await replace(recovery_of(pair[1]), end=end).recover()
+
+    assert ended == [RunKey("default", "stopped")]
 
 
 async def test_a_run_whose_deadline_has_passed_is_halted_by_the_request_that_brings_it(

@@ -431,12 +431,18 @@ ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 """
 """Lock and return the queued runs that never started and whose deadline has passed."""
 
-OVERDUE_STARTED = """
-SELECT tenant_id, run_id FROM runs
-WHERE deadline <= clock_timestamp() AND status = 'queued' AND started_at IS NOT NULL
-ORDER BY deadline LIMIT %s
+STOPPED_STARTED = """
+(
+    SELECT tenant_id, run_id FROM runs
+    WHERE deadline <= clock_timestamp() AND status = 'queued' AND started_at IS NOT NULL
+    ORDER BY deadline LIMIT %s
+) UNION (
+    SELECT tenant_id, run_id FROM runs
+    WHERE status = 'queued' AND cancel_requested_at IS NOT NULL AND started_at IS NOT NULL
+    ORDER BY queued_at LIMIT %s
+)
 """
-"""Return the queued runs that have started and whose deadline has passed."""
+"""Return the queued runs that have started and have a cancel request or a passed deadline."""
 
 WAKE_STOPPED = f"""
 UPDATE runs SET status = 'queued', queued_at = clock_timestamp()

@@ -79,10 +79,10 @@ from caseworker.runs.postgres.run_statements import (
     DROP_EXPIRED,
     FINISH_UNOWNED,
     OVERDUE,
-    OVERDUE_STARTED,
     RELEASE,
     REQUEST_CANCEL,
     SETTLE,
+    STOPPED_STARTED,
     WAKE_STOPPED,
     WRITE_CALLS,
     WRITE_EVENTS,
@@ -464,9 +464,12 @@ async def halt_overdue(
     return [await _halt_overdue(connection, run) for run in found]
 
 
-async def overdue_started(connection: AsyncConnection, limit: int) -> Sequence[RunKey]:
-    """Return up to ``limit`` queued runs that have started and whose deadline has passed."""
-    rows = (await connection.exec_driver_sql(OVERDUE_STARTED, (limit,))).all()
+async def stopped_started(connection: AsyncConnection, limit: int) -> Sequence[RunKey]:
+    """Return up to ``limit`` queued runs that have started and were stopped.
+
+    They have a cancel request, or their deadline has passed.
+    """
+    rows = (await connection.exec_driver_sql(STOPPED_STARTED, (limit, limit))).all()
     return [RunKey(row.tenant_id, row.run_id) for row in rows]
 
 

@@ -38,7 +38,7 @@ from caseworker.runs.postgres.approvals import WAKE_DUE
 from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
-from caseworker.runs.postgres.runs import halt_overdue, overdue_started
+from caseworker.runs.postgres.runs import halt_overdue, stopped_started
 from caseworker.runs.run import RunKey
 from caseworker.runs.silence import SilenceWatch, Silent
 
@@ -151,7 +151,10 @@ SELECT
     EXISTS (
         SELECT FROM runs
         WHERE deadline <= now() AND status = 'queued'
-    ) AS overdue,
+    ) OR EXISTS (
+        SELECT FROM runs
+        WHERE status = 'queued' AND cancel_requested_at IS NOT NULL AND started_at IS NOT NULL
+    ) AS stopped,
     (
         SELECT extract(epoch FROM queued_at - now())::float8 FROM runs
         WHERE status = 'queued' ORDER BY queued_at LIMIT 1
@@ -371,11 +374,11 @@ class StaleRunRecovery:
                 found.extend(taken)
                 if len(taken) < BATCH:
                     break
-        if look["overdue"] or look["due"]:
+        if look["stopped"] or look["due"]:
             while await self._halt_overdue() == BATCH:
                 pass
             async with transaction(self.engines.work) as connection:
-                started = await overdue_started(connection, BATCH)
+                started = await stopped_started(connection, BATCH)
             for key in started:
                 await self.end(key)
         if found:
