@@ -15,7 +15,8 @@ from caseworker.features.external.free_fields import FieldsOf, FreeFields
 from caseworker.features.external.gateway import GatewayLimits
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
-from caseworker.features.external.session import KEY_PREFIX, Sessions
+from caseworker.features.external.session import Sessions
+from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied
 from caseworker.platform.http.forwarding import Address, Forwarder
@@ -34,6 +35,8 @@ def open_external(parts: Parts) -> Opened:
     stale_seconds = parts.settings.worker.stale_after_seconds
     attempts = PostgresAttempts(parts.engines.work, stale_seconds=stale_seconds)
     server = parts.settings.server
+    if (own := parts.services.get(Address)) is not None:
+        sessions.secret = own.secret
     sessions.note_objects = attempts.note_objects
     sessions.known_objects = attempts.known_objects
     sessions.free_fields = _free_fields(parts.settings)
@@ -65,7 +68,7 @@ def open_external(parts: Parts) -> Opened:
         attempts=attempts,
         runs=parts.service(RunService),
         forwarder=forwarder,
-        own=parts.services.get(Address),
+        own=own,
     )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     keys = RunKeys(KEY_PREFIX, caller_of)

@@ -43,7 +43,6 @@ from caseworker.features.external.session import (
     Sessions,
     UnknownModelError,
     WrongDialectError,
-    run_of,
 )
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
@@ -351,10 +350,13 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         return None, own
     state = credential and await _attempts(request).find(sha256_of(credential))
     if not state:
+        owners: Owners = shared.services[Owners]
+        if credential and (maker := await owners.maker_of(credential)) is not None:
+            tenant, owner = maker
+            await _enter(request, tenant)
+            content = await _content_of(request)
+            raise _AnsweredError(await owners.answer_step(request, content, owner))
         await wait_connected(request, shared.authentication.refusal_delay())
-        if credential and (run := run_of(credential)) is not None:
-            owners: Owners = shared.services[Owners]
-            raise _AnsweredError(await owners.answer_step(request, await _content_of(request), run))
         raise RefusedError(Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY))
     await _enter(request, state.key.tenant)
     if state.status not in TERMINAL and sessions.is_away(state.key):

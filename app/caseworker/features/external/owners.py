@@ -13,6 +13,7 @@ from fastapi import Request, Response
 
 from caseworker.features.external.postgres import PostgresAttempts
 from caseworker.features.external.session import Sessions
+from caseworker.features.external.step_keys import is_made_with, run_of
 from caseworker.platform.http.forwarding import (
     FORWARDED,
     Address,
@@ -145,14 +146,25 @@ class Owners:
                 break
         raise _not_owned(request)
 
-    async def answer_step(self, request: Request, content: bytes, key: RunKey) -> Response:
-        """Have the owner of a run answer a request with the key of one of its steps.
+    async def maker_of(self, key: str) -> tuple[str, Address] | None:
+        """Return the tenant of a step's key and the other process that made it.
+
+        None means that no other process has made the key for a step of a run that it owns.
+        """
+        if (run := run_of(key)) is None:
+            return None
+        owner = (await self.attempts.owner_of(run)).address
+        if owner is None or owner == self.own or not is_made_with(key, owner.secret):
+            return None
+        return run.tenant, owner
+
+    async def answer_step(self, request: Request, content: bytes, owner: Address) -> Response:
+        """Have the process that made the key of a step answer a request.
 
         Raises:
-            ProblemError: no other process owns the run, or its owner cannot be reached.
+            ProblemError: that process cannot be reached.
         """
-        owner = (await self.attempts.owner_of(key)).address
-        if owner is None or owner == self.own or request.scope.get(FORWARDED):
+        if request.scope.get(FORWARDED):
             raise ProblemError(NOT_OWNED)
         try:
             return await self.forwarder.forward(request, content, owner)

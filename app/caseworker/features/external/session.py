@@ -6,7 +6,6 @@ calls in the name of the step, so that they share its budget, its journal and it
 """
 
 import asyncio
-import base64
 import hashlib
 import json
 import secrets
@@ -44,6 +43,7 @@ from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
 from caseworker.features.external.free_fields import FreeFields
 from caseworker.features.external.recorded import RecordedCall, RecordedCalls, call_named
+from caseworker.features.external.step_keys import key_of_step
 from caseworker.features.external.tools import (
     CHILD,
     OfferedTools,
@@ -68,7 +68,6 @@ from caseworker.runs.run import CallRecord, RunKey
 from caseworker.tools.ports import ToolResult
 
 ANY_NAME: Final = "*"
-KEY_PREFIX: Final = "cwr_"
 HASH_CHARS: Final = 16
 PARENT_SECONDS: Final = 5.0
 """Seconds that a child waits for its parent to start, after both were recovered."""
@@ -746,6 +745,8 @@ class Sessions:
         self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
         self._opened = asyncio.Event()
         self._of_steps: dict[str, Session] = {}
+        self.secret = secrets.token_hex(32)
+        """Secret of this process, which makes the keys of its steps."""
         self.url: str | None = None
         """URL at which this process serves HTTP; None if it does not."""
         self.reading = RedactionThread()
@@ -771,8 +772,7 @@ class Sessions:
 
     def offer(self, session: Session) -> str:
         """Offer the session of a step to the gateway; return the key of the step."""
-        run = "\n".join((session.key.tenant, session.key.run_id)).encode()
-        key = f"{KEY_PREFIX}{base64.urlsafe_b64encode(run).decode()}.{secrets.token_hex(32)}"
+        key = key_of_step(session.key, self.secret)
         self._of_steps[key] = session
         return key
 
@@ -858,16 +858,6 @@ def external_type(agents: Agents) -> NodeType:
         data=ExternalStep,
         handles=ONE_OUTPUT,
     )
-
-
-def run_of(key: str) -> RunKey | None:
-    """Return the run that the key of a step names; None for another key."""
-    name, joint, _ = key.removeprefix(KEY_PREFIX).partition(".")
-    try:
-        tenant, run_id = base64.urlsafe_b64decode(name if joint else "").decode().split("\n")
-    except ValueError:
-        return None
-    return RunKey(tenant, run_id)
 
 
 def reported(error_class: str, message: str) -> RecordedFailureError:
