@@ -4,6 +4,7 @@ The clients are the packages `openai` and `anthropic`, or `httpx` where the byte
 """
 
 import asyncio
+import base64
 import hashlib
 import json
 from collections import Counter
@@ -12,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 import httpx
@@ -422,6 +424,49 @@ async def test_nul_characters_reach_the_provider(
     assert repeated.content == second.content
     assert [each.prompt.count("\0") for each in await provider.arrivals("NULS")] == [1, 3]
     assert trace.status_code == 200, trace.text
+
+
+MADE_UP = {
+    "of an unknown run": b"acme\nno-such-run",
+    "of a run with NUL": b"acme\nx\x00",
+    "of a tenant with NUL": b"a\x00\nb",
+    "of no run": b"\n",
+    "of too many parts": b"a\nb\nc",
+    "of long names": b"x" * 5_000 + b"\n" + b"y" * 1_000,
+    "of a run of somebody else": b"default\nmade-up",
+}
+
+
+@pytest.mark.parametrize("named", MADE_UP.values(), ids=MADE_UP)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/gateway/openai/v1/chat/completions", "/gateway/openai/v1/responses"),
+        *("/gateway/anthropic/v1/messages", "/gateway/mcp", "/runs/made-up/finish", "/runs"),
+    ],
+)
+async def test_no_body_is_read_for_a_made_up_key(
+    http: httpx.AsyncClient, service: ServiceProcess, path: str, named: bytes
+) -> None:
+    """The answer comes though the client announces 200 kB and sends none of them."""
+    agent = await start(http)
+    named = named.replace(b"made-up", agent.run_id.encode())
+    path = path.replace("made-up", agent.run_id)
+    key = f"cwr_{base64.urlsafe_b64encode(named).decode()}.{'0' * 96}"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 200000\r\n\r\n"
+    )
+    address = urlsplit(service.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        writer.write(head.encode())
+        async with asyncio.timeout(150):
+            status = await reader.readline()
+    finally:
+        writer.close()
+
+    assert status.startswith(b"HTTP/1.1 401"), status
 
 
 UNREADABLE = {
