@@ -184,7 +184,7 @@ async def test_a_framework_can_open_its_own_connections(
 
     assert output["text"] == "over a socket"
     assert await provider.count("SOCKET") == 1
-    assert late.status_code == 503
+    assert late.status_code == 401
 
 
 @pytest.mark.req("cw/15.code")
@@ -221,7 +221,7 @@ async def test_another_process_forwards_requests_with_the_key_of_a_step(
 
     assert run["result"]["output"] == "forwarded"
     assert await provider.count("DETOUR") == 1
-    assert statuses == [503, 401, 401]
+    assert statuses == [401, 401, 401]
 
 
 async def test_tools_and_results_are_recorded(
