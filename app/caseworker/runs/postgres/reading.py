@@ -117,24 +117,29 @@ ORDER BY seq
 """
 """Return the streamed parts of a run's unfinished answers, by step."""
 
-_PAIR = """
-    coalesce({0}.step_id, '') || CASE WHEN {0}.type LIKE 'step.%%' THEN ''
-    ELSE '|' || coalesce({0}.once_key, {0}.node_id, '') END
-"""
+_IS_START = "WHERE type = ANY(%(starts)s::text[])"
+_OF_START = f"max(seq) FILTER ({_IS_START})"
+_OF_END = "max(seq) FILTER (WHERE type = ANY(%(ends)s::text[]))"
 OPEN_STARTS = f"""
-SELECT type, step_id, node_id, data, brief, once_key FROM events AS start
-WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND type = ANY(%(starts)s::text[])
-    AND NOT EXISTS (
-        SELECT FROM events AS ended
-        WHERE ended.tenant_id = %(tenant)s AND ended.run_id = %(run_id)s
-            AND ended.type = ANY(%(ends)s::text[])
-            AND {_PAIR.format("ended")} = {_PAIR.format("start")} AND ended.seq > start.seq
-    )
-ORDER BY seq
+WITH open AS MATERIALIZED (
+    SELECT {_OF_START} AS seq, min(seq) FILTER ({_IS_START}) AS first FROM events
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+        AND (type = ANY(%(starts)s::text[]) OR type = ANY(%(ends)s::text[]))
+    GROUP BY coalesce(step_id, ''), CASE WHEN type LIKE 'step.%%' THEN NULL
+        ELSE coalesce(once_key, node_id, '') END
+    HAVING {_OF_START} > coalesce({_OF_END}, 0)
+)
+SELECT start.* FROM open, LATERAL (
+    SELECT seq, type, step_id, node_id, data, brief, once_key FROM events
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq = open.seq OFFSET 0
+) start ORDER BY first
 """  # noqa: S608
 """Return the start events of a run that have no end event, as in ``runs/event_pairs.py``.
 
+A resumed step is ordered by its first start, which precedes all starts inside it.
+
 The short deduplication keys of a start and its end are equal; those of steps and calls have none.
+An anti-join would take quadratic time before the table has statistics.
 """
 
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE status = '{each}') AS {each}" for each in RunStatus)
