@@ -30,6 +30,9 @@ _BUILT_IN_TOOL_TOKENS: Final = 1_250
 """Tokens by which a provider describes a tool that it defines itself. Anthropic: 735 for the
 computer and 499 more in the system prompt, 700 for the text editor, 245 for the shell (prices,
 2026-11-29)."""
+_NEAR_EXECUTED_TOOL_TOKENS: Final = 250
+"""The usual number of them for a tool that the provider executes, such as web search. No vendor
+publishes it; it is that of Anthropic's smallest tool."""
 _OF_CLIENT: Final = (None, "function", "custom", "namespace")
 """Types of tools that the request describes whole."""
 
@@ -85,8 +88,7 @@ class Content:
 
         It takes about 30 ms for a megabyte: compute it in a thread for long requests.
         """
-        near = self._input_tokens(self.near_text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
-        return min(near, self.hard_tokens)
+        return min(self._near(self.near_text_tokens), self.hard_tokens)
 
     @cached_property
     def near_text_tokens(self) -> int:
@@ -107,8 +109,13 @@ class Content:
         earlier = min(self.near_text_tokens, counted.near_tokens)
         new, ratio = self.near_text_tokens - earlier, max(_LOWEST_RATIO, counted.ratio)
         text_tokens = new + int(earlier * ratio * _RATIO_MARGIN)
-        corrected = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
-        return min(self.near_tokens, corrected)
+        return min(self.near_tokens, self._near(text_tokens))
+
+    def _near(self, text_tokens: int) -> int:
+        tokens = self._input_tokens(text_tokens, _NEAR_FRAME_TOKENS, self.media.near)
+        executed = min(self.built_in_tools, len(self.tools))
+        saved = _BUILT_IN_TOOL_TOKENS - _NEAR_EXECUTED_TOOL_TOKENS
+        return tokens - saved * executed * self.passes
 
     def _input_tokens(self, text_tokens: int, frame_tokens: int, media_tokens: int) -> int:
         family = self.family

@@ -335,6 +335,9 @@ def test_provider_tools_and_compaction_are_part_of_the_maximum() -> None:
     assert with_tool.hard_tokens == plain.hard_tokens + 3_000
     assert with_tool.usage(1, 1).provider_tool_uses == {"web_search": 3}
     assert twice.hard_tokens == 2 * plain.hard_tokens
+    described = Content(**{**vars_of(with_tool), "built_in_tools": 1})
+    assert described.hard_tokens == with_tool.hard_tokens + 1_250
+    assert described.near_tokens - with_tool.near_tokens < 300, "the provider describes it briefly"
 
 
 def vars_of(whole: Content) -> dict[str, Any]:
