@@ -42,7 +42,7 @@ ASSUMED_TOKENS_PER_SECOND: Final = 200
 FIRST_SECONDS: Final = 0.3
 RATIO: Final = (1.0, 1.3)
 NEAR_RATIO: Final = 1.5
-"""Near bound of an ordinary prompt in relation to its tokens; Claude's newest tokenizer varies most."""
+"""Near bound of a prompt in relation to its tokens, at most; Claude's newest tokenizer varies."""
 ROUNDING: Final = 1 + 1e-9
 
 
