@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -260,13 +261,15 @@ class Server:
     ) -> None:
         events = list(dialects.stream(prompt, step)) if call.stream else []
         silent = min(total, step.tokens_reasoning if step.thinking is None else 0)
+        shows = [b"delta" in event for event in events]
+        shares = [shown / max(1, sum(shows)) for shown in accumulate(shows)]
         kind = "text/event-stream" if call.stream else "application/json"
         call.started_at = time.monotonic()
         try:
             connection.send_head(200, [("content-type", kind)])
             for number, event in enumerate(events):
-                if number:  # the first event says that the reply has started
-                    await self._until(call, silent + (total - silent) * number // len(events))
+                if number:  # the first event starts the reply; text is generated before it is sent
+                    await self._until(call, silent + int((total - silent) * shares[number]))
                 connection.send_data(event)
             await self._until(call, total)
             if not call.stream:
