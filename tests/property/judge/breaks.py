@@ -41,7 +41,6 @@ REVEALED_BY: Final[Mapping[str, set[str]]] = {
     "choices": {"choices"},
     "the provider's tools": {"search"},
     "cache marks": {"cache 1h"},
-    "tools in a prompt": {"vendor tool"},
     "references": {"several calls"},
     "fees of the provider's tools": {"search"},
     "choices of a lost call": {"choices"},
