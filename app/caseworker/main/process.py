@@ -35,6 +35,7 @@ from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
@@ -117,6 +118,7 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
+        self._thread = FairThread()
         self.sessions = Sessions(self._store.calls)
         self.code = installed_agents(settings.agents.plugins)
         """The code agents of this process, by name."""
@@ -141,6 +143,7 @@ class Process:
         )
         payloads, shown = payloads_of(settings), settings.trace.max_shown_bytes
         offered = (
+            self._thread,
             self.runs,
             payloads,
             PayloadReading(self._store, payloads, max_shown_bytes=shown),
@@ -291,6 +294,7 @@ class Process:
                 ModelGateway: self.models,
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
+                FairThread: self._thread,
                 Sessions: self.sessions,
             },
             limits=executor_limits(self.settings),

@@ -25,10 +25,10 @@ from caseworker.engine.call import (
     OutcomeUnknownError,
     Reply,
 )
-from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
@@ -89,7 +89,7 @@ class ToolDispatch:
         self._servers: ToolServers = servers or NoServers()
         self._expose_errors = expose_errors
         self._payloads = payloads
-        self._redaction = RedactionThread()
+        self._redaction = FairThread()
         self._retry = retry
         self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry

@@ -29,6 +29,7 @@ from caseworker.platform.caller import (
     ScopeMissingError,
 )
 from caseworker.platform.fair_slots import FairSlots, share_of
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.http.bodies import (
     MalformedJsonError,
     UnstorableTextError,
@@ -56,6 +57,8 @@ RELEASES: Final = "caseworker.releases"
 """ASGI scope key of a list of callbacks. They are called when the request ends, to release its
 slots."""
 _NETLOC: Final = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
+_SMALL_BODY_BYTES: Final = 64 * 1024
+"""Size of a body that is read on the event loop, which takes a few milliseconds."""
 WAIT_SECONDS = 2.0
 """Seconds that a request waits for a slot before it is rejected."""
 
@@ -410,7 +413,14 @@ class ApiRequest(Request):
         Raises:
             ProblemError: it is not valid JSON, or exceeds a limit.
         """
-        return self.parsed(await self.body())
+        content = await self.body()
+        return await self.computed(partial(self.parsed, content))
+
+    async def computed(self, compute: Callable[[], T]) -> T:
+        """Return the result of a computation on the body; a large one is processed in a thread."""
+        size = len(self._content or b"")
+        thread, tenant = self.service(FairThread), self.caller.tenant
+        return await thread.call(compute, size, tenant, most_on_loop=_SMALL_BODY_BYTES)
 
     def parsed(self, content: bytes, accepts: Callable[[str], bool] = is_storable) -> Any:
         """Return the JSON value in the body of this request, with strings that ``accepts`` allows.
