@@ -17,8 +17,9 @@ COPY app app
 COPY docs/extending.md docs/extending.md
 COPY migrations migrations
 # An editable package would not be compiled, and the user of the image cannot write bytecode.
+# Without the refresh, the cache returns the package of an earlier source with the same version.
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked --no-dev --no-editable ${EXTRAS}
+    uv sync --locked --no-dev --no-editable --refresh-package caseworker ${EXTRAS}
 
 FROM python:${PYTHON_VERSION}-slim
 # --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL say where the image comes from.

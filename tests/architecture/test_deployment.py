@@ -204,7 +204,7 @@ def test_an_installation_compiles_the_service() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]
 
     assert settings["compile-bytecode"] is True
-    assert "uv sync --locked --no-dev --no-editable ${EXTRAS}\n" in DOCKERFILE
+    assert "uv sync --locked --no-dev --no-editable --refresh-package caseworker" in DOCKERFILE
 
 
 def test_the_image_says_what_it_is() -> None:

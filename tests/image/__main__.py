@@ -4,6 +4,7 @@
 is none, or if a check fails; the containers then print their last lines first.
 """
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -52,6 +53,13 @@ print(json.dumps({
     'uids': sorted({*fields['Uid'].split()}), 'capabilities': int(fields['CapEff'], 16),
     'no_new_privileges': int(fields['NoNewPrivs']),
     'writable': [each for each in folders if folders[each] is True]}))
+"""
+_SOURCES = """
+import caseworker, hashlib, json, pathlib
+folder = pathlib.Path(caseworker.__file__).parent
+print(json.dumps({
+    str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+    for file in folder.rglob('*.py')}))
 """
 _KILL = "import os; os.kill(-1, 9)"
 
@@ -141,13 +149,25 @@ def check_containers(project: Project, services: list[str]) -> None:
             expect(state["capabilities"] == 0, f"{service} has capabilities")
             expect(state["no_new_privileges"] == 1, f"{service} may get privileges")
             expect(state["writable"] == [HOME], f"{service} can write to {state['writable']}")
+        for printed in project.python(service, _SOURCES):
+            expect(json.loads(printed) == sources(), f"{service} has another source than {ROOT}")
     eventually(
         lambda: all(
             each["State"]["Health"]["Status"] == "healthy" for each in project.containers(*services)
         ),
         "all health checks pass",
     )
-    report(f"{', '.join(services)}: user {UID}, only /tmp is writable, no privileges, healthy")
+    report(f"{', '.join(services)}: user {UID}, this source, only {HOME} is writable, healthy")
+
+
+def sources() -> dict[str, str]:
+    """Return the SHA-256 of each file of the package, the migrations included."""
+    folders = {"": ROOT / "app" / "caseworker", "migrations/": ROOT / "migrations"}
+    return {
+        f"{prefix}{file.relative_to(folder)}": hashlib.sha256(file.read_bytes()).hexdigest()
+        for prefix, folder in folders.items()
+        for file in folder.rglob("*.py")
+    }
 
 
 def check_api(project: Project, urls: list[str], services: list[str]) -> None:
