@@ -72,7 +72,7 @@ def main() -> None:
             check_repository(engine, Path(folder))
             check_created_project(engine, Path(folder) / "project")
         run([engine, "rmi", "--force", IMAGE, f"{IMAGE}-project"])
-    except (NoEngineError, CheckError) as error:
+    except (NoEngineError, CheckError, httpx.HTTPError) as error:
         sys.exit(f"image-check: {error}")
 
 
@@ -96,6 +96,7 @@ def check_repository(engine: str, folder: Path) -> None:
         urls = project.addresses("api", PORT)
         check_api(project, urls, ["migrate", "api", "worker"])
         held = HeldModel(project, urls[0])
+        check_external_run(held, urls)
         check_sigterm(project, held)
         check_kill(project, held)
 
@@ -131,7 +132,7 @@ def started(engine: str, name: str, content: dict[str, Any], file: Path) -> Iter
         project.compose("build")
         project.compose("up", "--detach")
         yield project
-    except CheckError:
+    except (CheckError, httpx.HTTPError):
         sys.stderr.write(project.compose("logs", "--tail", "40"))
         raise
     finally:
@@ -220,6 +221,25 @@ class HeldModel:
     def answer(self, group: str, step: str) -> None:
         """Let the calls of a step return, those in flight and later ones."""
         httpx.post(f"{self.url}/open", content=f"{group} {step}")
+
+
+def check_external_run(held: HeldModel, urls: list[str]) -> None:
+    """Call a model through each replica for one external run, which a worker owns."""
+    held.answer("external", "call")
+    body = {"kind": "external", "run_id": "external"}
+    created = httpx.post(f"{urls[0]}/runs", json=body, timeout=SECONDS)
+    expect(created.status_code in (200, 202), created.text)
+    headers = {"Authorization": f"Bearer {created.json()['access']['key']}"}
+    for number, url in enumerate(urls):
+        message = {"role": "user", "content": f"external call {number}"}
+        reply = httpx.post(
+            f"{url}/gateway/openai/v1/chat/completions",
+            json={"model": "small", "messages": [message]},
+            headers=headers,
+            timeout=SECONDS,
+        )
+        expect(reply.status_code == 200, f"an external run gets {reply.status_code}: {reply.text}")
+    report(f"external run: {len(urls)} replicas forward calls to the worker that owns it")
 
 
 def check_sigterm(project: Project, held: HeldModel) -> None:
