@@ -66,6 +66,10 @@ AnonymousFrom = Literal["loopback", "anywhere"]
 """Where requests without a credential may come from while no credentials exist."""
 
 
+_OTHER_PAGE = (
+    "A web page of another origin sent this request. Open the URL directly, or add the origin to "
+    "server.cors_origins."
+)
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 
 _LONGEST_ADDRESS = 64
@@ -518,12 +522,16 @@ def shown_credential(request: Request) -> str | None:
 
 
 def anonymous_caller(
-    request: Request, anonymous: AnonymousFrom, limits: HttpLimits | None = None
+    request: Request,
+    anonymous: AnonymousFrom,
+    limits: HttpLimits | None = None,
+    refusal: str | None = None,
 ) -> Caller:
     """Return the anonymous caller for a request without a credential.
 
     Requests from web pages of other origins are always rejected, because a browser sends them with
     the network access of its user. ``limits`` holds the configured origins and host names.
+    ``refusal`` is the advice of every rejection; None names the settings of the API.
 
     A peer counts as local if its address is a loopback address and no header shows that a proxy
     forwarded the request. No header makes a caller local, since any client can send it. A peer
@@ -532,29 +540,29 @@ def anonymous_caller(
     Raises:
         ProblemError: anonymous access is not allowed for this request.
     """
-    _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
+    origins = frozenset() if limits is None else limits.cors_origins
+    if _is_from_another_page(request, origins):
+        raise ProblemError(ANONYMOUS_REFUSED, refusal or _OTHER_PAGE)
     if anonymous == "anywhere":
         return ANYBODY
     forwarded = any(_OF_PROXIES.fullmatch(name) for name, _ in request.headers.raw)
     if request.client is None or forwarded or not is_loopback(request.client.host):
-        raise ProblemError(ANONYMOUS_REFUSED)
+        raise ProblemError(ANONYMOUS_REFUSED, refusal)
     if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
         message = "Use localhost, or add the host name to server.allowed_hosts."
         raise ProblemError(ANONYMOUS_REFUSED, message)
     return LOCAL
 
 
-def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
-    """Reject a request that a browser sends for a page of another origin."""
+def _is_from_another_page(request: Request, origins: frozenset[str]) -> bool:
+    """Return whether a browser sends the request for a page whose origin is not configured."""
     sent = [value.lower() for value in request.headers.getlist("origin")]
     host = request.headers.get("host", "").lower()
     own = {f"http://{host}", f"https://{host}", *origins}
     cross_site = request.headers.get("sec-fetch-site") == "cross-site" and not (
         sent and set(sent) <= origins
     )
-    if cross_site or not own.issuperset(sent):
-        message = "This origin is not allowed. Add it to server.cors_origins."
-        raise ProblemError(ANONYMOUS_REFUSED, message)
+    return cross_site or not own.issuperset(sent)
 
 
 def _is_own_host(request: Request, names: frozenset[str]) -> bool:
