@@ -35,6 +35,7 @@ from caseworker.platform.http.bodies import (
     is_storable,
     read_json,
 )
+from caseworker.platform.http.deadline import extend_deadline, pause_deadline
 from caseworker.platform.http.openapi import SCOPE, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
@@ -94,6 +95,8 @@ class HttpLimits:
     max_graph_bytes: int
     """Maximum size of the graph in a request body as JSON, in bytes, including nested graphs."""
     max_json_depth: int
+    max_seconds: float
+    """Maximum number of seconds until the response to a request starts; then 503."""
     max_connections: int
     """Maximum number of requests that this process serves concurrently."""
     max_bodies_bytes: int
@@ -438,6 +441,7 @@ class ApiRequest(Request):
             raise _too_large(limit)
         chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
         tenant = self.scope.get("tenant")
+        pause_deadline(self.scope)  # the minimum rate of bodies limits this time
         try:
             async for chunk in self.stream():
                 chunks.append(chunk)
@@ -449,6 +453,7 @@ class ApiRequest(Request):
                     raise _too_large(limit)
         finally:
             bodies.release(held, tenant)
+        extend_deadline(self.scope)
         return b"".join(chunks)
 
 
