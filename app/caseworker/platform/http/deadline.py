@@ -63,11 +63,10 @@ class Deadline:
 
     def _expire(self) -> None:
         late = (
-            f"The request took longer than {self._seconds:g} seconds "
-            "(server.request_timeout_seconds), usually because the database does not respond; "
-            "/readyz reports its state. "
+            f"No response within {self._seconds:g} seconds (server.request_timeout_seconds). "
+            f"{UNAVAILABLE.detail}"
         )
-        response = self.form(ProblemError(UNAVAILABLE, late + UNAVAILABLE.detail))
+        response = self.form(ProblemError(UNAVAILABLE, late))
         sending = response(*self._connection)
         self._responding = asyncio.ensure_future(sending)
         if self._task is not None:
