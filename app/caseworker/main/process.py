@@ -122,7 +122,9 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
-        self.sessions = Sessions(self._store.calls)
+        self.sessions = Sessions(
+            self._store.calls, stuck_seconds=lambda: self._journal.stuck_seconds
+        )
         self.code = installed_agents(settings.agents.plugins)
         """The code agents of this process, by name."""
         self.catalog = build_catalog(

@@ -31,6 +31,7 @@ class Deadline:
         self._timer = self._loop.call_later(seconds, self._expire)
         self._is_lifted = False
         self._responding: asyncio.Future[None] | None = None
+        self._silent_seconds: Callable[[], float] = lambda: seconds
         self.form: Callable[[ProblemError], ASGIApp] = partial(problem_response, scope)
         """Function that converts the problem to a response."""
 
@@ -51,6 +52,13 @@ class Deadline:
         """Stop the time until it is extended."""
         self._timer.cancel()
 
+    def count_only(self, silent_seconds: Callable[[], float]) -> None:
+        """Respond only while the database has been silent for the time of the deadline.
+
+        A handler that calls a model may take longer.
+        """
+        self._silent_seconds = silent_seconds
+
     def lift(self) -> None:
         """Remove the limit: the response has started, or the handler has limits of its own."""
         self._is_lifted = True
@@ -62,6 +70,9 @@ class Deadline:
             await asyncio.wait((self._responding,))
 
     def _expire(self) -> None:
+        if (left := self._seconds - self._silent_seconds()) > 0:
+            self._timer = self._loop.call_later(left, self._expire)
+            return
         late = (
             f"No response within {self._seconds:g} seconds (server.request_timeout_seconds). "
             f"{UNAVAILABLE.detail}"
