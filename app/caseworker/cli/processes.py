@@ -217,6 +217,19 @@ def db_upgrade() -> None:
         out.print("The database is up to date.")
 
 
+@db_cli.command("current")
+def db_current(as_json: AsJson = False) -> None:
+    """Show the revision of the database schema, and whether this release can use it."""
+    from caseworker.main.commands import revision_of_database
+
+    with startup_errors():
+        found = revision_of_database()
+    if as_json:
+        show_json(asdict(found))
+        return
+    show(f"{found.revision or 'none'}  (newest of this release: {found.newest})\n{found.advice}")
+
+
 async def _show_demo(url: str) -> None:
     """Run an example case over HTTP; print its answer, its trace and commands to try next."""
     from caseworker_client import AsyncCaseworkerClient, CaseworkerError
