@@ -1,8 +1,10 @@
 """Sessions that must be replaced: silent, read-only or outdated ones."""
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -64,7 +66,7 @@ async def execute_an_unknown_statement(connection: Connection) -> None:
 async def repeat_a_statement_after_a_migration(connection: Connection) -> None:
     await connection.execute("CREATE TABLE migrated (a integer)")
     await connection.execute("SELECT * FROM migrated", prepare=True)
-    options = connection.info.get_parameters()
+    options: dict[str, Any] = dict(connection.info.get_parameters())
     async with await psycopg.AsyncConnection.connect(**options, autocommit=True) as another:
         await another.execute("ALTER TABLE migrated ADD b integer")
     await connection.execute("SELECT * FROM migrated", prepare=True)
@@ -103,7 +105,7 @@ async def test_a_session_that_becomes_read_only_is_closed_by_its_next_statement(
 ) -> None:
     """It may lead to a former primary, whose rows are old."""
     await connection.execute(BECOME_READ_ONLY)
-    assert await connection.execute("SELECT 1"), "a new session may read"
+    await connection.execute("SELECT 1")  # a new session may read
 
     monkeypatch.setattr(connections, "READ_ONLY_SECONDS", 0.0)
     with pytest.raises(ReadOnlySessionError) as caught:
@@ -167,20 +169,19 @@ async def test_a_listener_leaves_a_session_that_became_read_only(
 
 
 async def _opened_and_demoted(
-    cls: type[Connection], url: str, patience: Patience, **options: object
+    cls: type[Connection], /, url: str, patience: Patience, **options: Any
 ) -> Connection:
+    """Open a connection whose session becomes read-only after its first statement."""
     connection = await cls.connect(**connect_options(url, patience), **options)
-    execute = connection.execute
+    execute: Any = connection.execute
 
-    async def listening(query: object, *values: object, **more: object) -> object:
-        done = await execute(query, *values, **more)  # type: ignore[arg-type]
-        connection.execute = execute  # type: ignore[method-assign]
-        connection._opened_at = float("inf")  # so that this statement does not close it
+    async def demoted(*arguments: Any) -> Any:
+        connection._opened_at = math.inf  # so that the next statement does not close it yet
         await execute(BECOME_READ_ONLY)
         connection._opened_at = 0.0
-        return done
+        return await execute(*arguments)
 
-    connection.execute = listening  # type: ignore[assignment, method-assign]
+    connection.execute = demoted  # type: ignore[assignment, method-assign]
     return connection
 
 

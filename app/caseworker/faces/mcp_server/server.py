@@ -27,6 +27,7 @@ from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, run_id_
 from caseworker.faces.mcp_server.offers import Offers, RunTool
 from caseworker.platform.caller import KeyScope as AccessScope
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.mcp import McpAnswer
 from caseworker.platform.http.problems import (
     INVALID_REQUEST,
@@ -98,7 +99,7 @@ class OfferingServer:
         request = _request_of(context)
         tools = {_GET_RUN.name: _GET_RUN}
         try:
-            async with asyncio.timeout(request.limits.max_seconds):
+            async with asyncio.timeout(request.scope[DEADLINE].left_seconds):
                 for offers in self._offers:
                     for each in await offers(request, None):
                         tools.setdefault(each.name, _tool(each))

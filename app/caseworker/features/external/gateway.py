@@ -122,6 +122,7 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
     async def answered(request: Request) -> ASGIApp:
         if (deadline := request.scope.get(DEADLINE)) is not None:
             deadline.form = lambda problem: _response(of_problem(problem), dialect)
+            deadline.extend()
         asked = ApiRequest(request, ANYBODY)
         most = asked.limits if dialect is MCP else _limits(request)
         asked.limits = replace(asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0)

@@ -209,8 +209,8 @@ class RequestEnvelope:
     ) -> None:
         """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name.
 
-        Browsers may pass responses on to pages of ``origins`` (CORS). Requests without a response
-        after ``max_seconds`` get 503.
+        Browsers may pass responses on to pages of ``origins`` (CORS). Requests that use the
+        database and have no response after ``max_seconds`` get 503.
         """
         self._app = app
         self._forwarded = ForwardedRequests(app, secret=forwarding_secret)

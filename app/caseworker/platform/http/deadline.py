@@ -5,7 +5,8 @@ as long as its own grace period lasts.
 """
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -20,18 +21,20 @@ DEADLINE: Final = "caseworker.deadline"
 class Deadline:
     """Responds to a request that takes too long, and cancels the task that handles it.
 
-    Create it in that task, and lift it when the response starts.
+    Create it in that task. Routes that use the database start its time with :meth:`extend`. Lift it
+    when the response starts.
     """
 
     def __init__(self, seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond after ``seconds``."""
+        """Respond after ``seconds``, once the time has been started."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._seconds = seconds
         self._connection = scope, receive, send
-        self._timer = self._loop.call_later(seconds, self._expire)
+        self._timer: asyncio.TimerHandle | None = None
         self._is_lifted = False
         self._responding: asyncio.Future[None] | None = None
         self._silent_seconds: Callable[[], float] = lambda: seconds
+        self._max_silent_seconds = seconds
         self.form: Callable[[ProblemError], ASGIApp] = partial(problem_response, scope)
         """Function that converts the problem to a response."""
 
@@ -41,37 +44,57 @@ class Deadline:
         return self._responding is not None
 
     def extend(self, seconds: float | None = None) -> None:
-        """Allow at least ``seconds`` from now, by default as many as at the beginning."""
-        from_now = self._seconds if seconds is None else seconds
-        until = max(self._timer.when(), self._loop.time() + from_now)
-        self.pause()
-        if not (self._is_lifted or self.has_passed):
-            self._timer = self._loop.call_at(until, self._expire)
+        """Allow at least ``seconds`` from now, by default those of the deadline."""
+        until = self._loop.time() + (self._seconds if seconds is None else seconds)
+        self._expire_at(until if self._timer is None else max(until, self._timer.when()))
 
-    def pause(self) -> None:
-        """Stop the time until it is extended."""
-        self._timer.cancel()
-
-    def count_only(self, silent_seconds: Callable[[], float]) -> None:
-        """Respond only while the database has been silent for the time of the deadline.
-
-        A handler that calls a model may take longer.
-        """
-        self._silent_seconds = silent_seconds
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of the block."""
+        began = self._loop.time()
+        self._stop()
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._expire_at(self._timer.when() + self._loop.time() - began)
 
     def lift(self) -> None:
         """Remove the limit: the response has started, or the handler has limits of its own."""
         self._is_lifted = True
-        self.pause()
+        self._stop()
+
+    def count_only(self, silent_seconds: Callable[[], float]) -> None:
+        """Respond only after the database has been silent for the time that is left.
+
+        ``silent_seconds`` returns for how long it has been. A handler that calls a model may
+        otherwise take longer than the deadline.
+        """
+        self._silent_seconds = silent_seconds
+        self._max_silent_seconds = max(self.left_seconds, self._seconds / 4)
+
+    @property
+    def left_seconds(self) -> float:
+        """Seconds until the response, also after the limit was removed."""
+        return self._seconds if self._timer is None else self._timer.when() - self._loop.time()
 
     async def responded(self) -> None:
         """Wait until the response is sent, if the deadline has passed."""
         if self._responding is not None:
             await asyncio.wait((self._responding,))
 
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire_at(self, moment: float) -> None:
+        self._stop()
+        if not (self._is_lifted or self.has_passed):
+            self._timer = self._loop.call_at(moment, self._expire)
+
     def _expire(self) -> None:
-        if (left := self._seconds - self._silent_seconds()) > 0:
-            self._timer = self._loop.call_later(left, self._expire)
+        if (left := self._max_silent_seconds - self._silent_seconds()) > 0:
+            self._expire_at(self._loop.time() + left)
             return
         late = (
             f"No response within {self._seconds:g} seconds (server.request_timeout_seconds). "
@@ -90,10 +113,12 @@ def extend_deadline(scope: MutableMapping[str, Any], seconds: float | None = Non
         deadline.extend(seconds)
 
 
-def pause_deadline(scope: MutableMapping[str, Any]) -> None:
-    """Stop the time of a request, if it has a deadline, until the deadline is extended."""
-    if (deadline := scope.get(DEADLINE)) is not None:
-        deadline.pause()
+@contextmanager
+def paused_deadline(scope: MutableMapping[str, Any]) -> Iterator[None]:
+    """Do not count the time of the block, if the request has a deadline."""
+    deadline: Deadline | None = scope.get(DEADLINE)
+    with nullcontext() if deadline is None else deadline.paused():
+        yield
 
 
 def lift_deadline(scope: MutableMapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ from caseworker.platform.http.bodies import (
     is_storable,
     read_json,
 )
-from caseworker.platform.http.deadline import extend_deadline, pause_deadline
+from caseworker.platform.http.deadline import extend_deadline, paused_deadline
 from caseworker.platform.http.openapi import SCOPE, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
@@ -330,6 +330,7 @@ class ApiRequest(Request):
                 many concurrent requests.
             StoreUnavailableError: the credential cannot be checked at the moment.
         """
+        extend_deadline(request.scope)
         shared: HttpContext = request.app.state.shared
         authentication = shared.authentication
         try:
@@ -441,19 +442,18 @@ class ApiRequest(Request):
             raise _too_large(limit)
         chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
         tenant = self.scope.get("tenant")
-        pause_deadline(self.scope)  # the minimum rate of bodies limits this time
         try:
-            async for chunk in self.stream():
-                chunks.append(chunk)
-                size += len(chunk)
-                taken = getsizeof(chunk)  # small chunks are mostly object overhead
-                held += taken
-                bodies.hold(taken, tenant)
-                if size > limit:
-                    raise _too_large(limit)
+            with paused_deadline(self.scope):  # the minimum rate of bodies limits this time
+                async for chunk in self.stream():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    taken = getsizeof(chunk)  # small chunks are mostly object overhead
+                    held += taken
+                    bodies.hold(taken, tenant)
+                    if size > limit:
+                        raise _too_large(limit)
         finally:
             bodies.release(held, tenant)
-        extend_deadline(self.scope)
         return b"".join(chunks)
 
 

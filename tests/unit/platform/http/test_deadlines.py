@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from caseworker.platform.http.application import RequestEnvelope
-from caseworker.platform.http.deadline import DEADLINE, extend_deadline, pause_deadline
+from caseworker.platform.http.deadline import DEADLINE, extend_deadline, paused_deadline
 
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -18,7 +18,12 @@ SECONDS = 0.05
 
 async def reply_of(handler: Handler, *, max_seconds: float | None = SECONDS) -> httpx.Response:
     """Return the response to a request that ``handler`` answers."""
-    app = RequestEnvelope(handler, hosts=None, max_seconds=max_seconds)
+
+    async def started(scope: Scope, receive: Receive, send: Send) -> None:
+        extend_deadline(scope)
+        await handler(scope, receive, send)
+
+    app = RequestEnvelope(started, hosts=None, max_seconds=max_seconds)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
         return await http.get("/runs")
 
@@ -52,6 +57,7 @@ async def test_the_response_does_not_wait_for_a_write_that_finishes_first() -> N
     released, sent = asyncio.Event(), list[str]()
 
     async def writes(scope: Scope, receive: Receive, send: Send) -> None:
+        extend_deadline(scope)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -77,7 +83,10 @@ async def test_a_request_that_may_take_longer_is_not_interrupted(how: str) -> No
         if how == "extended":
             extend_deadline(scope, 100)
         elif how == "paused":
-            pause_deadline(scope)
+            with paused_deadline(scope):
+                await asyncio.sleep(2 * SECONDS)
+            await answer(scope, receive, send)
+            return
         elif how == "lifted":
             scope[DEADLINE].lift()
             extend_deadline(scope)  # has no effect any more
