@@ -1,4 +1,4 @@
-"""Every state of a database that operators meet: each route answers in time, and all recovers.
+"""In every faulty state of the database, each route answers in time; afterwards, all recovers.
 
 The servers are real. The service is not restarted: it continues when the cause is gone.
 """
@@ -155,7 +155,7 @@ def show(columns: dict[str, dict[str, Reply]]) -> None:
 
 
 def require_answers(replies: dict[str, Reply]) -> None:
-    """Check that each kind succeeds or says in time that the database is unavailable."""
+    """Check that each kind succeeds, or reports in time that the database is unavailable."""
     for kind, reply in replies.items():
         longest = READINESS_SECONDS if kind == "GET /readyz" else TIMEOUT_SECONDS
         if kind in WITHOUT_DATABASE:  # on a busy machine, the first one takes seconds

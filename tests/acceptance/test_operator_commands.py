@@ -214,7 +214,7 @@ def test_keys_are_revoked_by_their_age(caseworker: Command, database_url: str) -
 def test_a_refused_revocation_changes_nothing(
     caseworker: Command, database_url: str, arguments: tuple[str, ...], reason: str
 ) -> None:
-    """A misspelled ID must not revoke the key that the operator wants to keep."""
+    """A misspelled ID must not revoke the key that the operator excepts."""
     there = {"DATABASE_URL": database_url}
     caseworker("keys", "create", "--name", "kept", **there)
     refused = caseworker("keys", "revoke-all", *arguments, **there)

@@ -141,7 +141,7 @@ class OwnPostgres:
             time.sleep(0.01)
 
     def execute(self, statement: str, *values: Any) -> None:
-        """Execute one statement in a session of its own, which may write."""
+        """Execute one statement in a separate session, which may write."""
         self._asked(statement, values)
 
     def value(self, statement: str, *values: Any) -> Any:

@@ -192,8 +192,8 @@ def _span(text: str) -> timedelta | None:
 
 def _timestamp(text: str, option: str, what: str = "") -> datetime:
     try:
-        given = datetime.fromisoformat(text)
-        return given.replace(tzinfo=given.tzinfo or UTC).astimezone(UTC)
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
         fail(f"{option}: must be {what}a timestamp such as 2027-01-31T12:00:00Z")
 

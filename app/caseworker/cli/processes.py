@@ -223,11 +223,11 @@ def db_current(as_json: AsJson = False) -> None:
     from caseworker.main.commands import revision_of_database
 
     with startup_errors():
-        found = revision_of_database()
+        schema = revision_of_database()
     if as_json:
-        show_json(asdict(found))
+        show_json(asdict(schema))
         return
-    show(f"{found.revision or 'none'}  (newest of this release: {found.newest})\n{found.advice}")
+    show(f"{schema.revision or 'none'}  (newest of this release: {schema.newest})\n{schema.advice}")
 
 
 async def _show_demo(url: str) -> None:

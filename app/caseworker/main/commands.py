@@ -203,18 +203,18 @@ def revision_of_database() -> SchemaRevision:
     )
 
     with database_at(settings) as url, _schema_errors(settings):
-        found, newest = current_revision(url), max(our_revisions())
-    if found is None:
+        revision, newest = current_revision(url), max(our_revisions())
+    if revision is None:
         advice = "The database is empty. Run `caseworker db upgrade`."
-    elif found == newest:
+    elif revision == newest:
         advice = "The database is up to date."
-    elif found in our_revisions():
+    elif revision in our_revisions():
         advice = "The database schema is outdated. Run `caseworker db upgrade`."
-    elif found > newest:
+    elif revision > newest:
         advice = "A newer release has migrated the database; this release works with it."
     else:
-        advice = f"{UnknownRevisionError(found)}."
-    return SchemaRevision(found, newest, advice)
+        advice = f"{UnknownRevisionError(revision)}."
+    return SchemaRevision(revision, newest, advice)
 
 
 def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:

@@ -107,11 +107,11 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
         try:
             with database_errors():
-                found = asyncio.run(_asked_of(settings, driver_url(url)))
+                findings = asyncio.run(_asked_of(settings, driver_url(url)))
         except StartupError as error:
             yield Finding("database", False, str(error))
         else:
-            yield from found
+            yield from findings
 
 
 async def _asked_of(settings: Settings, url: str) -> list[Finding]:

@@ -155,7 +155,7 @@ class PostgresKeys:
             KeyNotFoundError: a key in ``but`` does not exist; no key was revoked.
         """
         now, of_tenant = datetime.now(UTC), _of(_tenant_for(by, tenant))
-        named = select(func.count()).where(api_keys.c.key_id.in_(but), of_tenant)
+        existing = select(func.count()).where(api_keys.c.key_id.in_(but), of_tenant)
         revoked = (
             update(api_keys)
             .where(
@@ -169,7 +169,7 @@ class PostgresKeys:
             .returning(*api_keys.c)
         )
         async with transaction(self._pool) as connection:
-            if await connection.scalar(named) != len(set(but)):
+            if await connection.scalar(existing) != len(set(but)):
                 raise KeyNotFoundError
             keys = [_key(row) for row in (await connection.execute(revoked)).mappings()]
             for key in keys:

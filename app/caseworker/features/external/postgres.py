@@ -75,7 +75,7 @@ WHERE a.tenant_id = r.tenant_id AND a.run_id = r.run_id AND r.finished_at IS NUL
     AND a.created_at < %(before)s AND (%(tenant)s::text IS NULL OR a.tenant_id = %(tenant)s)
 RETURNING r.tenant_id, r.run_id
 """
-"""Replace the hashes by those of random keys that nobody has."""
+"""Replace the hashes of keys by random ones, so that no key is valid."""
 
 _OWNER = """
 SELECT r.status, r.request #>> '{graph,steps,0,data,external,parent}' AS parent,
@@ -166,9 +166,9 @@ class PostgresAttempts:
         Their clients get new keys with `POST /runs` and the same run ID or idempotency key.
         ``tenant`` selects the runs of one tenant.
         """
-        asked = {"before": before, "tenant": tenant}
+        filters = {"before": before, "tenant": tenant}
         async with transaction(self._pool) as connection:
-            rows = await connection.exec_driver_sql(_REVOKE, asked)
+            rows = await connection.exec_driver_sql(_REVOKE, filters)
             return {RunKey(row.tenant_id, row.run_id) for row in rows}
 
     async def note_objects(self, key: RunKey, objects: Sequence[str], tokens: int) -> None:

@@ -60,7 +60,7 @@ class Deadline:
                 self._expire_at(self._timer.when() + self._loop.time() - began)
 
     def lift(self) -> None:
-        """Remove the limit: the response has started, or the handler has limits of its own."""
+        """Remove the limit: the response has started, or the handler has other limits."""
         self._is_lifted = True
         self._stop()
 
@@ -93,8 +93,8 @@ class Deadline:
             self._timer = self._loop.call_at(moment, self._expire)
 
     def _expire(self) -> None:
-        if (left := self._max_silent_seconds - self._silent_seconds()) > 0:
-            self._expire_at(self._loop.time() + left)
+        if (remaining := self._max_silent_seconds - self._silent_seconds()) > 0:
+            self._expire_at(self._loop.time() + remaining)
             return
         late = (
             f"No response within {self._seconds:g} seconds (server.request_timeout_seconds). "

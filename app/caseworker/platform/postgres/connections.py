@@ -145,7 +145,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         was_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
         try:
             # A shorter interval would wake an idle listener for nothing.
-            found = await waiting.wait_async(gen, self.pgconn.socket, longest, longest)
+            result = await waiting.wait_async(gen, self.pgconn.socket, longest, longest)
         except psycopg.Error as error:
             # With a statement in flight the connection cannot be reused.
             is_lost = timeout is None and self._is_active
@@ -161,7 +161,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         if was_idle and self._is_outdated:
             self.pgconn.finish()
             raise ReadOnlySessionError("the session has become read-only")
-        return found
+        return result
 
     @property
     def _is_active(self) -> bool:
