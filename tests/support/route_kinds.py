@@ -26,7 +26,10 @@ WITHOUT_DATABASE: Final = frozenset({"GET /healthz", "GET /openapi.json", "GET /
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The status of a request, the seconds until its response was complete, and its body."""
+    """The status of a request, the seconds until its response was complete, and its body.
+
+    Of a stream of events only the start counts, because the stream lasts as long as its run.
+    """
 
     status: int
     seconds: float
@@ -110,8 +113,11 @@ class RouteKinds:
 async def _reply(client: httpx.AsyncClient, request: httpx.Request) -> Reply:
     began = time.monotonic()
     try:
-        response = await client.send(request)
-        status, body = response.status_code, response.text
+        response = await client.send(request, stream=True)
+        status, body = response.status_code, ""
+        if request.headers["accept"] != "text/event-stream" or status >= 300:
+            body = (await response.aread()).decode()
+        await response.aclose()
     except httpx.TimeoutException as error:
         status, body = 0, repr(error)
     return Reply(status, time.monotonic() - began, body)
