@@ -738,9 +738,13 @@ class Sessions:
     free_fields: FreeFields
     """Fields that the operator allows in runs that limit their spending."""
 
-    def __init__(self, calls: CallsOf) -> None:
-        """``calls`` returns the journal of a run."""
+    def __init__(self, calls: CallsOf, *, stuck_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        """``calls`` returns the journal of a run.
+
+        ``stuck_seconds`` returns for how long the writes of this process have made no progress.
+        """
         self._calls = calls
+        self.stuck_seconds = stuck_seconds
         self._open: dict[RunKey, Session] = {}
         self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
         self._opened = asyncio.Event()

@@ -36,6 +36,7 @@ from caseworker.platform.http.bodies import (
     is_storable,
     read_json,
 )
+from caseworker.platform.http.deadline import extend_deadline, paused_deadline
 from caseworker.platform.http.openapi import SCOPE, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
@@ -101,6 +102,8 @@ class HttpLimits:
     max_graph_bytes: int
     """Maximum size of the graph in a request body as JSON, in bytes, including nested graphs."""
     max_json_depth: int
+    max_seconds: float
+    """Maximum number of seconds until the response to a request starts; then 503."""
     max_connections: int
     """Maximum number of requests that this process serves concurrently."""
     max_bodies_bytes: int
@@ -334,6 +337,7 @@ class ApiRequest(Request):
                 many concurrent requests.
             StoreUnavailableError: the credential cannot be checked at the moment.
         """
+        extend_deadline(request.scope)
         shared: HttpContext = request.app.state.shared
         authentication = shared.authentication
         try:
@@ -453,14 +457,15 @@ class ApiRequest(Request):
         chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
         tenant = self.scope.get("tenant")
         try:
-            async for chunk in self.stream():
-                chunks.append(chunk)
-                size += len(chunk)
-                taken = getsizeof(chunk)  # small chunks are mostly object overhead
-                held += taken
-                bodies.hold(taken, tenant)
-                if size > limit:
-                    raise _too_large(limit)
+            with paused_deadline(self.scope):  # the minimum rate of bodies limits this time
+                async for chunk in self.stream():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    taken = getsizeof(chunk)  # small chunks are mostly object overhead
+                    held += taken
+                    bodies.hold(taken, tenant)
+                    if size > limit:
+                        raise _too_large(limit)
         finally:
             bodies.release(held, tenant)
         return b"".join(chunks)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.deadline import extend_deadline
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import (
     ApiRequest,
@@ -60,6 +61,9 @@ from caseworker.runs.http.views import (
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
+
+ANSWER_SECONDS = 2.0
+"""Seconds for reading the run after a request has waited for it."""
 
 router = api_router("runs", prefix="/runs")
 
@@ -135,7 +139,7 @@ async def post_run(
         parent = RunKey(child.tenant, body.parent.run_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
-    run = await awaited(request.service(RunService), accepted.run, wait)
+    run = await awaited(request, accepted.run, wait)
     view = await shown(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
@@ -314,14 +318,15 @@ def answer_of(
     return Response(view.model_dump_json(), status, headers, media_type="application/json")
 
 
-async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
+async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
     If ``wait`` is None, the run is returned as it is.
     """
     if wait is None or run.finished:
         return run
+    extend_deadline(request.scope, wait + ANSWER_SECONDS)
     try:
-        return await runs.wait(run.key, seconds=wait)
+        return await request.service(RunService).wait(run.key, seconds=wait)
     except StoreUnavailableError:
         return run
