@@ -106,7 +106,7 @@ async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
         app,
         host="127.0.0.1",
         port=0,
-        http=bounded_by(replace(usual, **limits)),
+        http=bounded_by(replace(usual, **limits), app.state.shared.bodies),
         lifespan="off",
         log_config=None,
         access_log=False,

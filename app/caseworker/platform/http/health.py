@@ -109,7 +109,7 @@ async def metrics(request: Request) -> Response:
     shown = shown_credential(request)
     if shown is None:
         anonymous_caller(request, access.readable_from)
-    elif access.key is None or not hmac.compare_digest(shown, access.key):
+    elif access.key is None or not hmac.compare_digest(shown.encode(), access.key.encode()):
         raise InvalidCredentialError
     return Response(await access.text(), media_type=CONTENT_TYPE_LATEST)
 

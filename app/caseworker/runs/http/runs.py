@@ -135,7 +135,7 @@ async def post_run(
         parent = RunKey(child.tenant, body.parent.run_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
-    run = await awaited(request.service(RunService), accepted.run, wait)
+    run = await awaited(request, accepted.run, wait)
     view = await shown(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
@@ -311,14 +311,19 @@ def answer_of(
     return Response(view.model_dump_json(), status, headers, media_type="application/json")
 
 
-async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
+async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
     If ``wait`` is None, the run is returned as it is.
+
+    Raises:
+        AccessRefusedError, ProblemError: the caller's credential became invalid meanwhile.
     """
     if wait is None or run.finished:
         return run
     try:
-        return await runs.wait(run.key, seconds=wait)
+        later = await request.service(RunService).wait(run.key, seconds=wait)
+        await request.require_still(KeyScope.READ)
     except StoreUnavailableError:
         return run
+    return later
