@@ -26,6 +26,7 @@ incomplete ones.
 import asyncio
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -290,16 +291,20 @@ class BoundedProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self.transport.write(_document(kind))
-        self.transport.write_eof()
+        self._end_writing()
         self._set_timer(LINGER_SECONDS, self.transport.abort)
         self.flow.resume_reading()
 
     def _close(self) -> None:
         """Close the connection after a response, once the client has sent its body."""
         if self._in_body and self.cycle.response_complete:
-            self.transport.write_eof()
+            self._end_writing()
         else:
             self.transport.close()
+
+    def _end_writing(self) -> None:
+        with suppress(OSError):  # the client has reset the connection
+            self.transport.write_eof()
 
     def _drop(self, size: int) -> None:
         """Count bytes that are read and dropped; read no more of them if these are too many."""
@@ -308,7 +313,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.bodies.hold(size, None)
         except ProblemError:
             self.flow.pause_reading()
-        if self._dropped_bytes >= MAX_DROPPED_BYTES:
+        if self._dropped_bytes + READ_BYTES > MAX_DROPPED_BYTES:
             self.flow.pause_reading()
 
     def _release_body(self) -> None:
