@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from caseworker.features.access import authentication
+from caseworker.features.external.session import Sessions
 from caseworker.features.external.step_keys import key_of_step
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
@@ -218,6 +219,26 @@ async def test_an_odd_credential_is_refused_on_every_route_before_its_body(
     assert not faults
     assert len(variants) >= 5
     assert len(world.routes) > 90
+
+
+@pytest.mark.req("cw/15.code")
+async def test_the_key_of_a_step_may_only_call_the_gateway_while_the_step_executes(
+    world: World,
+) -> None:
+    """Other routes do not know it; afterwards no route does."""
+    sessions = world.app.state.shared.services[Sessions]
+    session = sessions.get(RunKey(world.secrets.tenant, world.secrets.run_id))
+    key = sessions.offer(session)
+    gateway = [each for each in world.routes if each[1].startswith("/gateway")]
+    other = [each for each in world.routes if each not in gateway]
+    models = await answered(world.app, ("GET", "/gateway/openai/v1/models"), bearer(key))
+    faults = await faults_of(world, bearer(key), other)
+    sessions.withdraw(key)
+    later = await faults_of(world, bearer(key), world.routes)
+
+    assert models.status == 200
+    assert not faults + later
+    assert len(gateway) > 8
 
 
 @seeds(fast=2 * len(KINDS), proofs=10_000, shards=16)
