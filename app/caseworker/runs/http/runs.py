@@ -322,11 +322,16 @@ async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
     If ``wait`` is None, the run is returned as it is.
+
+    Raises:
+        AccessRefusedError, ProblemError: the caller's credential became invalid meanwhile.
     """
     if wait is None or run.finished:
         return run
     extend_deadline(request.scope, wait + ANSWER_SECONDS)
     try:
-        return await request.service(RunService).wait(run.key, seconds=wait)
+        later = await request.service(RunService).wait(run.key, seconds=wait)
+        await request.require_still(KeyScope.READ)
     except StoreUnavailableError:
         return run
+    return later
