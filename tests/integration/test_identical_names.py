@@ -9,7 +9,7 @@ the database may not use it, only the statements keep tenants apart.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -29,12 +29,13 @@ from caseworker.models.ports import RateLimit
 from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.runs.ports import JournalWrite, LateResult
 from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery
+from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import EventRecord, Run, RunKey
 from caseworker.settings.schema import Settings
 from tests.support.api import Api, client_of
 from tests.support.artifacts import LIMITS, new_artifact
 from tests.support.database import TestServer
-from tests.support.stores import end_of, ended_nowhere, graph_with_calls, records_of
+from tests.support.stores import end_of, ended_nowhere, graph_with_calls, new_run, records_of
 from tests.support.tenant_requests import GRAPH, GRAPHS, PLANTED, changes, looks, named
 from tests.support.tenants import OPERATOR_KEY, Tenants, said
 
@@ -169,6 +170,18 @@ def gives_quota(max_running: int) -> Step:
         put = await side.tenants.client.put(f"/quotas/{side.tenant}", json=body, headers=headers)
         return put.status_code
 
+    return step
+
+
+def starts(run_id: str) -> Step:
+    """Accept a run in the process that would execute it at once, if nothing else comes first."""
+
+    async def step(side: Side) -> Any:
+        queueing = Queueing(concurrency_key=run_id[:6], concurrency_limit=1)
+        new = replace(new_run(run_id, tenant=side.tenant), queueing=queueing)
+        return (await side.api.store.accept(new, worker_id=side.worker)).run.status
+
+    step.__name__ = f"start {run_id}"
     return step
 
 
@@ -352,8 +365,16 @@ LOST = [
 ]
 KEPT = [drops(record) for record in DROPS]
 
+BY_NAME = {"kind": "graph", "graph": {"name": "gone"}}
 STORY: Sequence[Step] = [
-    gives_quota(2),
+    starts("direct"),
+    starts("direct-2"),
+    request("POST", "/graphs", {"name": "gone", "graph": GRAPH}),
+    *(request("POST", "/runs", {**BY_NAME, "run_id": f"gone-{n}"}) for n in range(2)),
+    request("DELETE", "/graphs/gone"),
+    request("POST", "/runs", {**BY_NAME, "run_id": "gone-2"}),
+    gives_quota(4),
+    starts("direct-3"),
     request("PUT", "/mcp-credentials/web", {"headers": {"X-Tenant": "x"}}),
     request("POST", "/webhooks/secret"),
     request("POST", "/runs", JOB | {"run_id": "first"}),
@@ -375,7 +396,6 @@ STORY: Sequence[Step] = [
     saves_file,
     asks,
     suspends,
-    read_all,
     request("POST", "/runs/job/approvals/asked", {"decision": "approve"}),
     claims("job"),
     releases,
