@@ -197,3 +197,31 @@ def test_a_reply_that_could_not_be_recorded_is_not_delivered_whole(
     assert b"[DONE]" not in seen[0].body
     assert seen[0].status == (200 if reply is streamed else seen[0].status)
     assert (seen[0].status >= 400) == (reply is whole)
+
+
+@BOTH
+def test_a_retry_after_a_failure_is_another_call(reply: Reply) -> None:
+    """It does not get the failure of the first call again."""
+    made: list[Relay] = []
+
+    async def call(relay: Relay) -> None:
+        made.append(relay)
+        started(relay, reply)
+        await asyncio.sleep(5)
+        if len(made) == 1:
+            raise CallFailedError("It broke off.", error_class="unavailable", attempts=1)
+        reply(relay)
+
+    seen: list[Client] = []
+
+    async def client(session: Session) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Client(session).ask_and_leave(1))
+            await asyncio.sleep(10)
+            seen.append(Client(session))
+            await seen[0].ask(is_retry=True)
+
+    story(call, client)
+
+    assert len(made) == 2
+    assert seen[0].body == (WHOLE.content if reply is whole else FIRST + LAST)
