@@ -72,9 +72,9 @@ class Rows:
 
     def read(self) -> list[list[str]]:
         """Return the rows of each tenant."""
-        found = self._connection.execute(self._query.encode(), {"tenants": list(TENANTS)})
+        found = self._connection.execute(self._query.encode(), {"tenants": [ALONE, *TENANTS]})
         rows = sorted(found.fetchall())
-        return [[row for whose, row in rows if whose == tenant] for tenant in TENANTS]
+        return [[row for whose, row in rows if whose == each] for each in (ALONE, *TENANTS)]
 
 
 @dataclass
@@ -204,24 +204,34 @@ def claims(run_id: str) -> Step:
     return step
 
 
-async def journals(side: Side) -> Any:
-    run = side.owned["job"]
-    calls = records_of(
-        graph_with_calls("job", llm_calls=2), call_key="k", value="v", request={"p": 1}
-    )
-    now = datetime.now(UTC)
-    events = [EventRecord(seq=1, ts=now, type="step.started", step_id="s", node_id="n000002")]
-    events += [EventRecord(seq=2, ts=now, type="content_chunk", step_id="s", data={"text": "a"})]
-    write = JournalWrite(
-        key=run.key,
-        fence=run.fence,
-        calls=calls,
-        events=tuple(events),
-        accounts=(TENANT,),
-        holds=(HOLD,),
-    )
-    granted = await side.api.journal.write(write)
-    return granted.owned, granted.holds
+def journals(run_id: str, key: str = "k", llm_calls: int = 2) -> Step:
+    async def step(side: Side) -> Any:
+        run, now = side.owned[run_id], datetime.now(UTC)
+        calls = records_of(
+            graph_with_calls(run_id, llm_calls=llm_calls),
+            call_key=key,
+            value="v",
+            request={"p": 1},
+            outcome="result",
+        )
+        about = {"step_id": "s", "node_id": "n000002"}
+        events = (
+            EventRecord(seq=1, ts=now, type="step.started", **about),
+            EventRecord(seq=2, ts=now, type="content_chunk", data={"text": "a"}, **about),
+        )
+        write = JournalWrite(
+            key=run.key,
+            fence=run.fence,
+            calls=calls,
+            events=events if key == "k" else (),
+            accounts=(TENANT,),
+            holds=(HOLD,) if key == "k" else (),
+        )
+        granted = await side.api.journal.write(write)
+        return granted.owned, granted.holds
+
+    step.__name__ = f"journal {run_id}"
+    return step
 
 
 async def settles(side: Side) -> Any:
@@ -365,12 +375,14 @@ LOST = [
     gives_quota(20),
     *(request("POST", "/runs", RUN | {"run_id": each}) for each in ("lost", "late", "kept")),
     claims("lost"),
+    journals("lost"),
     claims("kept"),
     finishes("kept"),
     beats,
     ages,
     recovers,
     claims("lost"),
+    journals("lost", key="later", llm_calls=3),
     finishes("lost"),
     ages,
 ]
@@ -401,7 +413,7 @@ STORY: Sequence[Step] = [
     request("POST", "/runs", RUN | {"run_id": "early"}),
     claims("job"),
     claims("next"),
-    journals,
+    journals("job"),
     read_run,
     settles,
     saves_file,
@@ -454,15 +466,17 @@ async def tell(url: str, connection: psycopg.Connection[Any]) -> None:
     async with api.opened(), client_of(app) as client:
         tenants = Tenants(client, app)
         sides = [Side(each, tenants, api, connection) for each in (ALONE, *TENANTS)]
-        alone = [plain(await step(sides[0])) for step in STORY]
+        alone = list[tuple[str, list[str]]]()
+        for step in STORY:
+            alone.append((plain(await step(sides[0])), sorted(map(plain, rows.read()[0]))))
         stored = rows.read()
         for number, step in enumerate(STORY):
             about = (number, step.__name__)
             for side in sides[1:2] if step in TOGETHER else sides[1:]:
-                assert plain(await step(side)) == alone[number], (*about, side.tenant)
+                assert plain(await step(side)) == alone[number][0], (*about, side.tenant)
                 before, stored = stored, rows.read()
-                if step not in TOGETHER:
-                    at = TENANTS.index(side.other)
-                    assert stored[at] == before[at], (*about, side.tenant)
-            one, two = (sorted(map(plain, each)) for each in stored)
-            assert one == two, about
+                at = sides.index(side)
+                others = [each for each in range(3) if each != at and step not in TOGETHER]
+                assert [stored[each] for each in others] == [before[each] for each in others], about
+            for each in stored[1:]:
+                assert sorted(map(plain, each)) == alone[number][1], about
