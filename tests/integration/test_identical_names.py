@@ -343,8 +343,10 @@ async def ages(side: Side) -> None:
 
 
 async def beats(side: Side) -> Any:
-    """Return what a worker that owns a run of each tenant learns."""
-    beat = await PostgresWorkers(side.api.parts.engines).beat(side.worker)
+    """Return what the worker that owns runs of the tenant learns from its last heartbeat."""
+    workers = PostgresWorkers(side.api.parts.engines)
+    beat = await workers.beat(side.worker)
+    await workers.leave(side.worker)  # so that its runs are lost
     return sorted(beat.owned), sorted(beat.cancelled)
 
 
