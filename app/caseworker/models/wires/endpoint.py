@@ -22,6 +22,7 @@ from caseworker.models.wires.transport import (
     WireError,
     WireReply,
 )
+from caseworker.platform.fair_slots import FairSlots
 
 MAX_IN_FLIGHT = 10_000
 """Maximum number of concurrent attempts; further attempts wait."""
@@ -95,7 +96,7 @@ class EndpointProvider:
         self.name = dialect.name
         self._dialect = dialect
         self._wire = wire
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self._slots = FairSlots(max_in_flight)
         # istr: aiohttp would make lower-case copies of other names for each request.
         self._headers: dict[str, str] = {
             istr(k): v for k, v in {**_HEADERS, **dialect.headers}.items()
@@ -122,7 +123,7 @@ class EndpointProvider:
         if seconds is None:
             seconds = _DEFAULT_TIMEOUT_SECONDS
         outcome: ModelReply | ModelError
-        async with self._slots:
+        async with self._slots.held():
             try:
                 async with asyncio.timeout(seconds):
                     outcome = await self._attempt(model, request, failures)

@@ -28,7 +28,7 @@ from caseworker.platform.caller import (
     KeyScope,
     ScopeMissingError,
 )
-from caseworker.platform.fair_slots import FairSlots, share_of
+from caseworker.platform.fair_slots import TENANT, FairSlots, share_of
 from caseworker.platform.http.bodies import (
     MalformedJsonError,
     UnstorableTextError,
@@ -336,6 +336,7 @@ class ApiRequest(Request):
             raise
         ACTING.set(found.caller)
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
+        TENANT.set(tenant)
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
         own = found.caller.run_id

@@ -184,3 +184,21 @@ async def test_a_server_that_is_not_there_says_so() -> None:
         await servers.tools("web")
     assert (await call(servers, "echo"))["code"] == "server_lost"
     await servers.aclose()
+
+
+async def test_a_tenant_that_calls_many_servers_closes_its_own_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the tenant with the most, the least recently used session is closed."""
+    monkeypatch.setattr("caseworker.tools.mcp.servers.MAX_TENANT_SERVERS", 3)
+
+    async def credentials(tenant: str, _: str) -> dict[str, str]:
+        return {"x-key": f"of {tenant}"}
+
+    configs = [config(name, url="http://127.0.0.1:9/mcp") for name in ("one", "two", "three")]
+    servers = McpServers(configs, credentials)
+    for tenant, name in [("b", "one"), ("a", "one"), ("a", "two"), ("a", "three")]:
+        await servers.find(f"{name}.echo", tenant)
+
+    assert sorted(servers._of_tenants) == [("a", "three"), ("a", "two"), ("b", "one")]
+    await servers.aclose()
