@@ -29,7 +29,7 @@ from caseworker.platform.caller import (
     ScopeMissingError,
 )
 from caseworker.platform.fair_slots import TENANT, FairSlots, share_of
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.bodies import (
     MalformedJsonError,
     UnstorableTextError,
@@ -439,8 +439,8 @@ class ApiRequest(Request):
     async def computed(self, compute: Callable[[], T]) -> T:
         """Return the result of a computation on the body; a large one is processed in a thread."""
         size = len(self._content or b"")
-        thread, tenant = self.service(FairThread), self.caller.tenant
-        return await thread.call(compute, size, tenant, most_on_loop=_SMALL_BODY_BYTES)
+        thread = self.service(PacedThread)
+        return await thread.call(compute, size, most_on_loop=_SMALL_BODY_BYTES)
 
     def parsed(self, content: bytes, accepts: Callable[[str], bool] = is_storable) -> Any:
         """Return the JSON value in the body of this request, with strings that ``accepts`` allows.
