@@ -35,6 +35,7 @@ from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
@@ -122,6 +123,7 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
+        self._thread = FairThread()
         self.sessions = Sessions(
             self._store.calls, stuck_seconds=lambda: self._journal.stuck_seconds
         )
@@ -148,6 +150,7 @@ class Process:
         )
         payloads, shown = payloads_of(settings), settings.trace.max_shown_bytes
         offered = (
+            self._thread,
             self.runs,
             payloads,
             PayloadReading(self._store, payloads, max_shown_bytes=shown),
@@ -299,6 +302,7 @@ class Process:
                 ModelGateway: self.models,
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
+                FairThread: self._thread,
                 Sessions: self.sessions,
             },
             limits=executor_limits(self.settings),

@@ -170,6 +170,7 @@ class OfferingServer:
                 waited = time.monotonic() - begun
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
+        await request.require_still(AccessScope.READ)
         view = (await shown(run, request)).model_dump(mode="json")
         return CallToolResult(
             content=[TextContent(text=json.dumps(view, ensure_ascii=False))],

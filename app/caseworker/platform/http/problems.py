@@ -99,8 +99,8 @@ ANONYMOUS_REFUSED = ProblemType(
     slug="anonymous-refused",
     status=403,
     title="Anonymous access is not allowed",
-    detail="While no API key exists, the service accepts anonymous requests from localhost only. "
-    "Call it from localhost, create an API key, or set auth.anonymous to anywhere.",
+    detail="Requests without a key are accepted from this machine only, without a proxy in "
+    "between. Create an API key, or set auth.anonymous to anywhere.",
 )
 SCOPE_MISSING = ProblemType(
     slug="scope-missing",

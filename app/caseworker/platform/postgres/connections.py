@@ -28,9 +28,9 @@ from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGcancelConn
-from psycopg.types.json import set_json_dumps
+from psycopg.types.json import set_json_dumps, set_json_loads
 
-from caseworker.platform.postgres.json_text import exact_dump
+from caseworker.platform.postgres.json_text import exact_dump, load
 
 Options = Mapping[str, Any]
 
@@ -110,6 +110,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         """
         connection = await cls.connect(**connect_options(url, patience), **options)
         set_json_dumps(exact_dump, connection)
+        set_json_loads(load, connection)
         connection.answer_seconds = patience.answer_seconds
         return connection
 
