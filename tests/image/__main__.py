@@ -136,7 +136,7 @@ def started(engine: str, name: str, content: dict[str, Any], file: Path) -> Iter
         sys.stderr.write(project.compose("logs", "--tail", "40"))
         raise
     finally:
-        project.compose("down", "--volumes", "--remove-orphans", "--timeout", "1")
+        project.started("down", "--volumes", "--remove-orphans", "--timeout", "1").wait()
 
 
 def check_containers(project: Project, services: list[str]) -> None:
