@@ -113,7 +113,7 @@ async def metrics(request: Request) -> Response:
     shown = shown_credential(request)
     if shown is None:
         anonymous_caller(request, access.readable_from, refusal=_METRICS_REFUSED)
-    elif access.key is None or not hmac.compare_digest(shown, access.key):
+    elif access.key is None or not hmac.compare_digest(shown.encode(), access.key.encode()):
         raise ProblemError(CREDENTIAL_REFUSED, _METRICS_REFUSED)
     return Response(await access.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -182,9 +182,9 @@ UNAVAILABLE = ProblemType(
     slug="store-unavailable",
     status=503,
     title="Database unavailable",
-    detail="The request may not have been stored. Retry it with the same run_id or "
-    "Idempotency-Key after the number of seconds in Retry-After; this does not create a "
-    "second run.",
+    detail="The database does not respond or refuses writes; GET /readyz names the cause. The "
+    "request may not have been stored. Retry it with the same run_id or Idempotency-Key after the "
+    "number of seconds in Retry-After; this does not create a second run.",
     retry_after_seconds=2,
 )
 TOO_MANY_CONNECTIONS = ProblemType(
