@@ -48,7 +48,7 @@ def writable(folder):
     except OSError as error:
         return error.strerror
     return True
-folders = {each: writable(each) for each in ('/', '/srv/caseworker', '/etc', '/var/tmp', '/tmp')}
+folders = {each: writable(each) for each in ('/', '/srv/caseworker', '/etc', '/tmp')}
 print(json.dumps({
     'uids': sorted({*fields['Uid'].split()}), 'capabilities': int(fields['CapEff'], 16),
     'no_new_privileges': int(fields['NoNewPrivs']),
