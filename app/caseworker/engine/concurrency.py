@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from contextvars import ContextVar
 from weakref import WeakKeyDictionary
 
-from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.fair_slots import TENANT, FairSlots
 
 DEFAULT_CEILING = 64
 TURN_SECONDS = 0.005
@@ -110,13 +110,13 @@ _HELD: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset()
 
 
 class NodeLock:
-    """The lock of one persistent node, shared by all runs on an event loop."""
+    """The lock of one persistent node, shared by all runs on an event loop; tenants take turns."""
 
     def __init__(self, node_id: str, *, timeout_seconds: float = DEFAULT_LOCK_SECONDS) -> None:
         self.node_id = node_id
         self._timeout_seconds = timeout_seconds
-        # One lock per event loop: an asyncio.Lock works on a single loop only.
-        self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
+        # One lock per event loop, because its waiters are futures of one loop.
+        self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, FairSlots]()
 
     def __repr__(self) -> str:
         return repr(self.node_id)  # so that problems name the node
@@ -124,7 +124,7 @@ class NodeLock:
     @property
     def locked(self) -> bool:
         """Whether the lock is held, on any event loop."""
-        return any(lock.locked() for lock in self._locks.values())
+        return any(lock.is_full for lock in self._locks.values())
 
     @asynccontextmanager
     async def held(
@@ -140,20 +140,21 @@ class NodeLock:
         mine = _HELD.get()  # child tasks inherit it, so nested graphs know their parents' locks
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
-        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        lock = self._locks.setdefault(asyncio.get_running_loop(), FairSlots(1))
+        tenant = TENANT.get()
         async with waiting:
-            await self._acquire(lock)
+            await self._acquire(lock, tenant)
         token = _HELD.set(mine | {id(self)})
         try:
             yield
         finally:
             _HELD.reset(token)
-            lock.release()
+            lock.release(tenant)
 
-    async def _acquire(self, lock: asyncio.Lock) -> None:
+    async def _acquire(self, lock: FairSlots, tenant: str | None) -> None:
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await lock.acquire()
+                await lock.acquire(tenant)
         except TimeoutError:
             raise DeadlockError(
                 f"Persistent node {self.node_id!r} was not free within "

@@ -36,6 +36,7 @@ from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import CallThreads, usual_threads
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
@@ -68,6 +69,9 @@ log = structlog.get_logger(__name__)
 
 STUCK_SECONDS: Final = 5.0
 """Seconds that database writes may be pending before the process reports that it is not ready."""
+
+CALL_THREADS: Final = 32
+"""Number of threads for the synchronous functions of tools, and for calls of code agents."""
 
 
 READY_SECONDS: Final = 4.0
@@ -123,6 +127,7 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
+        self._call_threads = CallThreads(CALL_THREADS, "calls")
         self._thread = FairThread()
         self.sessions = Sessions(
             self._store.calls, stuck_seconds=lambda: self._journal.stuck_seconds
@@ -190,6 +195,7 @@ class Process:
         Raises:
             StoreUnavailableError: the database does not answer.
         """
+        asyncio.get_running_loop().set_default_executor(usual_threads())
         try:
             await self._journal.start()
             for feature in self._features:
@@ -239,6 +245,7 @@ class Process:
             if feature.close is not None:
                 await feature.close()
         self._pool.close()
+        self._call_threads.shutdown(wait=False)
         await self._toolbox.aclose()
         await self.telemetry.aclose()
         log.info("process.closed")
@@ -303,6 +310,7 @@ class Process:
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
                 FairThread: self._thread,
+                CallThreads: self._call_threads,
                 Sessions: self.sessions,
             },
             limits=executor_limits(self.settings),

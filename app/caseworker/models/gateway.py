@@ -310,7 +310,8 @@ class ModelGateway:
         added = body.messages[stored.messages if stored else 0 :]
         same = stored is not None and stored.parameters == body.hashes
         redact = partial(self._payloads.prompt, added, {} if same else others)
-        shown = await self._redaction.call(redact, self._payloads.chars_to_redact(added), tenant)
+        chars = self._payloads.chars_to_redact(added) if same else size
+        shown = await self._redaction.call(redact, chars, tenant)
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",

@@ -46,7 +46,7 @@ from caseworker.models.table import AllowedModels
 from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
 from caseworker.nodes.chat import chat_services
 from caseworker.nodes.node_type import RunFacts
-from caseworker.platform.fair_slots import share_of
+from caseworker.platform.fair_slots import TENANT, share_of
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import ApprovalStore, RunDesk
@@ -384,6 +384,7 @@ class RunExecutor:
     ) -> None:
         run = active.run
         structlog.contextvars.bind_contextvars(**log_context(run))
+        TENANT.set(run.key.tenant)
         try:
             if after is not None:
                 await asyncio.shield(after.ended)

@@ -29,6 +29,7 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import CallThreads
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
@@ -276,7 +277,9 @@ class ToolDispatch:
             metadata=about,
             tool=tool,
             args=args,
-            context=replace(tool_context, call_key=call_key),
+            context=replace(
+                tool_context, call_key=call_key, threads=context.services.get(CallThreads)
+            ),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
             pause=partial(context.run.slots.turns.pause, context.run.tenant),

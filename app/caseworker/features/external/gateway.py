@@ -54,6 +54,7 @@ from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY, InvalidCredentialError
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of
 from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.forwarding import while_connected
@@ -392,6 +393,7 @@ async def _enter(request: Request, tenant: str) -> None:
     if "tenant" not in request.scope:
         shared: HttpContext = request.app.state.shared
         request.scope["tenant"] = tenant
+        TENANT.set(tenant)
         request.scope.get(IDENTIFIED, bool)()
         await shared.connections.enter(tenant, request.scope)
         if (deadline := request.scope.get(DEADLINE)) is not None:

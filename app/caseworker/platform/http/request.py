@@ -28,7 +28,7 @@ from caseworker.platform.caller import (
     KeyScope,
     ScopeMissingError,
 )
-from caseworker.platform.fair_slots import FairSlots, share_of
+from caseworker.platform.fair_slots import TENANT, FairSlots, share_of
 from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.http.bodies import (
     MalformedJsonError,
@@ -354,6 +354,7 @@ class ApiRequest(Request):
             raise
         ACTING.set(found.caller)
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
+        TENANT.set(tenant)
         request.scope.get(IDENTIFIED, bool)()
         own = found.caller.run_id
         if own is not None and not (run_keys and request.path_params.get("run_id", own) == own):

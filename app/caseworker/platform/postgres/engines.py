@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.fair_slots import TENANT, FairSlots
 from caseworker.platform.postgres.connections import Connection, Patience, is_passing
 
 T = TypeVar("T")
@@ -65,13 +65,14 @@ class Pool:
     async def connected(self, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
         """Use a connection of the pool during the block, without a transaction.
 
-        If ``tenant`` is given, the connection counts against that tenant's fair share of the pool.
+        It counts against the share of ``tenant``, or else of the current :data:`TENANT`.
 
         Raises:
             TimeoutError: no working connection became available in time.
             sqlalchemy.exc.SQLAlchemyError: a statement failed.
             psycopg.Error: no connection could be opened.
         """
+        tenant = tenant or TENANT.get()
         async with asyncio.timeout(self._wait_seconds) as limit:
             await self._slots.acquire(tenant)
         # The slot bounds the connections; the pool below it never makes a caller wait.
@@ -235,21 +236,20 @@ async def transaction(
     pool: Pool,
     tenant: str | None = None,
     *,
-    on_behalf_of: str | None = None,
     statement_ms: int | None = None,
 ) -> AsyncIterator[AsyncConnection]:
     """Open a transaction that commits when the block ends.
 
-    ``tenant`` restricts it to that tenant's rows and uses the tenant's share of the pool.
-    ``on_behalf_of`` names a tenant whose share of the pool is used, without that restriction.
-    ``statement_ms`` is the time limit for each statement in milliseconds.
+    ``tenant`` restricts it to that tenant's rows and uses the tenant's share of the pool; without
+    it, the share of the current :data:`TENANT` is used. ``statement_ms`` is the time limit for each
+    statement in milliseconds.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
             connection was lost during the commit, the outcome of the transaction is unknown.
     """
     try:
-        async with pool.connected(tenant or on_behalf_of) as connection, connection.begin():
+        async with pool.connected(tenant) as connection, connection.begin():
             if statement_ms is not None:
                 await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {statement_ms:d}")
             if tenant is not None:
