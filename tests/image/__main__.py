@@ -48,7 +48,7 @@ def writable(folder):
     except OSError as error:
         return error.strerror
     return True
-folders = {each: writable(each) for each in ('/', '/srv/caseworker', '/etc', '/var/tmp', '/tmp')}
+folders = {each: writable(each) for each in ('/', '/srv/caseworker', '/etc', '/tmp')}
 print(json.dumps({
     'uids': sorted({*fields['Uid'].split()}), 'capabilities': int(fields['CapEff'], 16),
     'no_new_privileges': int(fields['NoNewPrivs']),
@@ -136,7 +136,7 @@ def started(engine: str, name: str, content: dict[str, Any], file: Path) -> Iter
         sys.stderr.write(project.compose("logs", "--tail", "40"))
         raise
     finally:
-        project.compose("down", "--volumes", "--remove-orphans", "--timeout", "1")
+        project.started("down", "--volumes", "--remove-orphans", "--timeout", "1").wait()
 
 
 def check_containers(project: Project, services: list[str]) -> None:
