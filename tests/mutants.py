@@ -1,13 +1,15 @@
 """Mutation testing: ``python -m tests.mutants`` edits the source in one place and runs the tests.
 
-A mutant swaps a comparison or a boolean operator, removes ``not``, replaces a return value, or
-removes a call whose result is not used. A seed draws the mutants. Each one runs in a copy of the
-working tree: first the tests that import its module, nearest first, then the property tests of its
-package. It is killed if a test fails, or if a test hangs that finishes without the mutant. It has
-survived if no test fails within the time limit, and then needs a test. Finally the tests that have
-failed run on the unchanged source: if one fails there too, its mutants are undecided.
+A mutant swaps a comparison or a boolean operator, removes ``not``, an ``if`` or a call whose result
+is not used, replaces a return value or a number, or removes or changes a condition of an SQL
+statement. A seed draws the mutants, half of them in the gateway, recovery, SQL and keys. Each one
+runs in a copy of the working tree: the tests that import its module, nearest first, the tests of
+its package (:data:`NEAR`), and the property tests that import it. It is killed if a test fails, or
+if a test hangs that finishes without the mutant. It has survived if no test fails within the time
+limit, and then needs a test. Finally the tests that have failed run on the unchanged source: if one
+fails there too, its mutants are undecided.
 
-Exits with 1 if less than 95 % of the mutants are killed.
+Exits with 1 if less than 90 % of the mutants are killed.
 """
 
 import argparse
@@ -28,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, ndiff
 from functools import cache, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -37,17 +39,91 @@ import psutil
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = "app/caseworker"
-PACKAGES: Final = (
-    *("core", "engine", "models", "nodes/agent", "runs", "features/access", "features/schedules"),
-    *("features/threads", "features/webhooks", "platform/postgres"),
+NEAR: Final[Mapping[str, str]] = {
+    "core/budget": "unit/core/budget property/test_ledger property/test_budget_waits",
+    "core/graph": "unit/core/graph property/test_scheduler property/test_topology",
+    "core/trace": "unit/core/trace contract/test_http_traces",
+    "core": "unit/core",
+    "engine": "unit/engine unit/nodes unit/runs contract/test_accepted_runs"
+    " property/test_crashes property/test_graph_executions",
+    "faces": "contract/test_http_mcp acceptance/test_mcp_clients",
+    "features/access": "unit/features/access contract/test_authentication contract/test_key_store"
+    " contract/test_http_keys contract/test_http_audit contract/test_http_tenants"
+    " acceptance/test_access property/test_tenants",
+    "features/approvals": "contract/test_approval_store contract/test_http_runs"
+    " acceptance/test_approvals",
+    "features/artifacts": "contract/test_http_artifacts contract/test_artifact*"
+    " unit/runs/test_artifact_keeping integration/postgres/test_artifacts_of_runs"
+    " integration/postgres/test_storage_quotas property/test_tenants",
+    "features/audit": "contract/test_http_audit property/test_tenants",
+    "features/catalog": "contract/test_http_models contract/test_http_named_models"
+    " contract/test_http_openapi acceptance/test_named_models",
+    "features/definitions": "contract/test_http_graphs contract/test_http_agents"
+    " contract/test_http_remembered_definitions contract/test_graph_store",
+    "features/external": "unit/features/external acceptance/test_gateway_*"
+    " acceptance/test_external_* acceptance/test_agents_over_sockets acceptance/test_exec*",
+    "features/mcp_credentials": "acceptance/test_mcp_credentials contract/test_http_audit"
+    " property/test_tenants",
+    "features/quotas": "contract/test_http_quotas integration/postgres/test_quotas"
+    " integration/postgres/test_storage_quotas unit/runs property/test_tenants",
+    "features/retention": "integration/postgres/test_retention contract/test_http_erasing",
+    "features/schedules": "unit/features/schedules contract/test_http_schedules"
+    " integration/postgres/test_schedules acceptance/test_schedules property/test_tenants",
+    "features/spend": "acceptance/test_spend acceptance/test_accounts property/test_tenants",
+    "features/telemetry": "unit/features/telemetry unit/main/test_telemetry"
+    " acceptance/test_metrics acceptance/test_trace_context",
+    "features/threads": "unit/features/threads contract/test_http_threads contract/test_thread_*"
+    " integration/postgres/test_threads acceptance/test_threads_over_sockets property/test_tenants",
+    "features/webhooks": "unit/features/webhooks contract/test_http_webhooks"
+    " integration/test_webhook_sender integration/postgres/test_webhook_deliveries"
+    " acceptance/test_webhooks property/test_tenants",
+    "features": "unit/main contract/test_http_openapi",
+    "models/wires": "unit/models/wires contract/test_model_* acceptance/test_model_protocols",
+    "models": "unit/models unit/features/external contract/test_model_*"
+    " acceptance/test_gateway_* acceptance/test_provider_limits acceptance/test_exact_usage",
+    "nodes/agent": "unit/nodes/agent property/test_agents property/test_agent_limits"
+    " acceptance/test_agent_takeovers acceptance/test_agent_runs",
+    "nodes": "unit/nodes unit/runtime_api contract/test_http_graph_refusals"
+    " property/test_graph_executions acceptance/test_graph_examples",
+    "platform/http": "unit/platform/http contract/test_http_bad_requests"
+    " contract/test_http_connections contract/test_requests_cut_off contract/test_http_problems"
+    " contract/test_http_openapi contract/test_http_shares contract/test_http_hosts"
+    " acceptance/test_cors acceptance/test_overload",
+    "platform/logs": "unit/platform/logs acceptance/test_canaries",
+    "platform/postgres": "unit/platform/postgres integration/test_embedded_postgres"
+    " integration/postgres/test_journal_batches integration/postgres/test_lost_connections"
+    " integration/postgres/test_migrations acceptance/test_database_errors",
+    "platform": "unit/platform unit/engine/test_fair_slots contract/test_http_shares"
+    " contract/test_http_webhooks",
+    "runs/http": "unit/runs/http contract/test_http_runs contract/test_http_bad_requests"
+    " contract/test_http_statistics contract/test_http_run_lists contract/test_http_events"
+    " contract/test_http_graph_runs contract/test_http_counts contract/test_http_going_on",
+    "runs/postgres": "integration/queue integration/postgres contract/test_claims"
+    " contract/test_run_store contract/test_run_journal contract/test_http_quotas"
+    " contract/test_http_stops_of_many acceptance/test_several_processes property/test_tenants",
+    "runs/queue": "integration/queue integration/postgres/test_background_queue"
+    " acceptance/test_several_processes acceptance/test_lost_processes",
+    "runs": "unit/runs contract/test_accepted_runs contract/test_going_on contract/test_run_events"
+    " contract/test_http_stops acceptance/test_going_on property/test_crashes",
+    "tools/mcp": "unit/tools/mcp acceptance/test_mcp_servers",
+    "tools": "unit/tools/test_* unit/nodes/test_tool unit/nodes/test_function",
+}
+"""Tests of each package that mutants are drawn from, below ``tests``. A file belongs to the first
+package that contains it."""
+PACKAGES: Final = tuple(dict.fromkeys(package.split("/")[0] for package in NEAR))
+FOCUS: Final = (
+    *("features/external", "models/gateway", "models/relay", "features/access"),
+    *("features/mcp_credentials", "runs/postgres", "runs/queue", "runs/replay", "runs/heartbeat"),
+    *("runs/silence", "runs/giving_back", "engine/recovery"),
 )
+"""Gateway, recovery and keys: with the edits of SQL in all files, half of the mutants."""
 IMPORTING: Final = {"unit": 0, "contract": 0, "integration": 1}
 """Kinds of tests that import a module, with how much later than by their distance they run."""
-NEAREST: Final = 25
-"""Test files of a module that run before the property tests."""
+NEAREST: Final = 15
+"""Test files that import a module and run before the property tests."""
 FIRST: Final = 5
 """Test files that run before the others are collected."""
-GOAL: Final = 0.95
+GOAL: Final = 0.9
 
 EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
     (
@@ -64,6 +140,42 @@ PAIRS: Final = tuple(
 )
 SWAPPED: Final = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
 OPERATOR: Final = re.compile(r"not\s+in\b|is\s+not\b|[<>=!]=|[<>]|\b(?:in|is|and|or)\b")
+SQL: Final = re.compile(
+    r"\b(?:SELECT|INSERT|UPDATE|DELETE|WHERE)\b.*\b(?:FROM|INTO|SET|AND|=)", re.S
+)
+SQL_TOKEN: Final = re.compile(r"'[^']*'|\{[^}]*\}|[()\";]|\b[A-Z]{2,}\b")
+CONDITION: Final = frozenset({"WHERE", "AND", "OR", "HAVING", "ON"})
+"""Keywords of SQL that a condition follows."""
+CLAUSE: Final = frozenset(
+    {
+        *("CONFLICT", "CROSS", "DO", "ELSE", "END", "EXCEPT", "FOR", "GROUP", "INNER", "JOIN"),
+        *(
+            "LEFT",
+            "LIMIT",
+            "OFFSET",
+            "ORDER",
+            "RETURNING",
+            "SET",
+            "THEN",
+            "UNION",
+            "WHEN",
+            "WINDOW",
+        ),
+        *CONDITION,
+    }
+)
+"""Keywords of SQL that end a condition."""
+SQL_COMPARISON: Final = re.compile(r"\s(<=|>=|<>|<|>|=|IS NULL|IS NOT NULL)(?=\s|$)")
+SQL_SWAPPED: Final = {
+    "<=": "<",
+    ">=": ">",
+    "<": "<=",
+    ">": ">=",
+    "=": ">=",
+    "<>": "=",
+    "IS NULL": "IS NOT NULL",
+    "IS NOT NULL": "IS NULL",
+}
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 say: Final = partial(print, flush=True)
 TEST_FILE: Final = r"^tests/[\w/]+\.py"
@@ -79,6 +191,7 @@ class Mutant:
     """Where the edit starts and ends, in characters of the source."""
     end: int
     text: str
+    is_sql: bool = False
     outcome: str = ""
     """"killed", "survived", "undecided" or "equivalent"."""
     why: str = ""
@@ -107,6 +220,8 @@ class Mutant:
 def matters(node: ast.AST) -> bool:
     """Return whether tests should notice a change: not in errors' messages, logs and types."""
     match node:
+        case ast.Expr(value=ast.Constant()):  # a docstring
+            return False
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr))):
             return name.strip("_").lower() != "log" or attr not in LEVELS
         case ast.FunctionDef(decorator_list=[ast.Name(id="overload"), *_]):
@@ -117,21 +232,63 @@ def matters(node: ast.AST) -> bool:
 
 
 def nodes_of(node: ast.AST) -> Iterator[ast.AST]:
-    """Return the nodes of a syntax tree that matter."""
+    """Return the nodes of a syntax tree that matter, without the parts of f-strings.
+
+    Before Python 3.12 these parts have the positions of the whole string.
+    """
     yield node
     for child in ast.iter_child_nodes(node):
-        if matters(child):
+        if isinstance(child, ast.JoinedStr):
+            yield child
+        elif matters(child):
             yield from nodes_of(child)
+
+
+def conditions_of(text: str) -> Iterator[tuple[int, int, str]]:
+    """Return start, end and preceding keyword of each condition of an SQL text."""
+    open_at: list[tuple[int, str] | None] = [None]
+    for token in SQL_TOKEN.finditer(text):
+        word = token.group()
+        if word.startswith(("'", "{")):
+            continue
+        if word == "(":
+            open_at.append(None)
+            continue
+        if word in CLAUSE or word in ')";':
+            if started := open_at[-1]:
+                start, keyword = started
+                condition = text[start : token.start()]
+                if word == "AND" and re.search(r"\bBETWEEN\b(?!.*\bAND\b)", condition, re.S):
+                    continue
+                if condition.strip():
+                    start += len(condition) - len(condition.lstrip())
+                    yield start, start + len(condition.strip()), keyword
+            open_at[-1] = (token.end(), word) if word in CONDITION else None
+        if word == ")" and len(open_at) > 1:
+            open_at.pop()
+
+
+def edits_of_sql(text: str) -> Iterator[tuple[int, int, str]]:
+    """Return edits that remove or change a condition, or remove a column that joins tables."""
+    for start, end, keyword in conditions_of(text):
+        condition = text[start:end]
+        yield start, end, f"(({condition}) {'AND false' if keyword == 'OR' else 'OR true'})"
+        if compared := SQL_COMPARISON.search(condition):
+            first, last = compared.span(1)
+            yield start + first, start + last, SQL_SWAPPED[compared[1]]
+    for joined in re.finditer(r"\bUSING \((\w+), ", text):
+        yield joined.start(1), joined.end(), ""
 
 
 def mutants_of(path: str) -> Iterator[Mutant]:
     """Return every mutant of one file."""
     source = (ROOT / path).read_text()
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    lines = source.splitlines(keepends=True)
+    before = list(accumulate(map(len, lines), initial=0))
 
     def at(line: int | None, column: int | None) -> int:
         assert line is not None
-        return len(b"".join([*lines[: line - 1], lines[line - 1][:column]]).decode())
+        return before[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     def span(node: ast.expr | ast.stmt) -> tuple[int, int]:
         return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)
@@ -142,6 +299,16 @@ def mutants_of(path: str) -> Iterator[Mutant]:
                 for left, right in pairwise([first, *rest]):
                     if found := OPERATOR.search(source, span(left)[1], span(right)[0]):
                         yield *found.span(), SWAPPED[" ".join(found.group().split())]
+            case ast.If(test=test, orelse=[]):
+                yield *span(test), "False"
+            case ast.comprehension(ifs=tests):
+                yield from ((*span(test), "True") for test in tests)
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int(number)):
+                yield *span(node), str(number // 8 if number > 1 else 1 - number)
+            case ast.Constant(value=float(number)):
+                yield *span(node), str(number / 8)
             case ast.UnaryOp(op=ast.Not()):
                 yield span(node)[0], span(node)[0] + len("not "), ""
             case ast.Return(value=ast.Constant(value=None) | None):
@@ -154,17 +321,34 @@ def mutants_of(path: str) -> Iterator[Mutant]:
     for node in nodes_of(ast.parse(source)):
         for start, end, text in edits(node):
             yield Mutant(path, source, start, end, text)
+        match node:
+            case ast.Call(func=ast.Attribute(attr="where"), args=tests):
+                for test in tests:
+                    yield Mutant(path, source, *span(test), "True", is_sql=True)
+            case ast.Constant(value=str()) | ast.JoinedStr():
+                start, end = span(node)
+                if SQL.search(source, start, end):
+                    for first, last, text in edits_of_sql(source[start:end]):
+                        yield Mutant(path, source, start + first, start + last, text, is_sql=True)
 
 
 def drawn(paths: Sequence[str], seed: int, count: int) -> list[Mutant]:
-    """Draw mutants by a hash of each edit: the draw stays the same when other lines change."""
+    """Draw mutants by a hash of each edit: the draw stays the same when other lines change.
+
+    Half of them are in :data:`FOCUS` or in SQL.
+    """
     ranked: dict[bytes, Mutant] = {}
     same: Counter[str] = Counter()
     for mutant in (each for path in paths for each in mutants_of(path)):
         name = f"{seed} {mutant.path} {mutant.edit}"
         ranked[hashlib.sha256(f"{name} {same[name]}".encode()).digest()] = mutant
         same[name] += 1
-    return [ranked[rank] for rank in sorted(ranked)[:count]]
+    focused = tuple(f"{SOURCE}/{each}" for each in FOCUS)
+    halves: dict[bool, list[bytes]] = {True: [], False: []}
+    for rank in sorted(ranked):
+        halves[ranked[rank].is_sql or ranked[rank].path.startswith(focused)].append(rank)
+    mine = halves[True][: count // 2]
+    return [ranked[rank] for rank in sorted(mine + halves[False][: count - len(mine)])]
 
 
 @cache
@@ -216,10 +400,18 @@ def nearest(path: str, kinds: Mapping[str, int], by_way_of: str) -> list[str]:
 @cache
 def tests_of(path: str) -> tuple[str, ...]:
     """Return the test files of a source file in their order."""
-    package = next(f"{SOURCE}/{each}/" for each in PACKAGES if path.startswith(f"{SOURCE}/{each}/"))
-    importing = nearest(path, IMPORTING, package)[:NEAREST]
-    near, far = (nearest(path, {"property": 0}, folder) for folder in (package, SOURCE))
-    return (*importing, *(near or far))
+    name = path.removeprefix(f"{SOURCE}/")
+    package = next(each for each in NEAR if name.startswith(f"{each}/"))
+    folder = f"{SOURCE}/{package}/"
+    importing = nearest(path, IMPORTING, folder)[:NEAREST]
+    near = [
+        str(file.relative_to(ROOT))
+        for each in NEAR[package].split()
+        for pattern in (f"{each}.py", f"{each}/**/test_*.py")
+        for file in sorted((ROOT / "tests").glob(pattern))
+    ]
+    wide = nearest(path, {"property": 0}, folder) or nearest(path, {"property": 0}, SOURCE)
+    return tuple(dict.fromkeys((*importing[:FIRST], *near, *importing, *wide)))
 
 
 class Tree:

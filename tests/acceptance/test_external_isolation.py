@@ -200,3 +200,28 @@ async def test_tenants_cannot_use_the_runs_attempts_and_keys_of_each_other(
     assert shown["llm_calls"] == 2
     assert await provider.count("SHARED") == 4  # no reply of the other tenant was replayed
     assert OPENAI.error_of(await mine.ask("SHARED no more"))["code"] == "budget"
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
+async def test_the_end_of_a_run_leaves_the_children_of_other_tenants_alone(
+    end: str, one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    """Both tenants have a parent, a child and a grandchild with the same names in one process."""
+    names = [f"{end}-{level}" for level in ("parent", "child", "grandchild")]
+    family: dict[httpx.AsyncClient, list[Agent]] = {one: [], two: []}
+    for http, agents in family.items():
+        for name in names:
+            above = {"parent": {"run_id": agents[-1].run_id}} if agents else {}
+            agents.append(await start(http, run_id=name, **above))
+    ends = {"finish": {"output": 1}, "fail": {"error": {"class": "E", "message": "no"}}}
+    if end == "cancel":
+        await one.delete(f"/runs/{names[0]}")
+    else:
+        await family[one][0].finish(ends[end])
+    ended = [(await each.ended())["status"] for each in family[one][1:]]
+    beats = [await two.post(f"/runs/{name}/heartbeat") for name in names]
+
+    assert ended == ["cancelled", "cancelled"]
+    assert [each.json()["status"] for each in beats] == ["running"] * 3
+    assert (await family[two][2].ask("still here")).status_code == 200
+    await two.delete(f"/runs/{names[0]}")

@@ -42,6 +42,35 @@ async def test_runs_are_listed_by_kind_and_metadata(client: httpx.AsyncClient) -
     assert await listed("metadata.ticket=7&metadata.x.y=z&limit=5") == ["a"]
 
 
+SECRETS = {
+    "address": "ada.king.countess.of.lovelace.and.her.engine@mail.analytical.example.org",
+    "key": "sk-proj-" + "a1B2c3D4e5" * 12,
+    "token": "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0" * 6 + "." + "dBjftJeZ4CVPmB92" * 3,
+    "card": "4111 1111 1111 1111",
+    "password": "postgresql://service:" + "Hunter2Hunter2" * 4 + "@db.example.org/cases",
+}
+SHOWN_CHARS = (10, 18, 30, 60)
+
+
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+async def test_the_list_shows_no_part_of_a_secret_at_the_cut(
+    client: httpx.AsyncClient, secret: str
+) -> None:
+    """An input is cut to 200 characters, which may end anywhere in a secret that it contains."""
+    for shown in SHOWN_CHARS:
+        text = "x" * (199 - shown) + f" {secret} " + "and more " * 60
+        body = {"run_id": f"cut-{shown}", "input": text}
+        assert (await client.post("/runs", json=body)).status_code == 202
+
+    listed = {run["run_id"]: run["input"] for run in (await client.get("/runs")).json()["runs"]}
+
+    pieces = {secret[at : at + 10] for at in range(len(secret) - 9)}
+    assert len(listed) == len(SHOWN_CHARS)
+    assert {name: [each for each in pieces if each in text] for name, text in listed.items()} == {
+        name: [] for name in listed
+    }
+
+
 @pytest.mark.parametrize(
     "query", ["metadata.=1", "metadata.a=%00", "metadata.%00=1", "metadata.a=1&metadata.a=2"]
 )

@@ -1,6 +1,7 @@
 """Contract of the store of API keys."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,6 +27,7 @@ from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+Ending = Callable[[PostgresKeys, Caller, str], Awaitable[object]]
 RUN = frozenset({KeyScope.RUN})
 ADMIN_OF_A = Caller("a", "admin", with_implied([KeyScope.ADMIN]))
 
@@ -163,6 +165,26 @@ async def test_what_works_no_more_cannot_be_rotated(keys: PostgresKeys, end: str
 
     with pytest.raises(KeyConflictError):
         await keys.rotate(OPERATOR, issued.key.key_id)
+
+
+@pytest.mark.parametrize("meanwhile", [PostgresKeys.revoke, PostgresKeys.rotate])
+async def test_a_key_that_ends_while_it_is_rotated_gets_no_successor(
+    keys: PostgresKeys, monkeypatch: pytest.MonkeyPatch, meanwhile: Ending
+) -> None:
+    """The key worked when the rotation read it, and was revoked or rotated before its write."""
+    issued, find = await made(keys), keys.find
+
+    async def found_before(key_ids: Sequence[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
+        read = await find(key_ids)
+        monkeypatch.undo()
+        await meanwhile(keys, OPERATOR, issued.key.key_id)
+        return read
+
+    monkeypatch.setattr(keys, "find", found_before)
+    with pytest.raises(KeyConflictError):
+        await keys.rotate(OPERATOR, issued.key.key_id)
+    working = [each for each in await keys.list(ADMIN_OF_A) if each.works_at(datetime.now(UTC))]
+    assert len(working) == (0 if meanwhile is PostgresKeys.revoke else 2)
 
 
 async def test_a_tenant_has_at_most_so_many_keys_that_work(

@@ -1,10 +1,11 @@
 """Random agents, whole and interrupted: events are in order, and no call is lost or repeated."""
 
 import asyncio
+import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.core.budget.budget import Budget
-from caseworker.models.ports import Incomplete, ModelReply, ModelRequest
+from caseworker.models.ports import Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
 from caseworker.runs.run import EventRecord, RunStatus
 from tests.property.agent_stories import WHY, Model, Tale, reply_of, told, turn_of
 from tests.support.event_log import event_problems
@@ -238,3 +239,65 @@ def test_the_time_of_an_agent_does_not_begin_anew_in_another_process(
     assert tale.final.result["outputs"]["a"]["result"]["terminate_reason"] == "timeout"
     assert tale.final.usage is not None
     assert tale.final.usage["seconds"] == pytest.approx(10, abs=1.5)
+
+
+class _Counted(Tale):
+    """An agent whose sub-agent would call tools for ever, and is interrupted after three."""
+
+    limits: Mapping[str, Any]
+
+    @property
+    def budget(self) -> Budget:
+        return Budget()
+
+    @property
+    def tools(self) -> set[str]:
+        """The tool calls of the sub-agent, by their keys."""
+        return {what for what, _ in self.made if what.startswith("tool")}
+
+    def reached(self, what: str) -> None:
+        super().reached(what)
+        if self.interrupted < self.losses and len(self.tools) == 3:
+            self.strike()
+
+    def _graph(self) -> dict[str, Any]:
+        inner = {"name": "inner", "prompt": {}, "tools": ["reads"], "limits": self.limits}
+        agent = {"name": "outer", "prompt": {}, "tools": [{"agent": inner}]}
+        step = {"id": "a", "type": "agent", "data": {"agent": agent}}
+        return {"steps": [step], "edges": []}
+
+
+@pytest.mark.req("003/FR2.2", "003/resume")
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_turns": 4},
+        *({"budget": {f"max_{each}": 5}} for each in ("tool_calls", "turns", "llm_calls_small")),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_limits_of_a_sub_agent_do_not_begin_anew_in_another_process(
+    seed: int, limits: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process makes the calls that the lost one has left of the limit, and no more."""
+
+    async def complete(self: Model, model: str, request: ModelRequest) -> ModelReply:
+        assert request.origin is not None
+        call, usage = request.origin.call, TokenUsage(tokens_in=10, tokens_out=5)
+        self._tale.reached(f"model {call}")
+        name, about = ("reads", "about") if call.count("turn") > 1 else ("inner", "input")
+        if name == "inner" and any(message.role == "tool" for message in request.messages):
+            return ModelReply(text="done", model="m", usage=usage)
+        wanted = ToolCall(id=call, name=name, arguments=json.dumps({about: call}))
+        return ModelReply(text="", model="m", usage=usage, tool_calls=(wanted,))
+
+    monkeypatch.setattr(Model, "complete", complete)
+    whole, tale = (_Counted(seed, losses) for losses in (0, 1))
+    for each in (whole, tale):
+        each.limits = limits
+        assert run(each.play, seed).leftover == ()
+
+    assert (whole.interrupted, tale.interrupted) == (0, 1)
+    assert 3 <= len(whole.tools) < 6
+    calls = len(whole.tools)
+    assert calls - 1 <= len(tale.tools) <= calls  # a call in flight at the loss counts, too

@@ -30,7 +30,7 @@ from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
 from caseworker.engine.approvals import Approvals
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.concurrency import LoopTurns, StepSlots
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from caseworker.engine.prepared import PreparedGraph
@@ -192,6 +192,7 @@ class RunExecutor:
         self._store = store
         self._journals = journals
         self._graphs = RunGraphs(catalog)
+        self._turns = LoopTurns()
         self._supervisor = supervisor
         self._services = services
         self._limits = limits
@@ -576,7 +577,7 @@ class RunExecutor:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         if self._approvals is not None:
             services[Approvals] = Approvals(RunDesk(self._approvals, run, execution.token))
-        slots = StepSlots(self._limits.max_parallel_steps)
+        slots = StepSlots(self._limits.max_parallel_steps, self._turns)
         context = execution.context(
             services,
             slots,

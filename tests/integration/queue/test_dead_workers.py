@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.silence import MISSED_BEATS
+from caseworker.runs.postgres.workers import take_lost
+from caseworker.runs.silence import MISSED_BEATS, Silent
 from tests.integration.queue.stale import KEY, World
 from tests.support.stores import CANCEL_REQUEST, graph_with_calls, open_stores, records_of
 
@@ -29,6 +31,23 @@ async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them
         world.now += 1
     assert found == [KEY]
     assert world.now == MISSED_BEATS
+
+
+@pytest.mark.guarantee(21)
+@pytest.mark.parametrize("surely", [True, False])
+async def test_a_process_that_beats_after_it_was_found_silent_keeps_its_runs(
+    world: World, surely: bool
+) -> None:
+    """The recovery judges the heartbeat that was too old, and not the process."""
+    await world.beat("slow", seconds_ago=100)
+    await world.claimed(worker_id="slow")
+    (row,) = await world.oracle.rows("SELECT beat_at FROM workers")
+    found = [Silent("slow", row["beat_at"], surely=surely)]
+    await world.stores.workers.beat("slow")
+
+    async with transaction(world.stores.engines.work) as connection:
+        assert not await take_lost(connection, found, stale_seconds=10, max_attempts=3)
+    assert (await world.stored()).worker_id == "slow"
 
 
 async def test_a_slow_process_that_connects_again_keeps_its_runs(

@@ -1,4 +1,4 @@
-"""Errors of steps keep no objects of their run alive."""
+"""Steps that have ended keep no objects of their run alive, and hold none of its budget."""
 
 import asyncio
 import gc
@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
-from tests.unit.engine.driving import OurError, Scripted, drive, graph, statuses
+from tests.unit.engine.driving import OurError, Scripted, drive, flow, graph, statuses
 
 Inputs = Mapping[str, Any]
 
@@ -71,3 +72,31 @@ def test_what_failed_is_freed_with_the_run(
         assert [gone() for gone in node.gone] == [None] * len(node.gone)
     finally:
         gc.enable()
+
+
+def test_the_end_of_a_step_releases_only_its_own_reservations() -> None:
+    """What another step still holds cannot be spent, or the budget would be exceeded."""
+    seen: list[tuple[str, Any, int]] = []
+
+    async def careless(context: FlowContext, inputs: Inputs) -> Inputs:
+        context.scope.reserve({Dimension.TOKENS: 30})
+        return {"default": 1}
+
+    async def working(context: FlowContext, inputs: Inputs) -> Inputs:
+        held = context.scope.reserve({Dimension.TOKENS: 60})
+        await asyncio.sleep(5)
+        seen.append(("working", context.scope.reserved(Dimension.TOKENS), 60))
+        held.settle({Dimension.TOKENS: 60})
+        return {"default": 1}
+
+    async def later(context: FlowContext, inputs: Inputs) -> Inputs:
+        seen.append(("later", context.scope.remaining(Dimension.TOKENS), 40))
+        return {"default": 1}
+
+    node = Scripted(A=careless, B=working, C=later)
+    steps = graph("ABC", flow("A", "C"), max_parallel=3)
+    outcome, world = drive(steps, node, budget=Budget(max_tokens=100))
+
+    assert statuses(outcome) == dict.fromkeys("ABC", "completed")
+    assert {name: found for name, found, _ in seen} == {name: want for name, _, want in seen}
+    assert world.gateway.scope.reserved(Dimension.TOKENS) == 0

@@ -360,3 +360,24 @@ def test_the_near_bound_follows_what_a_provider_counted_before() -> None:
     assert counted.near_tokens_like(TokenRatio(2.0, near)) == counted.near_tokens
     half_new = counted.near_tokens_like(TokenRatio(0.5, near // 2))
     assert half_new > counted.near_tokens * 0.7, "new text was not counted yet"
+
+
+SIDES = (1, 100, 256, 512, 768, 1_024, 1_568, 2_048, 2_576, 4_096)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("gpt-4o", "gpt-4o-mini", "gpt-4.1", "gpt-4.1-mini", "gpt-5", "gpt-5-mini", "gpt-5.2"),
+        *("gpt-6", "o3", "claude-3-opus", "claude-opus-4-1", "claude-opus-5", "gemini-2.5-pro"),
+        *("gemini-4", "gemma-3", "grok-4", "mistral-large-4", "pixtral", "qwen3-vl"),
+    ],
+)
+def test_the_largest_image_of_a_family_is_the_largest_that_an_image_can_cost(model: str) -> None:
+    """An image of unknown size reserves this number, so none may cost more."""
+    family = family_of(model)
+    assert family.image_tokens is not None
+    sizes = [(width, height) for width in SIDES for height in SIDES if 1 / 4 <= width / height <= 4]
+    costs = [family.image_tokens(*size) for size in sizes]
+
+    assert family.largest_image_tokens / 2 <= max(costs) <= family.largest_image_tokens

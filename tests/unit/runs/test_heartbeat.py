@@ -195,6 +195,53 @@ def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
     run_story(story, seed)
 
 
+def test_a_mismatch_of_long_ago_does_not_count() -> None:
+    """A run that was seen without execution here is released only after another whole interval."""
+
+    async def story() -> None:
+        process = Process(must_not_run)
+        await orphan(process)
+        await process.heartbeat.beat()
+        process.store.lose("p1")
+        await process.store.claim(KEY, "p2")
+        await asyncio.sleep(5)
+        await process.heartbeat.beat()
+        process.store.lose("p2")
+        await process.store.claim(KEY, "p1")
+        await process.heartbeat.beat()
+        run = await process.service.get(KEY)
+        assert (run.status, run.worker_id) == (RunStatus.RUNNING, "p1")
+        await asyncio.sleep(2)
+        await process.heartbeat.beat()
+        assert await status_of(process) is RunStatus.QUEUED
+
+    run_story(story)
+
+
+def test_a_run_that_was_lost_and_claimed_back_is_not_stopped_by_the_next_loss_at_once() -> None:
+    """A heartbeat in between has seen that this process owns what it executes."""
+
+    async def story() -> None:
+        process = Process(waits)
+        await process.post()
+        await asyncio.sleep(1)
+        process.store.lose("p1")
+        await process.heartbeat.beat()
+        await process.store.claim(KEY, "p1")
+        await asyncio.sleep(5)
+        await process.heartbeat.beat()
+        process.store.lose("p1")
+        await process.heartbeat.beat()
+        await asyncio.sleep(1)
+        assert process.executor.active == {KEY}
+        await asyncio.sleep(1)
+        await process.heartbeat.beat()
+        await asyncio.sleep(1)
+        assert process.executor.active == frozenset()
+
+    run_story(story)
+
+
 def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
     """Cancelling the statement could close its connection."""
 

@@ -37,6 +37,30 @@ def test_a_hold_is_written_by_the_barrier_of_its_call() -> None:
     run_story(story)
 
 
+@pytest.mark.parametrize("loses", [True, False])
+def test_a_call_whose_barrier_fails_takes_its_hold_back(loses: bool) -> None:
+    """No later write reserves for a call that is not made."""
+
+    async def story() -> None:
+        run = Open()
+        run.store.answers = [WriteFailedError(10) if loses else YES, YES, YES]
+        if loses:
+            with pytest.raises(WriteFailedError):
+                await run.journal.reserve(HOLD)
+        else:
+            call = asyncio.create_task(run.journal.reserve(HOLD))
+            await asyncio.sleep(run.store.seconds / 2)
+            call.cancel()
+            await asyncio.wait({call})
+            await asyncio.sleep(run.store.seconds)
+        before = len(run.store.writes)
+        run.begin("next")
+        await run.journal.barrier(external=True)
+        assert [write.holds for write in run.store.writes[before:]] == [()]
+
+    run_story(story)
+
+
 def test_parallel_calls_share_a_write_and_get_their_own_answers() -> None:
     """A call that arrives during a write is part of the next one."""
 

@@ -12,8 +12,10 @@ from caseworker.tools.artifacts import artifact_name, artifact_uri, stem_of
 def test_a_name_is_made_of_stem_number_and_media_type() -> None:
     """The name has stem, number and media type, and its URI is a path of the service."""
     name = artifact_name("plot-aapl-line", 1, "image/png")
+    longest = artifact_name("a" * 60, 1, "image/png")
 
     assert name == "plot-aapl-line-1.png"
+    assert longest == "a" * 60 + "-1.png"
     assert artifact_uri("run-1", name) == "/runs/run-1/artifacts/plot-aapl-line-1.png"
 
 

@@ -106,6 +106,31 @@ def test_what_may_be_left_out_is_null_in_a_closed_schema_and_absent_for_the_tool
     }
 
 
+NULL = {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    ("optional", "shown"),
+    [
+        ({"type": "string"}, {"anyOf": [{"type": "string"}, NULL]}),
+        ({"type": ["string", "null"]}, {"type": ["string", "null"]}),
+        ({"type": ["string", "integer"]}, {"anyOf": [{"type": ["string", "integer"]}, NULL]}),
+        (NULL, NULL),
+        ({"anyOf": [{"type": "string"}, NULL]}, {"anyOf": [{"type": "string"}, NULL]}),
+    ],
+)
+def test_an_optional_argument_takes_null_exactly_once(
+    optional: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    """Planners that must give every argument can leave one out, whatever its type."""
+    schema = {"type": "object", "additionalProperties": False, "properties": {"x": optional}}
+
+    found = closed(schema)["properties"]["x"]
+
+    assert found == shown
+    assert jsonschema_rs.Draft202012Validator(found).is_valid(None)
+
+
 def test_an_object_of_any_properties_stays_open() -> None:
     """Closing the schema would allow only an empty object."""
     anything = {"type": "object", "description": "Whatever"}

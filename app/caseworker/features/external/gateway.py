@@ -55,6 +55,7 @@ from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY, InvalidCredentialError
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of
+from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import UNAVAILABLE, ProblemError
 from caseworker.platform.http.request import (
@@ -122,6 +123,9 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
     """Return a route function whose errors have the form of a dialect."""
 
     async def answered(request: Request) -> ASGIApp:
+        if (deadline := request.scope.get(DEADLINE)) is not None:
+            deadline.form = lambda problem: _response(of_problem(problem), dialect)
+            deadline.extend()
         asked = ApiRequest(request, ANYBODY)
         most = asked.limits if dialect is MCP else _limits(request)
         asked.limits = replace(asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0)
@@ -380,6 +384,8 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
 async def _enter(request: Request, tenant: str) -> None:
     """Acquire the request's slot of a tenant, once.
 
+    From then on, the request may take as long as its model, but not wait for the database.
+
     Raises:
         ProblemError: the tenant has too many concurrent requests.
     """
@@ -388,6 +394,8 @@ async def _enter(request: Request, tenant: str) -> None:
         request.scope["tenant"] = tenant
         request.scope.get(IDENTIFIED, bool)()
         await shared.connections.enter(tenant, request.scope)
+        if (deadline := request.scope.get(DEADLINE)) is not None:
+            deadline.count_only(shared.services[Sessions].stuck_seconds)
 
 
 def _require_current(state: AttemptState) -> None:

@@ -14,6 +14,7 @@ from fastapi import Request, Response
 from caseworker.features.external.postgres import PostgresAttempts
 from caseworker.features.external.session import Sessions
 from caseworker.features.external.step_keys import is_made_with, run_of
+from caseworker.platform.http.deadline import lift_deadline
 from caseworker.platform.http.forwarding import (
     FORWARDED,
     Address,
@@ -66,6 +67,7 @@ class Owners:
             ProblemError: no process owns the run, or its owner cannot be reached.
             ClientDisconnect: the client is gone.
         """
+        lift_deadline(request.scope)  # the owner has its own
         try:
             async with self.runs.answering():
                 return await self._answer(request, content, key)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.deadline import extend_deadline
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED
 from caseworker.platform.http.request import (
@@ -61,6 +62,9 @@ from caseworker.runs.http.views import (
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
+
+ANSWER_SECONDS = 2.0
+"""Seconds for reading the run after a request has waited for it."""
 
 router = api_router("runs", prefix="/runs")
 
@@ -257,41 +261,44 @@ async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepte
     key = idempotency_key(request.headers)
     if body.webhook is not None:
         await request.service(WebhookCheck).require_secret(request.caller.tenant)
+    hashed = await request.computed(partial(request_hash, body))
     if isinstance(body, GoingOnBody):
-        return await _accepted_from(body, request, key)
+        return await _accepted_from(body, request, hashed, key)
     try:
-        new = await request.service(Admissions).new_run(body, request, key)
+        new = await request.service(Admissions).new_run(body, request, hashed, key)
         return await request.service(RunService).accept(new)
     except GraphRefusedError:
-        earlier = await _accepted_before(body, request, key)
+        earlier = await _accepted_before(body, request, hashed, key)
         if earlier is None:
             raise
         return earlier
 
 
-async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None) -> Accepted:
+async def _accepted_from(
+    body: GoingOnBody, request: ApiRequest, hashed: str, key: str | None
+) -> Accepted:
     """Accept a run that resumes from another; a repeated request works even if that was erased."""
     if body.graph is None:
         request.require_small()
-    earlier = await _accepted_before(body, request, key)
+    earlier = await _accepted_before(body, request, hashed, key)
     if earlier is not None:
         return earlier
     admissions, runs = request.service(Admissions), request.service(RunService)
     source = (await source_of(body, request.caller.tenant, runs)).request
     fields = admissions[source.kind].fields_of(source, body.sent)
-    new = await admissions.new_run(completed(body, source, fields), request, key)
+    new = await admissions.new_run(completed(body, source, fields), request, hashed, key)
     ceiling = request.service(ApiLimits).budget_ceiling
     return await runs.accept(going_on(new, body, source, ceiling))
 
 
 async def _accepted_before(
-    body: OwnBody | GoingOnBody, request: ApiRequest, key: str | None
+    body: OwnBody | GoingOnBody, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted | None:
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:
         return None
     run_key = RunKey(request.caller.tenant, body.run_id or "")
-    return await request.service(RunService).accepted_before(run_key, key, request_hash(body))
+    return await request.service(RunService).accepted_before(run_key, key, hashed)
 
 
 def answer_of(
@@ -323,6 +330,7 @@ async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """
     if wait is None or run.finished:
         return run
+    extend_deadline(request.scope, wait + ANSWER_SECONDS)
     try:
         later = await request.service(RunService).wait(run.key, seconds=wait)
         await request.require_still(KeyScope.READ)

@@ -58,6 +58,27 @@ def test_a_run_is_not_idle_while_a_child_of_it_is_not() -> None:
     assert seconds == pytest.approx(5.5 * IDLE)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_run_is_not_idle_while_a_call_of_a_child_is_in_flight(depth: int) -> None:
+    """The call sends no sign of life before its end, however long it takes."""
+
+    async def client(session: Session) -> None:
+        children = [session]
+        for _ in range(depth):
+            children.append(Session(ExternalData(), session._context, parent=children[-1]))
+        path = session._context.path.call("llm", "slow")
+        call = children[-1]._started(asyncio.sleep(7.5 * IDLE), path)
+        await asyncio.wait({call, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+        assert session.is_open
+        for child in reversed(children[1:]):
+            await child.close()
+
+    outcome, seconds = executed(client)
+    assert outcome.stop is not None
+    assert outcome.stop.cause.kind is StopKind.ABANDONED
+    assert seconds == pytest.approx(8.5 * IDLE)
+
+
 @pytest.mark.req("cw/15.finish")
 def test_a_run_without_a_sign_of_life_is_abandoned_after_its_idle_time() -> None:
     """The stop is a failure of the run, not a limit."""

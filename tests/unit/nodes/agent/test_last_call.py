@@ -88,12 +88,14 @@ async def test_a_limit_of_turns_allows_so_many_calls(where: str, limit: int) -> 
 
 
 @pytest.mark.parametrize("most", [1, 2])
-async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(most: int) -> None:
+@pytest.mark.parametrize("where", ["limits", "the run's budget"])
+async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(where: str, most: int) -> None:
     """A tool-call limit ends the first turn; the last answer needs a second turn."""
-    budget = Budget(max_turns=most, max_tool_calls=0)
+    limits = {"max_turns": most} if where == "limits" else {}
+    budget = Budget(max_turns=None if limits else most, max_tool_calls=0)
     here = world(said("I compute.", calculate("1+1")), "About 2.", budget=budget)
 
-    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+    outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
 
     found = result(outcome)
     assert len(here.small.requests) == found["turn_count"] == most

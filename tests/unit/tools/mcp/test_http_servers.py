@@ -10,7 +10,7 @@ import pytest
 
 from caseworker.tools.mcp.servers import McpServers
 from caseworker.tools.ports import ToolResult
-from caseworker.tools.servers import ServerUnavailableError
+from caseworker.tools.servers import Credentials, ServerUnavailableError
 from tests.support.mcp_servers import CONTEXT, config
 
 INFO = {
@@ -31,6 +31,8 @@ class HttpServer:
         self.cancelled: list[Any] = []
         self.headers: list[str] = []
         self.initialized = 0
+        self.ended: asyncio.Queue[str] = asyncio.Queue()
+        """The heads of the requests that end a session."""
         self.port = 0
         self.elsewhere = ""
         """The URL that the tool ``moved`` redirects to."""
@@ -39,6 +41,8 @@ class HttpServer:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 self.headers.append(head.decode().lower())
+                if self.headers[-1].startswith("delete"):
+                    self.ended.put_nowait(self.headers[-1])
                 length = self.headers[-1].partition("content-length:")[2].partition("\r\n")[0]
                 body = await reader.readexactly(int(length or 0))
                 await self._answer(json.loads(body) if body else {}, writer)
@@ -102,12 +106,14 @@ def _send(writer: asyncio.StreamWriter, status: int, number: Any, **members: Any
 
 
 @asynccontextmanager
-async def running(**more: Any) -> AsyncIterator[tuple[HttpServer, McpServers]]:
+async def running(
+    credentials: Credentials | None = None, **more: Any
+) -> AsyncIterator[tuple[HttpServer, McpServers]]:
     server = HttpServer()
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.port = listening.sockets[0].getsockname()[1]
     url = f"http://127.0.0.1:{server.port}/mcp"
-    servers = McpServers([config("web", url=url, **more)])
+    servers = McpServers([config("web", url=url, **more)], credentials)
     try:
         yield server, servers
     finally:
@@ -184,3 +190,47 @@ async def test_a_server_that_is_not_there_says_so() -> None:
         await servers.tools("web")
     assert (await call(servers, "echo"))["code"] == "server_lost"
     await servers.aclose()
+
+
+@pytest.mark.parametrize("later", [{"authorization": "new"}, {"x-other": "old"}, {}])
+async def test_a_session_ends_when_the_credentials_of_its_tenant_change(
+    later: dict[str, str],
+) -> None:
+    """The server forgets the old credentials; the next call uses the new or the usual ones."""
+    stored = {"acme": {"authorization": "old"}, "other": {"authorization": "same"}}
+
+    async def credentials(tenant: str, _: str) -> dict[str, str]:
+        return stored[tenant]
+
+    async def calls(servers: McpServers, tenant: str) -> ToolResult:
+        return await (await servers.find("web.echo", tenant)).run({}, CONTEXT)
+
+    async with running(credentials, headers={"x-usual": "1"}) as (server, servers):
+        for tenant in ("acme", "other", "acme"):
+            assert await calls(servers, tenant) == {"text": "hello"}
+        assert server.initialized == 2
+        stored["acme"] = later
+        assert await calls(servers, "acme") == {"text": "hello"}
+        async with asyncio.timeout(60):
+            ended = await server.ended.get()
+        assert "authorization: old" in ended
+        assert await calls(servers, "other") == {"text": "hello"}
+        assert (server.initialized, server.ended.qsize()) == (3, 0)
+
+
+async def test_the_session_of_the_tenant_that_waited_longest_ends_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant that calls again gets a new one."""
+    monkeypatch.setattr("caseworker.tools.mcp.servers.MAX_TENANT_SERVERS", 2)
+
+    async def credentials(tenant: str, _: str) -> dict[str, str]:
+        return {"authorization": f"of-{tenant}"}
+
+    async with running(credentials) as (server, servers):
+        for tenant in ("first", "second", "first", "third"):
+            await servers.tools("web", tenant)
+        async with asyncio.timeout(60):
+            ended = await server.ended.get()
+        assert "authorization: of-second" in ended
+        assert (server.initialized, server.ended.qsize()) == (3, 0)
