@@ -189,7 +189,7 @@ async def test_every_route_with_a_body_of_every_size_refuses_a_forged_key(
 async def test_nothing_more_is_read_while_a_refusal_waits_for_its_turn(
     server: Served, received: Received, monkeypatch: pytest.MonkeyPatch, transfer: Transfer
 ) -> None:
-    """Guesses are answered at a limited rate; the client is not asked for its body meanwhile."""
+    """Guesses are answered at a limited rate; the delay does not request the body."""
     monkeypatch.setattr(authentication, "MAX_REFUSAL_SECONDS", 1.5)
     monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.5)
     head = transfer.head("/gateway/openai/v1/responses", FORGED["key of a run"], 20 * MIB)

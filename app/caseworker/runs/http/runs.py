@@ -326,7 +326,7 @@ async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     If ``wait`` is None, the run is returned as it is.
 
     Raises:
-        AccessRefusedError, ProblemError: the caller's credential became invalid meanwhile.
+        AccessRefusedError, ProblemError: the caller's credential became invalid during the wait.
     """
     if wait is None or run.finished:
         return run
