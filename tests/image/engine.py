@@ -20,7 +20,7 @@ class NoEngineError(Exception):
 
 
 class CheckError(Exception):
-    """A check failed; the message says which."""
+    """A check failed; the message names it."""
 
 
 def find_engine() -> str:
@@ -78,7 +78,7 @@ class Project:
         return content
 
     def containers(self, *services: str) -> list[Mapping[str, Any]]:
-        """Return what the engine knows of each container of the services."""
+        """Return the engine's description of each container of the services."""
         ids = self.compose("ps", "--all", "--quiet", *services).split()
         found: list[Mapping[str, Any]] = json.loads(run([self.engine, "inspect", *ids]))
         return found
@@ -91,7 +91,7 @@ class Project:
         ]
 
     def python(self, service: str, code: str) -> Iterator[str]:
-        """Execute a program in each container of a service; yield what it prints."""
+        """Execute a program in each container of a service; yield its outputs."""
         for each in self.containers(service):
             yield run([self.engine, "exec", each["Id"], "python", "-c", code])
 
@@ -100,7 +100,7 @@ def run(command: Sequence[str]) -> str:
     """Execute a command and return its output.
 
     Raises:
-        CheckError: it failed, and the message ends with what it printed; or it was too slow.
+        CheckError: it failed, and the message ends with its error output; or it was too slow.
     """
     try:
         done = subprocess.run(
