@@ -1,4 +1,4 @@
-"""Writes of a process that does not own the run any more, or that never owned it, change nothing."""
+"""Writes of a process that does not own the run, or no longer owns it, change nothing."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
 from caseworker.engine.approvals import Asked, Question
@@ -86,7 +87,9 @@ def stored(connection: psycopg.Connection[Any]) -> dict[str, list[str]]:
         " WHERE relkind = 'r' AND attname = 'tenant_id'"
     ).fetchall()
     rows = {
-        table: connection.execute(f"SELECT {table}::text FROM {table} ORDER BY 1").fetchall()
+        table: connection.execute(
+            sql.SQL("SELECT {0}::text FROM {0} ORDER BY 1").format(sql.Identifier(table))
+        ).fetchall()
         for (table,) in found
     }
     return {table: [text for (text,) in rows[table]] for table in rows}
