@@ -1,5 +1,6 @@
 """Writes of a process that does not own the run, or no longer owns it, change nothing."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -80,6 +81,14 @@ WRITES: Sequence[Write] = (
 )
 
 
+def rows_of(connection: psycopg.Connection[Any], tenant: str) -> dict[str, list[str]]:
+    """Return the rows of a tenant."""
+    return {
+        table: [row for row in rows if row.startswith(f"({tenant},")]
+        for table, rows in stored(connection).items()
+    }
+
+
 def stored(connection: psycopg.Connection[Any]) -> dict[str, list[str]]:
     """Return all rows of the tables that have runs."""
     found = connection.execute(
@@ -127,3 +136,26 @@ async def test_a_run_that_was_released_has_no_owner(
     await write(api, run)
 
     assert stored(module_database) == before
+
+
+@pytest.mark.parametrize("write", [journals, finishes])
+async def test_an_owner_in_the_same_batch_does_not_lend_its_ownership(
+    api: Api, module_database: psycopg.Connection[Any], write: Write
+) -> None:
+    """The runs of two tenants have the same ID and token, and only one of them has an owner."""
+    owned, lost, first = [
+        (await api.store.accept(new_run("case-1", tenant=tenant), worker_id="w1")).run
+        for tenant in ("a", "b", "c")
+    ]
+    await api.store.release(lost, active_seconds=1, calls=(), counted=True)
+    before = rows_of(module_database, "b")
+    assert before["runs"]
+
+    async with asyncio.TaskGroup() as group:  # the first write fills the time, the others wait
+        group.create_task(api.journal.write(JournalWrite(key=first.key, fence=first.fence)))
+        await asyncio.sleep(0)
+        group.create_task(write(api, lost))
+        wrote = group.create_task(api.journal.finish(end_of(owned, calls=CALLS)))
+
+    assert wrote.result().done
+    assert rows_of(module_database, "b") == before
