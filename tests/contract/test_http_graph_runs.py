@@ -16,7 +16,6 @@ from caseworker.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, 
 from tests.support.api import Api, client_of
 from tests.support.graph_documents import containing, flat, named
 from tests.support.limits import api_limits
-from tests.support.tenant_requests import GRAPH
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -379,18 +378,3 @@ async def test_an_early_stop_wins_over_a_graph_run_too(client: httpx.AsyncClient
     await client.delete("/runs/r")
 
     assert (await post(client, graph=flat("a"))).json()["status"] == "cancelled"
-
-
-async def test_a_repeated_request_that_would_be_refused_now_gets_its_run(world: World) -> None:
-    """Its graph is gone; another request with the same ID is refused."""
-    body = {"kind": "graph", "graph": {"name": "gone"}, "run_id": "r"}
-    async with world.client() as client:
-        await client.post("/graphs", json={"name": "gone", "graph": GRAPH})
-        first = await client.post("/runs", json=body)
-        await client.delete("/graphs/gone")
-        again = await client.post("/runs", json=body)
-        other = await client.post("/runs", json={**body, "metadata": {"of": "another"}})
-
-    assert (first.status_code, again.status_code) == (202, 200)
-    assert again.json()["run_id"] == "r"
-    assert other.status_code in (404, 409, 422)
