@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 ARG PYTHON_VERSION=3.13
 
 FROM python:${PYTHON_VERSION}-slim AS build
@@ -18,8 +17,9 @@ COPY app app
 COPY docs/extending.md docs/extending.md
 COPY migrations migrations
 # An editable package would not be compiled, and the user of the image cannot write bytecode.
+# Without the refresh, the cache returns the package of an earlier source with the same version.
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked --no-dev --no-editable ${EXTRAS}
+    uv sync --locked --no-dev --no-editable --refresh-package caseworker ${EXTRAS}
 
 FROM python:${PYTHON_VERSION}-slim
 # --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL say where the image comes from.
@@ -38,7 +38,8 @@ WORKDIR /srv/caseworker
 ENV PATH=/srv/caseworker/.venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     SERVER_HOST=0.0.0.0
-USER caseworker
+# By number, so that Kubernetes can check runAsNonRoot.
+USER 10001
 EXPOSE 8080
 HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import http.client, os; port = os.environ.get('CASEWORKER_SERVER_PORT') or os.environ.get('SERVER_PORT') or '8080'; ask = http.client.HTTPConnection('127.0.0.1', int(port), timeout=2); ask.request('GET', '/readyz'); raise SystemExit(ask.getresponse().status != 200)"]

@@ -16,6 +16,8 @@
 #   make chaos     let everything fail for a minute and check every promise
 #   make attacks   attack the service under a memory limit and print the effect of each attack
 #   make mutants   break the source in 150 places; fails if the tests notice fewer than 90 %
+#   make image-check  build the image, start the Compose files, stop and kill their workers; needs
+#                  Docker or Podman with Compose
 #   make test-pythons  run the unit tests under each installed Python from 3.11 to 3.14
 #   make pictures  take the screenshots of docs/pictures
 #   make dist      build the wheels and source archives of the service and the client, in dist/
@@ -30,7 +32,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve quick test proofs check format docs example eval bench chaos attacks \
-	mutants test-pythons pictures dist sbom audit clean \
+	mutants image-check test-pythons pictures dist sbom audit clean \
 	guard exact races crashes takeovers \
 	checked-style checked-types checked-types-of-all checked-layers checked-words
 
@@ -142,6 +144,9 @@ attacks: $(SYNC_STAMP)
 
 mutants: $(SYNC_STAMP)
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+image-check: $(SYNC_STAMP)
+	@$(BIN)/python -m tests.image
 
 test-pythons: $(SYNC_STAMP)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.support.pythons $(ARGS)

@@ -105,7 +105,8 @@ NEAR: Final[Mapping[str, str]] = {
     "runs/queue": "integration/queue integration/postgres/test_background_queue"
     " acceptance/test_several_processes acceptance/test_lost_processes",
     "runs": "unit/runs contract/test_http_graph_runs contract/test_accepted_runs"
-    " contract/test_going_on contract/test_run_events contract/test_http_stops acceptance/test_going_on property/test_crashes",
+    " contract/test_going_on contract/test_run_events contract/test_http_stops"
+    " acceptance/test_going_on property/test_crashes",
     "tools/mcp": "unit/tools/mcp acceptance/test_mcp_servers",
     "tools": "unit/tools/test_* unit/nodes/test_tool unit/nodes/test_function",
 }

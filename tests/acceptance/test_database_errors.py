@@ -14,6 +14,7 @@ from caseworker.platform.postgres.embedded import EmbeddedPostgres
 from caseworker.platform.postgres.migrating import upgrade
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
+from tests.support.own_postgres import OwnPostgres
 from tests.support.processes import run_caseworker
 
 PARSED = ["p#ss", "p:ss", "p?ss", "pä☃ss", "Zx7:Qv3#Kj9"]
@@ -168,3 +169,58 @@ def test_each_reason_has_its_advice(said: str, advice: str) -> None:
 
     assert line.startswith(f"{said}: ")
     assert advice in line
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "SQL_ASCII",
+        *(pytest.param(name, marks=pytest.mark.proof) for name in ("LATIN1", "EUC_JP")),
+    ],
+)
+def encoded(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """Return the name of an encoding and the URL of a server that `initdb` has created with it."""
+    with OwnPostgres(f"--encoding={request.param}", "--locale=C") as server:
+        yield request.param, server.url
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "db upgrade", "db current", "keys list"])
+def test_a_database_that_is_not_utf8_is_named(encoded: tuple[str, str], command: str) -> None:
+    """`initdb` without a locale creates SQL_ASCII, whose text the driver returns as bytes."""
+    encoding, url = encoded
+    line = failure_of(url, *command.split())
+
+    assert line.startswith(f"database.url: the database postgres has the encoding {encoding}")
+    assert "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0 LOCALE 'C'" in line
+
+
+def test_the_doctor_names_a_database_that_is_not_utf8(encoded: tuple[str, str]) -> None:
+    """The other checks still run."""
+    encoding, url = encoded
+    done = run_caseworker("doctor", env={"DATABASE_URL": url, "SERVER_PORT": "0"})
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert (
+        f"problem  database       database.url: the database postgres has the encoding {encoding}"
+        in (done.stdout)
+    )
+    assert "OK       viewer" in done.stdout
+
+
+def test_the_database_that_the_remedy_creates_works(encoded: tuple[str, str]) -> None:
+    """The encoding of a client, such as PGCLIENTENCODING, does not matter."""
+    _, url = encoded
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS caseworker")
+        connection.execute(
+            "CREATE DATABASE caseworker ENCODING 'UTF8' TEMPLATE template0 LOCALE 'C'"
+        )
+    other = url.removesuffix("postgres") + "caseworker"
+    env = {"DATABASE_URL": other, "PGCLIENTENCODING": "SQL_ASCII"}
+    upgraded = run_caseworker("db", "upgrade", env=env)
+    created = run_caseworker("keys", "create", "--name", "naïve ☃", env=env)
+    listed = run_caseworker("keys", "list", env=env)
+
+    assert (upgraded.returncode, created.returncode) == (0, 0), upgraded.stderr + created.stderr
+    assert "naïve ☃" in listed.stdout

@@ -25,8 +25,10 @@ TENANTS = ("one", "two", "three")
 
 async def who(context: Any, _: Any) -> CallToolResult:
     """Return the credentials with which the server is called."""
-    sent = context.request.headers.get("authorization")
-    return CallToolResult(content=[TextContent(text="called")], structured_content={"sent": sent})
+    sent = context.request.headers.get("authorization", "")  # masked, unless written backwards
+    return CallToolResult(
+        content=[TextContent(text="called")], structured_content={"sent": sent[::-1]}
+    )
 
 
 async def listed(_: Any, __: Any) -> ListToolsResult:
@@ -89,7 +91,7 @@ async def credentials_sent(http: httpx.AsyncClient) -> Any:
     agent = await start(http, tools=[{"mcp": "who"}])
     async with tools_of(agent) as client:
         result = await client.call_tool("who_who", {})
-    return result.structured_content["structured"]["sent"]
+    return result.structured_content["structured"]["sent"][::-1]
 
 
 async def put(http: httpx.AsyncClient, value: str, server: str = "who") -> httpx.Response:

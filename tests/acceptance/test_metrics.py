@@ -4,6 +4,7 @@ The service runs in the test process; the tests compare its documentation with i
 """
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import math
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -246,6 +247,43 @@ async def test_the_metrics_are_for_this_machine_and_for_the_key(
         transport = httpx.ASGITransport(app, client=(peer, 50000))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             assert (await http.get("/metrics", headers=headers)).status_code == status
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("readable_from", ["loopback", "anywhere"])
+@pytest.mark.parametrize(
+    ("peer", "headers"),
+    [
+        ("192.0.2.7", {}),
+        ("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}),
+        ("127.0.0.1", {"Origin": "https://page.example"}),
+        ("127.0.0.1", {"Sec-Fetch-Site": "cross-site"}),
+        ("192.0.2.7", {"Authorization": "Bearer guessed-key"}),
+    ],
+)
+async def test_refused_metrics_name_only_settings_that_open_them(
+    watched: Watched,
+    peer: str,
+    headers: Mapping[str, str],
+    readable_from: Literal["loopback", "anywhere"],
+) -> None:
+    """`auth.anonymous` and `server.cors_origins` apply to the API alone."""
+    metrics = watched.process.telemetry.metrics
+    assert metrics is not None
+    access = dataclasses.replace(metrics, readable_from=readable_from)
+    worker = build_health_api(all_ready, metrics=access, allowed_hosts=None)
+    transport = httpx.ASGITransport(worker, client=(peer, 50000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        answer = await http.get("/metrics", headers=dict(headers))
+
+    if readable_from == "anywhere" and not {"Origin", "Sec-Fetch-Site", "Authorization"} & {
+        *headers
+    }:
+        assert answer.status_code == 200
+        return
+    assert answer.status_code == (401 if "Authorization" in headers else 403)
+    named = set(re.findall(r"[a-z]+\.[a-z_]+", answer.json()["detail"]))
+    assert named == {"telemetry.metrics", "telemetry.metrics_key"}
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -178,6 +178,53 @@ def test_keys_are_shown_to_programs(caseworker: Command, database_url: str) -> N
     assert made["key"] not in shown
 
 
+def test_keys_are_revoked_by_their_age(caseworker: Command, database_url: str) -> None:
+    """Newer keys, excepted ones and those of other tenants stay valid."""
+    there = {"DATABASE_URL": database_url}
+
+    def made(name: str, tenant: str = "one") -> dict[str, Any]:
+        command = ("keys", "create", "--name", name, "--tenant", tenant, "--json")
+        return dict(json.loads(caseworker(*command, **there).stdout))
+
+    def revoked(*arguments: str) -> set[str]:
+        done = caseworker("keys", "revoke-all", *arguments, "--json", **there)
+        assert done.exit_code == 0, done.stderr
+        return {key["name"] for key in json.loads(done.stdout)["keys"]}
+
+    old, kept, other = made("old"), made("kept"), made("other", "two")
+    new = made("new")
+    one = ("--tenant", "one")
+
+    assert revoked("--before", old["created_at"], *one) == set()
+    assert revoked("--before", new["created_at"], *one, "--except", kept["key_id"]) == {"old"}
+    assert revoked("--before", "now", *one, "--except", kept["key_id"]) == {"new"}
+    assert revoked("--before", "now") == {"kept", "other"}
+    assert revoked("--before", "now") == set()
+    assert other["tenant"] == "two"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "--before"),
+        (("--before", "yesterday"), "--before: must be a timestamp"),
+        (("--before", "now", "--except", "absent"), "No key has this ID"),
+    ],
+)
+def test_a_refused_revocation_changes_nothing(
+    caseworker: Command, database_url: str, arguments: tuple[str, ...], reason: str
+) -> None:
+    """A misspelled ID must not revoke the key that the operator excepts."""
+    there = {"DATABASE_URL": database_url}
+    caseworker("keys", "create", "--name", "kept", **there)
+    refused = caseworker("keys", "revoke-all", *arguments, **there)
+
+    assert refused.exit_code == 2
+    assert reason in refused.stderr
+    [key] = json.loads(caseworker("keys", "list", "--json", **there).stdout)
+    assert key["revoked_at"] is None
+
+
 def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> None:
     """The command is started from a shell."""
     env = {"DATABASE_URL": module_database_url}

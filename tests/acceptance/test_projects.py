@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from caseworker.cli import cli
+from caseworker.main import doctor
 from tests.support.json_client import JsonClient
 from tests.support.processes import ChildProcess
 from tests.support.service import QUICK, finished
@@ -154,6 +155,24 @@ async def test_a_reload_keeps_the_runs_in_flight_and_survives_errors(
         assert run["status"] == "completed", run
         assert run["result"]["outputs"]["second"]["default"] == {"value": "new"}
         assert (project / "noted").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "said"),
+    [(True, "the built-in planner plans cases"), (False, "pip install 'caseworker[cases]'")],
+)
+def test_the_doctor_says_what_works_without_a_model(
+    module_database_url: str, monkeypatch: pytest.MonkeyPatch, is_installed: bool, said: str
+) -> None:
+    """Without the extra `cases`, no planner is installed."""
+    if not is_installed:
+        monkeypatch.setattr(doctor, "registered", lambda *_: [])
+    done = caseworker("doctor", DATABASE_URL=module_database_url, SERVER_PORT="0")
+
+    [line] = [line for line in done.stdout.splitlines() if "models" in line]
+    assert said in line
+    assert ("planner" in line) == is_installed
+    assert "set OPENAI_API_KEY to run agents" in line
 
 
 def test_the_doctor_says_what_is_wrong_and_what_to_do(

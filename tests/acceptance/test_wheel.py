@@ -68,6 +68,8 @@ def empty_database_url(postgres: TestServer) -> Iterator[str]:
 
 def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
     """The wheel has the package, migrations, pages and styles, but no tests."""
+    [metadata] = installed.glob("caseworker-*.dist-info/METADATA")
+    assert "Project-URL: Homepage, https://" in metadata.read_text()
     tracked = subprocess.run(
         ["git", "ls-files", "app", "migrations"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
@@ -155,6 +157,16 @@ def test_without_extras_it_serves_all_but_cases(
             timeout=600,
         )
 
+    doctor = subprocess.run(
+        [python, script, "doctor"],
+        env={**clean, "DATABASE_URL": empty_database_url},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert "pip install 'caseworker[cases]' adds cases" in doctor.stdout
+    assert "planner" not in doctor.stdout
     assert no_database.returncode == no_otel.returncode == 2
     assert "pip install 'caseworker[embedded]'" in no_database.stderr + no_database.stdout
     assert "pip install 'caseworker[otel]'" in no_otel.stderr + no_otel.stdout

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,29 @@ OUR_SERVICES = ("migrate", "api", "worker")
 NOT_SETTINGS = {"PATH", "PYTHONUNBUFFERED"}
 
 
+OF_A_PROJECT = ROOT / "app" / "caseworker" / "cli" / "template"
+
+
+def read(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))
+    return content
+
+
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
-    return content
+    return read(ROOT / "docker-compose.yml")
+
+
+def in_container(environment: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the variables of a container if the user of Compose has set none.
+
+    Compose then omits the variables without a value, and inserts the defaults of the others.
+    """
+    return {
+        name: re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value)
+        for name, value in environment.items()
+        if value is not None
+    }
 
 
 def known_variables() -> set[str]:
@@ -59,6 +79,47 @@ def test_replicas_of_a_service_can_all_have_a_port(compose: dict[str, Any]) -> N
     assert f"EXPOSE {inner}" in DOCKERFILE
 
 
+def test_a_created_project_runs_its_containers_as_the_repository_does(
+    compose: dict[str, Any],
+) -> None:
+    """Only what a service executes, and where it is published, may differ."""
+    created = read(OF_A_PROJECT / "compose.yaml")
+    of_a_service = {"build", "image", "command", "ports", "env_file", "depends_on", "deploy"}
+
+    def remaining(service: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: each for name, each in service.items() if name not in of_a_service}
+
+    ours, theirs = (
+        remaining(compose["services"]["api"]),
+        remaining(created["services"]["caseworker"]),
+    )
+    variables, of_theirs = ours.pop("environment"), theirs.pop("environment")
+    assert theirs == ours
+    assert created["services"]["database"] == compose["services"]["database"]
+    assert created["volumes"] == compose["volumes"]
+    # A project passes on its whole .env, and is a single process.
+    passed_on = {name for name, value in variables.items() if value is None}
+    assert variables.keys() - of_theirs.keys() == {*passed_on, "SERVER_ADVERTISE_URL"}
+    assert of_theirs == {name: variables[name] for name in of_theirs} | {
+        "SERVER_ALLOWED_HOSTS": "caseworker"
+    }
+    assert {each["security_opt"][0] for each in (ours, theirs)} == {"no-new-privileges:true"}
+    assert {each["restart"] for each in (ours, theirs)} == {"unless-stopped"}
+
+
+@pytest.mark.parametrize("file", [ROOT / "docker-compose.yml", OF_A_PROJECT / "compose.yaml"])
+def test_shipped_containers_start_without_a_warning(file: Path, tmp_path: Path) -> None:
+    """They open their metrics like the API, and pass on no variable that the user has not set."""
+    for name, service in read(file)["services"].items():
+        if name == "database":
+            continue
+        loaded = load_settings(in_container(service["environment"]), tmp_path)
+        assert loaded.warnings == ()
+        assert loaded.settings.auth.anonymous == "anywhere"
+        assert loaded.settings.telemetry.metrics == "anywhere"
+        assert name == "migrate" or name in (loaded.settings.server.allowed_hosts or ())
+
+
 def test_containers_are_given_known_settings_only(compose: dict[str, Any], tmp_path: Path) -> None:
     """A renamed setting must be renamed here too, and the values must load."""
     image = dict(
@@ -71,12 +132,7 @@ def test_containers_are_given_known_settings_only(compose: dict[str, Any], tmp_p
     for name in OUR_SERVICES:
         environment = compose["services"][name]["environment"]
         assert set(environment) <= known_variables()
-        plain = {
-            variable: re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value)
-            for variable, value in (environment | image).items()
-        }
-        settings = load_settings(plain, tmp_path).settings
-        assert settings.auth.anonymous == "anywhere"
+        settings = load_settings(in_container(environment | image), tmp_path).settings
         assert settings.database.url is not None
         grace = float(compose["services"][name]["stop_grace_period"].removesuffix("s"))
         assert grace > settings.shutdown.grace_seconds
@@ -113,8 +169,18 @@ def test_the_image_starts_the_service_itself() -> None:
 
     assert 'ENTRYPOINT ["caseworker"]' in last_stage
     assert 'CMD ["serve"]' in last_stage
-    assert "\nUSER caseworker\n" in last_stage
     assert "curl" not in DOCKERFILE
+
+
+@pytest.mark.parametrize("file", [ROOT / "Dockerfile", OF_A_PROJECT / "Dockerfile"])
+def test_the_user_of_an_image_is_a_number(file: Path) -> None:
+    """Kubernetes compares only numbers with `runAsNonRoot`; 10001 is the user of the manifests."""
+    instructions = file.read_text("utf-8").splitlines()
+    users = [line for line in instructions if line.startswith("USER ")]
+
+    assert users[-1] == "USER 10001"
+    assert " --uid 10001 " in DOCKERFILE
+    assert not [line for line in instructions if line.startswith("# syntax=")]
 
 
 def test_the_health_check_is_a_program_that_compiles() -> None:
@@ -138,7 +204,7 @@ def test_an_installation_compiles_the_service() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]
 
     assert settings["compile-bytecode"] is True
-    assert "uv sync --locked --no-dev --no-editable ${EXTRAS}\n" in DOCKERFILE
+    assert "uv sync --locked --no-dev --no-editable --refresh-package caseworker" in DOCKERFILE
 
 
 def test_the_image_says_what_it_is() -> None:

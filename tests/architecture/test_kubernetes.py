@@ -57,6 +57,7 @@ def test_every_pod_satisfies_the_restricted_standard(manifests: list[dict[str, A
         assert context["runAsUser"] > 0, name
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}, name
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name
+        assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False, name
         assert all(set(volume) == {"name", "emptyDir"} for volume in spec["volumes"]), name
         for container in (*spec.get("initContainers", []), *spec["containers"]):
             assert container["securityContext"] == {
@@ -94,7 +95,7 @@ def test_ports_and_probes_are_those_that_the_processes_answer(
         [container] = template["spec"]["containers"]
         if "ports" not in container:
             continue
-        [port] = container["ports"]
+        port = container["ports"][0]
         found[container["name"]] = str(port["containerPort"])
         assert template["metadata"]["annotations"]["prometheus.io/port"] == found[container["name"]]
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -104,6 +105,28 @@ def test_ports_and_probes_are_those_that_the_processes_answer(
         assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert found == expected
+
+
+def test_the_api_reaches_workers_at_the_address_that_they_advertise(
+    manifests: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Requests for external runs are forwarded to the worker that owns the run."""
+    [worker] = [each for name, each in pods(manifests) if name == "caseworker-worker"]
+    [container] = worker["spec"]["containers"]
+    address, advertised = container["env"]
+    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    url = advertised["value"].replace(f"$({address['name']})", "10.0.0.7")
+    loaded = load_settings({advertised["name"]: url, address["name"]: "10.0.0.7"}, tmp_path)
+    [forwarded] = [each for each in container["ports"] if each["name"] == "forwarded"]
+    [policy] = [each for each in manifests if each["kind"] == "NetworkPolicy"]
+    admitted = [rule for rule in policy["spec"]["ingress"] if {"port": 9000} in rule["ports"]]
+
+    assert not loaded.warnings
+    assert loaded.settings.server.advertise_url == "http://10.0.0.7:9000"
+    assert forwarded["containerPort"] == 9000
+    assert [rule["from"] for rule in admitted] == [
+        [{"podSelector": {"matchLabels": {"app": "caseworker"}}}]
+    ]
 
 
 def test_a_pod_has_the_time_to_end_in_order(

@@ -1,6 +1,7 @@
 """Tenants share the connections of a process: one of them cannot use them all."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from caseworker import ToolContext, tool
 from caseworker.features.access import authentication
 from caseworker.platform.http import request as shares
 from caseworker.platform.http.application import MAX_QUERY_PARAMETERS
+from caseworker.settings.cases import ToolSettings
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from caseworker.settings.schema import (
     DatabaseSettings,
@@ -59,6 +62,80 @@ async def test_a_tenant_leaves_database_connections_to_other_tenants(database_ur
         assert not any(task.done() for task in held)
         await blocking.rollback()
         await asyncio.wait(held)
+
+
+SCHEDULE = {"cron": "0 0 1 1 *", "run": {"kind": "graph", "graph": GRAPH}}
+RUN = {"kind": "graph", "graph": GRAPH, "run_id": "x"}
+BLOCKED: dict[str, tuple[str, int, tuple[str, str, Any]]] = {
+    "a schedule": ("schedules a", 0, ("PUT", "/schedules/x", SCHEDULE)),
+    "a key": ("keys a", 0, ("POST", "/keys", {"name": "x", "scopes": ["read"]})),
+    "a run": ("a", 2, ("POST", "/runs", {"kind": "graph", "graph": GRAPH, "concurrency_key": "k"})),
+    "a cancel request": ("", 0, ("POST", "/runs/x/cancel", None)),
+    "an erased run": ("", 0, ("DELETE", "/runs/x/record", None)),
+}
+"""Requests that write, each with the advisory lock and its seed; without one, it locks a run."""
+
+
+@pytest.mark.parametrize("kind", BLOCKED)
+async def test_a_write_of_a_tenant_counts_against_its_share(database_url: str, kind: str) -> None:
+    """Writes of one tenant that wait for its locks do not delay those of another tenant."""
+    lock, seed, (method, path, body) = BLOCKED[kind]
+    pools = DatabaseSettings(pool_size=3, control_pool_size=3)
+    async with (
+        open_tenants(database_url, database=pools) as tenants,
+        await psycopg.AsyncConnection.connect(database_url, autocommit=True) as watching,
+        await psycopg.AsyncConnection.connect(database_url) as blocking,
+    ):
+        for tenant in "ab":
+            await tenants.ask(tenant, "POST", "/runs", {**RUN, "run_id": "x"})
+        if lock:
+            statement = "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))"
+            await blocking.execute(statement, (lock, seed))
+        else:
+            await blocking.execute("SELECT FROM runs WHERE tenant_id = 'a' FOR UPDATE")
+        held = [asyncio.create_task(tenants.ask("a", method, path, body)) for _ in range(10)]
+        while await waiting_for_locks(watching) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+        answer = await tenants.ask("b", method, path, body)
+
+        assert answer.status_code not in (429, 503), answer.text
+        assert not any(task.done() for task in held)
+        await blocking.rollback()
+        await asyncio.wait(held)
+
+
+WAITING = {"steps": [{"id": "s", "type": "tool", "data": {"tool": "waits", "args": {}}}]}
+
+
+@tool
+def waits(context: ToolContext) -> str:
+    """Wait in a thread, unless the run is called ``quick``."""
+    if context.run_id != "quick":
+        ENDS.wait()
+    return "x" * 10_000
+
+
+ENDS = threading.Event()
+
+
+async def test_a_tenant_leaves_threads_to_other_tenants_and_to_the_service(
+    database_url: str,
+) -> None:
+    """Tools of one tenant that block their threads delay no tool, trace or metric of another."""
+    tools = ToolSettings(plugins=(f"{__name__}:waits",))
+    async with open_tenants(database_url, executes=True, tools=tools) as tenants:
+        ENDS.clear()
+        body = {"kind": "graph", "graph": {**WAITING, "edges": []}}
+        for _ in range(50):
+            await tenants.ask("a", "POST", "/runs", body)
+
+        run = await tenants.ask("b", "POST", "/runs", {**body, "run_id": "quick"}, prefer="wait=30")
+        trace = await tenants.ask("b", "GET", "/runs/quick/trace")
+        ENDS.set()
+
+    assert run.json()["status"] == "completed", run.text
+    assert trace.status_code == 200
 
 
 @pytest.mark.parametrize("count", [10, 11])

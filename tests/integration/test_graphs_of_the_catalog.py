@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.fair_thread import FairThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.run import DefinitionRef
@@ -35,7 +36,7 @@ def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def graphs(api: Api) -> Definitions:
-    return Definitions(api.definitions, api.catalog, graph_limits())
+    return Definitions(api.definitions, api.catalog, graph_limits(), FairThread())
 
 
 @pytest.mark.req("004/subgraph")

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from caseworker.main.listeners import connection_limits
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
+from caseworker.platform.http.request import BodiesUnderWay
 from caseworker.settings.schema import Settings
 
 
@@ -56,8 +57,9 @@ class Talk:
 class Served:
     """A server that listens on this machine."""
 
-    def __init__(self, port: int, server: uvicorn.Server) -> None:
+    def __init__(self, port: int, server: uvicorn.Server, bodies: BodiesUnderWay) -> None:
         self.port = port
+        self.bodies = bodies
         self._server = server
         self._talks: list[Talk] = []
 
@@ -102,11 +104,12 @@ class _Server(uvicorn.Server):
 async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
     """Serve an application with the service's own protocol; ``limits`` change the defaults."""
     usual: ConnectionLimits = connection_limits(Settings())
+    bodies: BodiesUnderWay = app.state.shared.bodies
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
-        http=bounded_by(replace(usual, **limits)),
+        http=bounded_by(replace(usual, **limits), bodies),
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -115,7 +118,8 @@ async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
     serving = asyncio.create_task(server._serve())  # without the handlers of signals
     await server.listening.wait()
     try:
-        yield (open_server := Served(server.servers[0].sockets[0].getsockname()[1], server))
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield (open_server := Served(port, server, bodies))
         await open_server.hang_up()
     finally:
         server.should_exit = server.force_exit = True

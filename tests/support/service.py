@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from tests.support.json_client import JsonClient
@@ -52,11 +54,21 @@ class ServiceProcess:
         command: str = "serve",
         settings: Mapping[str, str] | None = None,
         name: str = "service",
+        prefix: Sequence[str] = (),
+        cwd: Path | None = None,
     ) -> None:
+        """Prepare a process, forked from one that has imported the service.
+
+        With ``prefix``, a command that executes another one, the process is a new interpreter.
+        """
         self._serves = command == "serve"
         self._executes = "--no-worker" not in options  # else ready only with another worker
         env = {**QUICK, **(settings or {}), "DATABASE_URL": database_url}
-        self.child = ChildProcess.service(command, *options, env=env, name=name)
+        if prefix:
+            started = [*prefix, sys.executable, "-u", "-m", "caseworker", command, *options]
+            self.child = ChildProcess(started, env=env, cwd=cwd, name=name)
+        else:
+            self.child = ChildProcess.service(command, *options, env=env, name=name)
         self.url = ""
 
     async def __aenter__(self) -> Self:

@@ -106,6 +106,36 @@ def revoke(key_id: KeyId) -> None:
     show(f"Revoked key {revoked.key_id} ({revoked.name}).")
 
 
+@cli.command("revoke-all")
+def revoke_all(
+    before: Annotated[
+        str, typer.Option(help="Revoke keys created before this timestamp, or `now` for all.")
+    ],
+    but: Annotated[
+        list[str] | None,
+        typer.Option("--except", metavar="ID", help="ID of an API key to keep. Repeatable."),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Revoke only keys of this tenant.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Revoke all keys that were created before a time, such as those of a restored backup.
+
+    These are the API keys of all tenants and the keys of open external runs. Every process rejects
+    them within five seconds.
+    """
+    from caseworker.main.commands import revoke_all_keys
+
+    until = datetime.now(UTC) if before == "now" else _timestamp(before, "--before")
+    with _found(), startup_errors():
+        keys, runs = revoke_all_keys(before=until, tenant=tenant, but=but or ())
+    if as_json:
+        show_json({"keys": [asdict(key) for key in keys], "runs": [asdict(run) for run in runs]})
+        return
+    for key in keys:
+        show(f"Revoked key {key.key_id} ({key.name}) of tenant {key.tenant}.")
+    show(f"Revoked {len(keys)} API keys, and the keys of {len(runs)} open runs.")
+
+
 @cli.command()
 def rotate(
     key_id: KeyId,
@@ -160,15 +190,20 @@ def _span(text: str) -> timedelta | None:
     return None if found is None else timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
+def _timestamp(text: str, option: str, what: str = "") -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
+        fail(f"{option}: must be {what}a timestamp such as 2027-01-31T12:00:00Z")
+
+
 def _instant(text: str) -> datetime:
     now, span = datetime.now(UTC), _span(text)
-    try:
-        until = now + span if span is not None else datetime.fromisoformat(text)
-        until = until.replace(tzinfo=until.tzinfo or UTC).astimezone(UTC)
-    except (ValueError, OverflowError):
-        fail(
-            "--expires: must be a duration such as 90d, or a timestamp such as 2027-01-31T12:00:00Z"
-        )
+    if span is not None:
+        until = now + span
+    else:
+        until = _timestamp(text, "--expires", "a duration such as 90d, or ")
     if until <= now:
         fail("--expires: must be in the future")
     return until

@@ -217,6 +217,19 @@ def db_upgrade() -> None:
         out.print("The database is up to date.")
 
 
+@db_cli.command("current")
+def db_current(as_json: AsJson = False) -> None:
+    """Show the revision of the database schema, and whether this release can use it."""
+    from caseworker.main.commands import revision_of_database
+
+    with startup_errors():
+        schema = revision_of_database()
+    if as_json:
+        show_json(asdict(schema))
+        return
+    show(f"{schema.revision or 'none'}  (newest of this release: {schema.newest})\n{schema.advice}")
+
+
 async def _show_demo(url: str) -> None:
     """Run an example case over HTTP; print its answer, its trace and commands to try next."""
     from caseworker_client import AsyncCaseworkerClient, CaseworkerError

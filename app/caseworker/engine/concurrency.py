@@ -14,59 +14,61 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.fair_slots import TENANT, FairSlots
 
 DEFAULT_CEILING = 64
-MOST_CHARS_ON_LOOP = 2000
-"""Maximum length, in characters, of a text that is redacted on the event loop."""
-PAUSE = 2
-"""Pause after redacting a long text, as a multiple of the time that the redaction took."""
-
-T = TypeVar("T")
+TURN_SECONDS = 0.005
+"""Time, in seconds, for which steps that never wait may block the event loop."""
 
 
-class RedactionThread:
-    """Redacts long texts in a thread, one at a time, with pauses; tenants take turns.
+class LoopTurns:
+    """Limits how long steps that never wait block the event loop, for all runs together.
 
-    Several threads, or one without pauses, would compete with the event loop for the GIL.
+    Runs that go on after the end of a turn do so one by one, in different iterations of the loop;
+    their tenants take turns.
     """
 
     def __init__(self) -> None:
-        self._turn = FairSlots(1)
-        self._pauses_until = 0.0
+        self._next = FairSlots(1)
+        self._ends_at: float | None = None
+        """Clock of the loop at which the turn of this iteration ends; None before its first
+        step."""
 
-    async def call(self, redact: Callable[[], T], chars: int, tenant: str) -> T:
-        """Return the result of ``redact`` for a text of a tenant.
-
-        It runs in a thread if the text has more than ``MOST_CHARS_ON_LOOP`` characters.
-        """
-        if chars <= MOST_CHARS_ON_LOOP:
-            return redact()
-        clock = asyncio.get_running_loop().time
-        await self._turn.acquire(tenant)
+    async def pause(self, tenant: str) -> None:
+        """Return at once, or in another iteration of the loop if the turn has ended."""
+        loop = asyncio.get_running_loop()
+        if self._ends_at is None:
+            self._ends_at = loop.time() + TURN_SECONDS
+            loop.call_soon(self._end)
+        if loop.time() < self._ends_at:
+            return
+        await self._next.acquire(tenant)
         try:
-            await asyncio.sleep(self._pauses_until - clock())
-            began = clock()
-            try:
-                return await asyncio.to_thread(redact)
-            finally:
-                self._pauses_until = clock() + PAUSE * (clock() - began)
+            # Two iterations: one makes due timers ready, the next runs their callbacks.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
         finally:
-            self._turn.release(tenant)
+            self._next.release(tenant)
+
+    def _end(self) -> None:
+        self._ends_at = None
 
 
 class StepSlots:
     """The pool of step slots that the graphs of one run share, beyond one slot per graph."""
 
-    __slots__ = ("_ceiling", "_extra", "_taken", "_waiting")
+    __slots__ = ("_ceiling", "_extra", "_taken", "_waiting", "turns")
 
-    def __init__(self, ceiling: int = DEFAULT_CEILING) -> None:
-        """Open an empty pool; ``ceiling`` (at least 1) limits the run's concurrent steps."""
+    def __init__(self, ceiling: int = DEFAULT_CEILING, turns: LoopTurns | None = None) -> None:
+        """Open an empty pool; ``ceiling`` (at least 1) limits the run's concurrent steps.
+
+        ``turns`` are the turns that all runs of the process share.
+        """
         if ceiling < 1:
             raise ValueError("A run needs at least one step slot.")
+        self.turns = turns or LoopTurns()
         self._ceiling = ceiling
         self._extra = 0
         self._taken = 0
@@ -108,13 +110,13 @@ _HELD: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset()
 
 
 class NodeLock:
-    """The lock of one persistent node, shared by all runs on an event loop."""
+    """The lock of one persistent node, shared by all runs on an event loop; tenants take turns."""
 
     def __init__(self, node_id: str, *, timeout_seconds: float = DEFAULT_LOCK_SECONDS) -> None:
         self.node_id = node_id
         self._timeout_seconds = timeout_seconds
-        # One lock per event loop: an asyncio.Lock works on a single loop only.
-        self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
+        # One lock per event loop, because its waiters are futures of one loop.
+        self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, FairSlots]()
 
     def __repr__(self) -> str:
         return repr(self.node_id)  # so that problems name the node
@@ -122,7 +124,7 @@ class NodeLock:
     @property
     def locked(self) -> bool:
         """Whether the lock is held, on any event loop."""
-        return any(lock.locked() for lock in self._locks.values())
+        return any(lock.is_full for lock in self._locks.values())
 
     @asynccontextmanager
     async def held(
@@ -138,20 +140,21 @@ class NodeLock:
         mine = _HELD.get()  # child tasks inherit it, so nested graphs know their parents' locks
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
-        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        lock = self._locks.setdefault(asyncio.get_running_loop(), FairSlots(1))
+        tenant = TENANT.get()
         async with waiting:
-            await self._acquire(lock)
+            await self._acquire(lock, tenant)
         token = _HELD.set(mine | {id(self)})
         try:
             yield
         finally:
             _HELD.reset(token)
-            lock.release()
+            lock.release(tenant)
 
-    async def _acquire(self, lock: asyncio.Lock) -> None:
+    async def _acquire(self, lock: FairSlots, tenant: str | None) -> None:
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await lock.acquire()
+                await lock.acquire(tenant)
         except TimeoutError:
             raise DeadlockError(
                 f"Persistent node {self.node_id!r} was not free within "

@@ -39,10 +39,6 @@ from caseworker.engine.step_runner import StepRunner
 from caseworker.engine.step_values import StepValues, Total
 from caseworker.engine.supervision import detach, forget_failure, until_done
 
-TURN_SECONDS = 0.005
-"""Maximum time, in seconds, for which steps that never wait block the event loop before the driver
-yields."""
-
 
 class GraphExecution:
     """One execution of a graph, either the outermost or a nested one."""
@@ -195,19 +191,13 @@ class GraphExecution:
         if await self._ended_before():
             return
         self._take(self._scheduler.begin())
-        clock = asyncio.get_running_loop().time
-        turn_ends = clock() + TURN_SECONDS
         while self._ready or self._tasks:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.pop(0)
                 report = self._reports[step_id]
                 await self._step_runner.execute(self._steps[step_id], report, self)
                 self._take(self._tell(step_id, report))
-                if clock() >= turn_ends:
-                    # Two iterations: one makes due timers ready, the next runs their callbacks.
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
-                    turn_ends = clock() + TURN_SECONDS
+                await self._run.slots.turns.pause(self._run.tenant)
             else:
                 await self._work_side_by_side()
         if not self._steps:
@@ -271,6 +261,7 @@ class GraphExecution:
         try:
             # The task has its own copy of the context, so it needs its own mutable holder.
             HOLDER.set(Holder(self._step_runner.path_of(step_id)))
+            await self._run.slots.turns.pause(self._run.tenant)
             step, report = self._steps[step_id], self._reports[step_id]
             await self._step_runner.execute(step, report, self)
         finally:

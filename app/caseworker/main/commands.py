@@ -9,12 +9,14 @@ two.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from caseworker.features.access.keys import ApiKey
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.main.configuration import (
@@ -28,6 +30,9 @@ from caseworker.main.demo import with_recorded_model
 from caseworker.main.lifetime import lifetime
 from caseworker.main.project import variables_of_project
 from caseworker.models.recorded import Recorder
+from caseworker.platform.caller import OPERATOR
+from caseworker.platform.postgres.engines import Pool
+from caseworker.runs.run import RunKey
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")
@@ -172,9 +177,71 @@ def upgrade_database() -> None:
         return
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaRevision:
+    """The revision of the schema of the configured database, next to that of this release."""
+
+    revision: str | None
+    """None if the database is empty."""
+    newest: str
+    """The newest revision that this release knows."""
+    advice: str
+    """The state of the schema, and what to do if this release cannot use it."""
+
+
+def revision_of_database() -> SchemaRevision:
+    """Return the revision of the configured database; start the embedded one if necessary.
+
+    Raises:
+        StartupError: the database cannot be reached.
+    """
+    settings = logged_settings()
+    from caseworker.platform.postgres.migrating import (
+        UnknownRevisionError,
+        current_revision,
+        our_revisions,
+    )
+
+    with database_at(settings) as url, _schema_errors(settings):
+        revision, newest = current_revision(url), max(our_revisions())
+    if revision is None:
+        advice = "The database is empty. Run `caseworker db upgrade`."
+    elif revision == newest:
+        advice = "The database is up to date."
+    elif revision in our_revisions():
+        advice = "The database schema is outdated. Run `caseworker db upgrade`."
+    elif revision > newest:
+        advice = "A newer release has migrated the database; this release works with it."
+    else:
+        advice = f"{UnknownRevisionError(revision)}."
+    return SchemaRevision(revision, newest, advice)
+
+
 def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
     """Call ``use`` with the API keys in the configured database and return its result."""
     return _asked(lambda pool: use(PostgresKeys(pool)))
+
+
+def revoke_all_keys(
+    *, before: datetime, tenant: str | None, but: Sequence[str]
+) -> tuple[Sequence[ApiKey], Collection[RunKey]]:
+    """Revoke the keys that were created before a time, except the API keys with the IDs ``but``.
+
+    Returns the API keys, and the open external runs whose keys were revoked.
+
+    Raises:
+        KeyNotFoundError: a key in ``but`` does not exist; no key was revoked.
+        StartupError: the database cannot be reached.
+    """
+    settings = logged_settings()
+    from caseworker.features.external.postgres import PostgresAttempts
+
+    async def revoked(pool: Pool) -> tuple[Sequence[ApiKey], Collection[RunKey]]:
+        attempts = PostgresAttempts(pool, stale_seconds=settings.worker.stale_after_seconds)
+        keys = await PostgresKeys(pool).revoke_all(OPERATOR, before=before, tenant=tenant, but=but)
+        return keys, await attempts.revoke_all(before=before, tenant=tenant)
+
+    return _asked(revoked, settings)
 
 
 def with_quotas(use: Callable[[PostgresQuotas], Awaitable[T]]) -> T:
@@ -271,31 +338,47 @@ def open_database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     Raises:
         StartupError: the database cannot be started, does not answer or is outdated.
     """
-    from caseworker.platform.postgres.migrating import MigrationError, is_served_by, upgrade
+    with database_at(settings) as url:
+        with _schema_errors(settings):
+            from caseworker.platform.postgres.migrating import is_served_by, upgrade
 
-    if settings.database.url is None:
-        from caseworker.platform.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
-
-        try:
-            with EmbeddedPostgres(settings.database.data_dir) as embedded:
-                url = embedded.start()
-                upgrade(url)
-                yield url
-        except EmbeddedPostgresError as error:
-            raise StartupError(str(error)) from error
-        except MigrationError as error:
-            raise StartupError(f"database.data_dir: {error}") from None
-        return
-    url = settings.database.url.get_secret_value()
-    try:
-        with database_errors():
-            if migrate:
+            if migrate or settings.database.url is None:
                 upgrade(url)
             elif not is_served_by(url):
                 raise StartupError(
                     "database.url: the database schema is outdated. Run `caseworker db upgrade`, "
                     "or start with --migrate."
                 )
+        yield url
+
+
+@contextmanager
+def database_at(settings: Settings) -> Iterator[str]:
+    """Yield the database URL; start the embedded database if no URL is configured.
+
+    Raises:
+        StartupError: the database cannot be started.
+    """
+    if settings.database.url is not None:
+        yield settings.database.url.get_secret_value()
+        return
+    from caseworker.platform.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+
+    try:
+        with EmbeddedPostgres(settings.database.data_dir) as embedded:
+            yield embedded.start()
+    except EmbeddedPostgresError as error:
+        raise StartupError(str(error)) from error
+
+
+@contextmanager
+def _schema_errors(settings: Settings) -> Iterator[None]:
+    """Convert errors of the schema and of the database to StartupError, which has one line."""
+    from caseworker.platform.postgres.migrating import MigrationError
+
+    setting = "database.data_dir" if settings.database.url is None else "database.url"
+    try:
+        with database_errors():
+            yield
     except MigrationError as error:
-        raise StartupError(f"database.url: {error}") from None
-    yield url
+        raise StartupError(f"{setting}: {error}") from None

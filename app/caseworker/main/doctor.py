@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from caseworker.main.commands import check_configuration, open_database
-from caseworker.main.configuration import StartupError, read_settings, url_of
+from caseworker.main.configuration import (
+    StartupError,
+    database_errors,
+    read_settings,
+    url_of,
+)
 from caseworker.main.demo import has_model
+from caseworker.main.entry_points import registered
+from caseworker.main.plugins import NODE_TYPES
 from caseworker.settings.models import BUILT_IN
 from caseworker.settings.schema import Settings
 
@@ -96,14 +103,15 @@ def _database(settings: Settings) -> Iterator[Finding]:
             yield Finding("database", False, str(error))
             return
         yield Finding("database", True, f"{name}, migrations up to date")
-        import psycopg
-
-        from caseworker.platform.postgres.connections import driver_url, reason_of
+        from caseworker.platform.postgres.connections import driver_url
 
         try:
-            yield from asyncio.run(_asked_of(settings, driver_url(url)))
-        except psycopg.Error as error:
-            yield Finding("database", False, f"database.url: {reason_of(error)}")
+            with database_errors():
+                findings = asyncio.run(_asked_of(settings, driver_url(url)))
+        except StartupError as error:
+            yield Finding("database", False, str(error))
+        else:
+            yield from findings
 
 
 async def _asked_of(settings: Settings, url: str) -> list[Finding]:
@@ -168,8 +176,13 @@ def _port(settings: Settings) -> Finding:
 
 def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
     if not has_model(settings):
-        detail = "none; the built-in planner plans cases; set OPENAI_API_KEY to run agents"
-        yield Finding("models", True, detail)
+        plans = any(each.name == "case" for each in registered(NODE_TYPES, None))
+        planner = (
+            "the built-in planner plans cases"
+            if plans
+            else "pip install 'caseworker[cases]' adds cases, which need none"
+        )
+        yield Finding("models", True, f"none; {planner}; set OPENAI_API_KEY to run agents")
     for name, chain in settings.models.chains().items():
         first = next(iter(chain.values()))
         if first.chosen_provider == BUILT_IN:

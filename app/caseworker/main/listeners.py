@@ -93,7 +93,7 @@ async def forwarding_served(process: Process, app: Any, number: int | None) -> A
     if address.url is not None and number is not None:
         port = _advertised_port(address.url)
         listening.append(_bound("server.advertise_url", settings.server.host, port))
-    limits = bounded_by(connection_limits(settings))
+    limits = bounded_by(connection_limits(settings), app.state.shared.bodies)
     try:
         forwarded = only_forwarded(app)
         async with _served(
@@ -147,10 +147,10 @@ class Server(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, each)
         await super().shutdown(sockets)
 
-    def _protocol(self) -> asyncio.Protocol:
+    def _protocol(self) -> asyncio.BaseProtocol:
         config, state = self.config, self.lifespan.state
         protocol: Any = config.http_protocol_class
-        opened: asyncio.Protocol = protocol(config, self.server_state, state)
+        opened: asyncio.BaseProtocol = protocol(config, self.server_state, state)
         return opened
 
 

@@ -35,6 +35,8 @@ from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import CallThreads, usual_threads
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
@@ -67,6 +69,14 @@ log = structlog.get_logger(__name__)
 
 STUCK_SECONDS: Final = 5.0
 """Seconds that database writes may be pending before the process reports that it is not ready."""
+
+CALL_THREADS: Final = 32
+"""Number of threads for the synchronous functions of tools, and for calls of code agents."""
+
+
+READY_SECONDS: Final = 4.0
+"""Seconds that the database may take for the checks of readiness. They are less than a readiness
+check may take, so that its response names the database."""
 
 
 NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
@@ -117,7 +127,11 @@ class Process:
         self._artifacts = PostgresArtifacts(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
-        self.sessions = Sessions(self._store.calls)
+        self._call_threads = CallThreads(CALL_THREADS, "calls")
+        self._thread = FairThread()
+        self.sessions = Sessions(
+            self._store.calls, stuck_seconds=lambda: self._journal.stuck_seconds
+        )
         self.code = installed_agents(settings.agents.plugins)
         """The code agents of this process, by name."""
         self.catalog = build_catalog(
@@ -141,6 +155,7 @@ class Process:
         )
         payloads, shown = payloads_of(settings), settings.trace.max_shown_bytes
         offered = (
+            self._thread,
             self.runs,
             payloads,
             PayloadReading(self._store, payloads, max_shown_bytes=shown),
@@ -180,6 +195,7 @@ class Process:
         Raises:
             StoreUnavailableError: the database does not answer.
         """
+        asyncio.get_running_loop().set_default_executor(usual_threads())
         try:
             await self._journal.start()
             for feature in self._features:
@@ -229,6 +245,7 @@ class Process:
             if feature.close is not None:
                 await feature.close()
         self._pool.close()
+        self._call_threads.shutdown(wait=False)
         await self._toolbox.aclose()
         await self.telemetry.aclose()
         log.info("process.closed")
@@ -236,17 +253,18 @@ class Process:
     async def check(self) -> Mapping[str, PartState]:
         """Return the readiness of each part that this process needs to serve requests, by name."""
         control = self._engines.control
-        database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
-        if not database.ready:
-            return {"database": database, "worker": self._worker_state()}
         try:
-            current = await is_current(control)
-            stale_seconds = self.settings.worker.stale_after_seconds
-            taking = self._executor is not None or await any_taking(
-                control, stale_seconds=stale_seconds
-            )
-        except StoreUnavailableError:
-            return {"database": _database_state(None, 0.0), "worker": self._worker_state()}
+            async with asyncio.timeout(READY_SECONDS):
+                database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
+                if not database.ready:
+                    return {"database": database, "worker": self._worker_state()}
+                current = await is_current(control)
+                stale_seconds = self.settings.worker.stale_after_seconds
+                taking = self._executor is not None or await any_taking(
+                    control, stale_seconds=stale_seconds
+                )
+        except (StoreUnavailableError, TimeoutError):
+            return {"database": _SILENT, "worker": self._worker_state()}
         outdated = (
             "" if current else "The database schema is outdated. Run `caseworker db upgrade`."
         )
@@ -291,6 +309,8 @@ class Process:
                 ModelGateway: self.models,
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
+                FairThread: self._thread,
+                CallThreads: self._call_threads,
                 Sessions: self.sessions,
             },
             limits=executor_limits(self.settings),
@@ -361,13 +381,26 @@ class Process:
         self._loops.keep("rescue of jobs", rescue.run)
 
 
-def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartState:
-    if takes_writes is None:
-        return PartState(False, "The database does not respond.")
+_SILENT: Final = PartState(
+    False,
+    "The database does not respond. Check that PostgreSQL runs at DATABASE_URL, and that it "
+    "accepts connections and the password.",
+)
+
+
+def _database_state(takes_writes: bool, stuck_seconds: float) -> PartState:
     if not takes_writes:
-        return PartState(False, "The database does not accept writes.")
+        return PartState(
+            False,
+            "The database does not accept writes. Check that DATABASE_URL leads to the primary, "
+            "and that the database is not read-only.",
+        )
     if stuck_seconds > STUCK_SECONDS:
-        return PartState(False, f"No write has succeeded for {stuck_seconds:.0f} seconds.")
+        return PartState(
+            False,
+            f"No write has succeeded for {stuck_seconds:.0f} seconds. Check the disk space and the "
+            "locks of the database.",
+        )
     return PartState(True)
 
 
@@ -458,6 +491,7 @@ def api_limits(settings: Settings) -> ApiLimits:
         max_graph_steps=settings.admission.max_graph_steps,
         max_graph_edges=settings.admission.max_graph_edges,
         max_graph_depth=settings.admission.max_graph_depth,
+        max_seconds=settings.server.request_timeout_seconds,
         max_connections=settings.server.max_connections,
         max_event_streams=settings.events.max_streams,
         max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,

@@ -128,7 +128,7 @@ def serve(
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",
-        http=bounded_by(connection_limits(settings)),
+        http=bounded_by(connection_limits(settings), app.state.shared.bodies),
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ws="none",
         lifespan="off",  # _Server opens the process itself and reports errors

@@ -25,7 +25,6 @@ from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.payloads import REDACTED, Payloads
 from caseworker.engine.call import CallFailedError
-from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
@@ -41,6 +40,7 @@ from caseworker.models.pricing import ListPrice
 from caseworker.models.relay import RelayedCall, TokenCount
 from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
 from caseworker.models.turns import Turns
+from caseworker.platform.fair_thread import FairThread
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class ModelGateway:
         self._list_price = list_price
         self._retry = retry
         self._payloads = payloads
-        self._redaction = RedactionThread()
+        self._redaction = FairThread()
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
 
@@ -310,7 +310,8 @@ class ModelGateway:
         added = body.messages[stored.messages if stored else 0 :]
         same = stored is not None and stored.parameters == body.hashes
         redact = partial(self._payloads.prompt, added, {} if same else others)
-        shown = await self._redaction.call(redact, self._payloads.chars_to_redact(added), tenant)
+        chars = self._payloads.chars_to_redact(added) if same else size
+        shown = await self._redaction.call(redact, chars, tenant)
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",

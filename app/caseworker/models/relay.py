@@ -28,6 +28,7 @@ from caseworker.models.wires.reply import Accumulator
 from caseworker.models.wires.responses import objects_in
 from caseworker.models.wires.transport import WireError, WireReply
 from caseworker.platform.json_pieces import PieceEncoder
+from caseworker.platform.logs.secret_mask import SecretMask
 
 RETURNED: Final = frozenset({"content-type", "retry-after", "x-request-id", "request-id"})
 """Headers of a provider's reply that the client receives."""
@@ -189,7 +190,7 @@ class RelayedCall(ModelCall):
             raise _superseded()
         self._delivery = SendState(sent=False)
         provider = cast("EndpointProvider", self.chosen.provider)
-        failures = Failures(provider.name, False)
+        failures = Failures(provider.name, False, provider.mask)
         written = partial(_written, self._fitted())
         content = await asyncio.to_thread(written) if self.is_long else written()
         try:
@@ -240,7 +241,7 @@ class RelayedCall(ModelCall):
         """Return the error of a reply without success, and keep the reply for the client."""
         if reply.status == 200:
             return None
-        self.relay.refused = head = await _whole(reply)
+        self.relay.refused = head = await _whole(reply, failures.mask)
         content = head.content or b""
         failures.raw += content[:RAW_REPLY_BYTES]
         said = said_in(_document(content))
@@ -266,10 +267,12 @@ class RelayedCall(ModelCall):
             documents = [document for _, document in reading.feed(raw)]
             for document in documents:
                 add(document)
+            if failure is not None:
+                raw = provider.mask.apply_to_bytes(raw)
             if not (self.hides_usage and any(map(_is_usage, documents))):
                 passed.extend(raw)
                 if is_stream:
-                    self.relay.begin(Head(reply.status, _returned(reply.headers)))
+                    self.relay.begin(Head(reply.status, _returned(reply.headers, provider.mask)))
                     (self.relay.hold if reading.done else self.relay.write)(raw)
 
         async with aclosing(reply.parts()) as parts:
@@ -287,9 +290,11 @@ class RelayedCall(ModelCall):
         if not is_stream and not passed.strip():
             raise ValueError("The reply is empty.")
         answer.prose.end()
-        head = Head(reply.status, _returned(reply.headers), bytes(passed))
+        content = bytes(passed) if failure is None else provider.mask.apply_to_bytes(passed)
+        head = Head(reply.status, _returned(reply.headers, provider.mask), content)
         if failure is not None or (is_stream and not answer.ended):
-            said = "the stream broke off" if failure is None else said_in(failure).shown
+            shown = provider.mask.apply_to(failure)
+            said = "the stream broke off" if failure is None else said_in(shown).shown
             failed = self._failed(failures.error(said, retryable=False), 1)
             if answer.ended:  # a whole reply that reports a failure, with its token counts
                 self.relay.fail(head)
@@ -346,7 +351,7 @@ class TokenCount(Call):
         try:
             reply = await provider.relay(content, self.headers, path=self.path)
             try:
-                self.reply = await _whole(reply)
+                self.reply = await _whole(reply, provider.mask)
             finally:
                 reply.close()
         except WireError:
@@ -404,14 +409,14 @@ def _counted(answer: Accumulator, model: str) -> ModelReply:
     return ModelReply(text="", model=model, usage=answer.counted())
 
 
-async def _whole(reply: WireReply) -> Head:
+async def _whole(reply: WireReply, mask: SecretMask) -> Head:
     async with aclosing(reply.parts()) as parts:
         content = b"".join([part async for part in parts])
-    return Head(reply.status, _returned(reply.headers), content)
+    return Head(reply.status, _returned(reply.headers, mask), content)
 
 
-def _returned(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name in RETURNED}
+def _returned(headers: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
+    return {name: mask.apply(value) for name, value in headers.items() if name in RETURNED}
 
 
 def _is_usage(document: Any) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +16,7 @@ from caseworker.engine.context import (
     FlowContext,
     Outputs,
 )
+from caseworker.platform.fair_threads import FairThreads
 
 Result = TypeVar("Result")
 
@@ -24,10 +24,10 @@ DEFAULT_THREADS = 8
 
 
 class BlockingPool:
-    """A thread pool of limited size; functions that exceed it are queued."""
+    """A thread pool of limited size that tenants share; functions that exceed it are queued."""
 
     def __init__(self, max_threads: int = DEFAULT_THREADS) -> None:
-        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="blocking")
+        self._threads = FairThreads(max_threads, "blocking")
 
     async def run(self, fn: Callable[..., Result], *args: Any) -> Result:
         """Run a function in a thread, with the caller's context variables.
@@ -37,19 +37,12 @@ class BlockingPool:
         """
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(
-            self._threads, context.run, _called, fn, *args
+            self._threads, context.run, fn, *args
         )
 
     def close(self) -> None:
         """Reject new functions and drop queued ones, without waiting for running threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _called(fn: Callable[..., Result], *args: Any) -> Result:
-    try:
-        return fn(*args)
-    except StopIteration as error:  # a future cannot raise StopIteration
-        raise RuntimeError("The function raised StopIteration.") from error
 
 
 Function = Callable[[ExecutionContext], Any]

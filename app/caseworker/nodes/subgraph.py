@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal, cast
 
@@ -24,6 +25,7 @@ from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from caseworker.nodes.node_type import NONE, Fault, NodeType
 from caseworker.nodes.reading import HandleName, PathField, StepData, usual_path
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.validation import refusal
 
@@ -330,7 +332,10 @@ class MapNode:
         if not items:
             return ExecutionResult(data.outputs_of({}, 0, context))
         known = _answered_before(context, len(items))
-        graph = data.graph_for(items, inputs, context.node_id, known)
+        thread, tenant = context.services.get(FairThread) or FairThread(), context.run.tenant
+        compute = partial(thread.call, size=len(items), tenant=tenant)
+        build = partial(data.graph_for, items, inputs, context.node_id, known)
+        graph = await compute(build)
         total = Total.of_items(context.run.limits)
         execution = GraphExecution.inside(context, graph, {}, total)
         context.keep(lambda: data.outputs_of(execution.reports, len(items), context))
@@ -347,7 +352,8 @@ class MapNode:
                 for step_id, report in execution.reports.items()
                 if report.status is StepStatus.COMPLETED and report.error is None
             )
-        return ExecutionResult(data.outputs_of(execution.reports, len(items), context))
+        collect = partial(data.outputs_of, execution.reports, len(items), context)
+        return ExecutionResult(await compute(collect))
 
 
 def _answered_before(context: FlowContext, count: int) -> dict[str, Outputs]:

@@ -1,7 +1,21 @@
-"""A semaphore whose slots are shared fairly between tenants, such as for database connections."""
+"""Semaphores and queues that tenants share fairly, such as for database connections.
+
+The tenant of a task is a context variable, so that no function has to pass it on: a request sets it
+once its caller is known, a run when it starts, and a background job when it is taken.
+"""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator, KeysView
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Final, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+TENANT: Final[ContextVar[str | None]] = ContextVar("tenant", default=None)
+"""The tenant for which the current task works; None is the service itself."""
 
 
 def share_of(size: int) -> int:
@@ -38,7 +52,12 @@ class FairSlots:
 
         The tenant ``None`` is the service itself, which has no share limit.
         """
-        own = self._tenants.setdefault(tenant, _Tenant())
+        own = self._tenants.get(tenant)
+        if own is None:
+            own = self._tenants[tenant] = _Tenant()
+        if self._free and not self._waiting and (tenant is None or own.held < self._share):
+            self._give(own)
+            return
         slot = asyncio.get_running_loop().create_future()
         own.waiting.append(slot)
         self._waiting += 1
@@ -54,6 +73,16 @@ class FairSlots:
                     self._waiting -= 1
                 self._forget(tenant)
             raise
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold a slot of the current :data:`TENANT` during the block, as for :meth:`acquire`."""
+        tenant = TENANT.get()
+        await self.acquire(tenant)
+        try:
+            yield
+        finally:
+            self.release(tenant)
 
     async def acquire_within(self, seconds: float, tenant: str) -> bool:
         """Acquire a slot for a tenant within ``seconds``; return whether it was acquired.
@@ -82,6 +111,11 @@ class FairSlots:
         self._free += 1
         self._forget(tenant)
         self._grant()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free."""
+        return not self._free
 
     def _grant(self) -> None:
         """Grant free slots to waiting tenants that are below their share."""
@@ -113,3 +147,42 @@ class FairSlots:
         own = self._tenants.get(tenant)
         if own is not None and not (own.held or own.waiting):
             del self._tenants[tenant]
+
+
+class FairQueue(Generic[Item]):
+    """A queue in which tenants take turns; the items of a tenant keep their order."""
+
+    def __init__(self) -> None:
+        self._items: dict[str | None, dict[Item, None]] = {}
+
+    @property
+    def tenants(self) -> KeysView[str | None]:
+        """The tenants that have items in the queue."""
+        return self._items.keys()
+
+    def append(self, item: Item, tenant: str | None) -> None:
+        """Add an item at the end of the line of a tenant."""
+        self._items.setdefault(tenant, {})[item] = None
+
+    def remove(self, item: Item, tenant: str | None) -> None:
+        """Remove an item of a tenant."""
+        own = self._items[tenant]
+        del own[item]
+        if not own:
+            del self._items[tenant]
+
+    def first(self, tenant: str | None) -> Item:
+        """Return the first item of a tenant that has one."""
+        return next(iter(self._items[tenant]))
+
+    def pass_turn(self, tenant: str | None) -> None:
+        """Let the other tenants take their turns before the next item of this one."""
+        if tenant in self._items:
+            self._items[tenant] = self._items.pop(tenant)
+
+    def __iter__(self) -> Iterator[tuple[str | None, Item]]:
+        """Iterate over the first item of each tenant, then over the second ones, and so on."""
+        for turn in zip_longest(*self._items.values()):
+            for tenant, item in zip(self._items, turn, strict=True):
+                if item is not None:
+                    yield tenant, item

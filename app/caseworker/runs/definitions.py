@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,16 +18,23 @@ import orjson
 from cachetools import LRUCache
 
 from caseworker.core.graph.validation import Problem, Severity
-from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.suggestions import MAX_NAMES, suggestion
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionNotFoundError,
     GraphRefusedError,
 )
-from caseworker.runs.expansion import Expansion, GraphSize, Missing, canonical, place_of
+from caseworker.runs.expansion import (
+    SMALL_BYTES,
+    Expansion,
+    GraphSize,
+    Missing,
+    canonical,
+    place_of,
+)
 from caseworker.runs.graphs import (
     Definition,
     DefinitionVersion,
@@ -41,11 +49,6 @@ from caseworker.runs.paging import Page
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
-MANY_STEPS = 200
-LARGE_BYTES = 8192
-"""Size in bytes above which a graph is validated in a thread, to keep the event loop responsive.
-A graph with more than ``MANY_STEPS`` steps is also validated in a thread."""
-
 COMPILED_BYTES = 512 * 1024
 """Maximum size of the cache of prepared graphs, in bytes of JSON. In memory, the graphs take about
 ten times as much."""
@@ -55,9 +58,14 @@ class Definitions:
     """Registers graphs and agents, returns them, and prepares them for execution."""
 
     def __init__(
-        self, store: PostgresDefinitions, catalog: NodeCatalog, limits: GraphLimits
+        self,
+        store: PostgresDefinitions,
+        catalog: NodeCatalog,
+        limits: GraphLimits,
+        thread: FairThread,
     ) -> None:
         self.store = store
+        self._thread = thread
         self._catalog = catalog
         self._limits = limits
         self._compiled = LRUCache[tuple[DefinitionKind, bytes | None], _Compiled](
@@ -130,7 +138,9 @@ class Definitions:
             _, problems = await self._examined(tenant, ref.kind, content, registering=ref)
             _require_no_error(problems, ref.kind)
             try:
-                new = self._new(tenant, ref, content, description)
+                text = _text_of(content) or b""
+                make = partial(self._new, tenant, ref, content, description)
+                new = await self._thread.call(make, len(text), tenant, most_on_loop=SMALL_BYTES)
                 registered = await self.store.add(new)
             except ContainedDefinitionGoneError:
                 continue  # the next iteration finds out which one is missing, and where
@@ -173,26 +183,31 @@ class Definitions:
 
         The result for content that references no definition is always the same, so it is cached.
         """
-        text = None if registering is not None else _text_of(content)
-        if (known := self._compiled.get((kind, text))) is not None:
+        text = _text_of(content)
+        if registering is None and (known := self._compiled.get((kind, text))) is not None:
             return known.runnable, known.problems
-        expansion = Expansion(tenant, self.store, self._catalog, self._limits)
+        size_bytes = len(text or b"")
+        expansion = Expansion(tenant, self.store, self._catalog, self._limits, self._thread)
         if registering is not None:
             itself = registering
             expansion.put(itself, content)
         try:
-            expanded = await expansion.expand(KINDS[kind].graph_of(content), itself=itself)
+            expanded = await expansion.expand(
+                KINDS[kind].graph_of(content), size_bytes, itself=itself
+            )
         except GraphRefusedError as refused:
             raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
-        prepared, found = await self._checked(expanded.graph, expanded.size)
+        examine = partial(self._catalog.examine, expanded.graph, None)
+        prepared, found = await expansion.compute(examine, expanded.size.size_bytes)
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
             gaps = {place_of(gap.path) for gap in expansion.missing}
             others = [problem for problem in found if not _is_at(problem, gaps)]
             found = (*await self._absent(tenant, expansion.missing), *others)
         problems = KINDS[kind].at_home(found)
-        if text is not None and not expansion.named_others and len(text) <= LARGE_BYTES:
-            self._compiled[kind, text] = _Compiled(runnable, problems, len(text))
+        is_small = text is not None and size_bytes <= SMALL_BYTES
+        if is_small and registering is None and not expansion.named_others:
+            self._compiled[kind, text] = _Compiled(runnable, problems, size_bytes)
         return runnable, problems
 
     async def _absent(self, tenant: str, gaps: Collection[Missing]) -> Sequence[Problem]:
@@ -205,13 +220,6 @@ class Definitions:
         known = {kind: [head.name for head in page.items] for kind, page in names.items()}
         return [_not_there(gap, there, known[gap.ref.kind]) for gap in gaps]
 
-    async def _checked(
-        self, graph: Mapping[str, Any], size: GraphSize, allowed: Collection[str] | None = None
-    ) -> tuple[PreparedGraph | None, Sequence[Problem]]:
-        if size.steps > MANY_STEPS or size.size_bytes > LARGE_BYTES:
-            return await asyncio.to_thread(self._catalog.examine, graph, allowed)
-        return self._catalog.examine(graph, allowed)
-
     async def require_models(
         self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
     ) -> None:
@@ -220,7 +228,7 @@ class Definitions:
         Raises:
             GraphRefusedError: the graph uses other models; each problem has a location.
         """
-        _, found = await self._checked(graph, GraphSize.of(graph), allowed)
+        _, found = await asyncio.to_thread(self._catalog.examine, graph, allowed)
         _require_no_error(KINDS[kind].at_home(found), kind)
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:

@@ -30,7 +30,7 @@ from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
 from caseworker.engine.approvals import Approvals
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.concurrency import LoopTurns, StepSlots
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from caseworker.engine.prepared import PreparedGraph
@@ -46,7 +46,7 @@ from caseworker.models.table import AllowedModels
 from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
 from caseworker.nodes.chat import chat_services
 from caseworker.nodes.node_type import RunFacts
-from caseworker.platform.fair_slots import share_of
+from caseworker.platform.fair_slots import TENANT, share_of
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import ApprovalStore, RunDesk
@@ -192,6 +192,7 @@ class RunExecutor:
         self._store = store
         self._journals = journals
         self._graphs = RunGraphs(catalog)
+        self._turns = LoopTurns()
         self._supervisor = supervisor
         self._services = services
         self._limits = limits
@@ -383,6 +384,7 @@ class RunExecutor:
     ) -> None:
         run = active.run
         structlog.contextvars.bind_contextvars(**log_context(run))
+        TENANT.set(run.key.tenant)
         try:
             if after is not None:
                 await asyncio.shield(after.ended)
@@ -576,7 +578,7 @@ class RunExecutor:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         if self._approvals is not None:
             services[Approvals] = Approvals(RunDesk(self._approvals, run, execution.token))
-        slots = StepSlots(self._limits.max_parallel_steps)
+        slots = StepSlots(self._limits.max_parallel_steps, self._turns)
         context = execution.context(
             services,
             slots,

@@ -8,13 +8,15 @@ Repeated parts are shared objects, so even a graph that exceeds the limits is ne
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionReference, agents_in
+from caseworker.platform.fair_thread import FairThread
 from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
 from caseworker.runs.graphs import GraphLimits
 from caseworker.runs.postgres.definitions import PostgresDefinitions
@@ -22,6 +24,10 @@ from caseworker.runs.run import DefinitionRef
 
 Path = tuple[str | int, ...]
 Graph = Mapping[str, Any]
+T = TypeVar("T")
+
+SMALL_BYTES = 8192
+"""Size in bytes up to which a graph is processed on the event loop."""
 
 NESTED = "graph"
 """Key of a nested graph in the data of a step."""
@@ -99,12 +105,18 @@ class Expansion:
     """Expands one graph: loads the definitions that it references, within the limits."""
 
     def __init__(
-        self, tenant: str, store: PostgresDefinitions, catalog: NodeCatalog, limits: GraphLimits
+        self,
+        tenant: str,
+        store: PostgresDefinitions,
+        catalog: NodeCatalog,
+        limits: GraphLimits,
+        thread: FairThread,
     ) -> None:
         self._tenant = tenant
         self._store = store
         self._catalog = catalog
         self._limits = limits
+        self._thread = thread
         self._found: dict[DefinitionRef, tuple[DefinitionRef, Graph] | None] = {}
         """Maps each reference to the exact version and its content; None if it does not exist."""
         self._expanded: dict[DefinitionRef, Expanded] = {}
@@ -120,37 +132,55 @@ class Expansion:
         """Use ``graph`` for references to ``ref``, whose definition is not stored yet."""
         self._found[ref] = ref, graph
 
-    async def expand(self, graph: Graph, *, itself: DefinitionRef | None = None) -> Expanded:
-        """Return the graph with all references resolved.
+    async def compute(self, computation: Callable[[], T], size_bytes: int) -> T:
+        """Return the result of a computation on graphs; large ones are processed in a thread."""
+        call, tenant = self._thread.call, self._tenant
+        return await call(computation, size_bytes, tenant, most_on_loop=SMALL_BYTES)
+
+    async def expand(
+        self, graph: Graph, size_bytes: int, *, itself: DefinitionRef | None = None
+    ) -> Expanded:
+        """Return the graph, whose JSON has about ``size_bytes``, with all references resolved.
 
         ``itself`` is the reference to ``graph``, if it has one; it is used to detect a cycle.
 
         Raises:
             GraphRefusedError: the graph is too large, or contains itself.
         """
-        own, limits = self._bounded(GraphSize.of(graph)), self._limits
-        left = limits.max_bytes - own.size_bytes
+        limits = self._limits
+        own = self._bounded(await self.compute(lambda: GraphSize.of(graph), size_bytes))
         try:
-            await self._load_for(graph, left)
+            loaded_bytes = await self._load_for(graph, own.size_bytes)
         except DefinitionsTooLargeError:
             beyond = GraphSize(limits.max_bytes + 1, 0, 0, 0)
             raise GraphRefusedError(beyond.beyond(limits)) from None
-        return self._filled(graph, own, () if itself is None else (itself,), ())
+        chain = () if itself is None else (itself,)
+        fill = partial(self._filled, graph, own, chain, ())
+        return await self.compute(fill, own.size_bytes + loaded_bytes)
 
-    async def _load_for(self, graph: Graph, max_bytes: int) -> None:
-        """Load all definitions that a graph contains, level by level, within ``max_bytes``."""
-        level, left = [graph], max_bytes
+    async def _load_for(self, graph: Graph, own_bytes: int) -> int:
+        """Load all definitions that a graph contains, level by level; return their bytes.
+
+        Raises:
+            DefinitionsTooLargeError: together with the graph they exceed the limit.
+        """
+        level, level_bytes, left = [graph], own_bytes, self._limits.max_bytes - own_bytes
         for _ in range(self._limits.max_depth):
-            named = {_named(each) for one in level for each in self._references(one)}
+            named = await self.compute(partial(self._named_in, level), level_bytes)
             unknown = named - self._found.keys()
             if not unknown:
-                return
+                break
             loaded = await self._store.load(self._tenant, unknown, max_bytes=left)
             self._found |= dict.fromkeys(unknown)
             self._found |= {ref: (found.head.ref, found.content) for ref, found in loaded.items()}
             distinct = {found.head.ref: found for found in loaded.values()}
-            left -= sum(found.head.size_bytes for found in distinct.values())
+            level_bytes = sum(found.head.size_bytes for found in distinct.values())
+            left -= level_bytes
             level = [found.content for found in distinct.values()]
+        return self._limits.max_bytes - own_bytes - left
+
+    def _named_in(self, contents: Iterable[Graph]) -> set[DefinitionRef]:
+        return {_named(each) for one in contents for each in self._references(one)}
 
     def _filled(
         self, graph: Graph, size: GraphSize, chain: tuple[DefinitionRef, ...], place: Path

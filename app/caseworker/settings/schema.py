@@ -124,7 +124,7 @@ class DatabaseSettings(Section):
     data_dir: Path = key(Path("data/postgres"), "Data directory of the embedded PostgreSQL.")
     pool_size: Positive = key(10, "Connections per process for requests and runs.")
     control_pool_size: Positive = key(
-        2, "Connections reserved for cancel requests and health checks."
+        3, "Connections reserved for cancel requests and health checks."
     )
     connect_timeout_seconds: Seconds = key(
         10.0, "Timeout for acquiring a new or pooled connection."

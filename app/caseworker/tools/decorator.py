@@ -4,7 +4,9 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import fields
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints, overload
 
@@ -139,7 +141,8 @@ class FunctionTool:
         if inspect.iscoroutinefunction(self._function):
             result = await self._function(**values)
         else:
-            result = await asyncio.to_thread(self._function, **values)
+            call = partial(copy_context().run, self._function, **values)
+            result = await asyncio.get_running_loop().run_in_executor(context.threads, call)
         if inspect.isawaitable(result):
             result = await result
         result = to_jsonable_python(result)

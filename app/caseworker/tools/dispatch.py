@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,10 +25,11 @@ from caseworker.engine.call import (
     OutcomeUnknownError,
     Reply,
 )
-from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
+from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import CallThreads
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
@@ -89,7 +90,7 @@ class ToolDispatch:
         self._servers: ToolServers = servers or NoServers()
         self._expose_errors = expose_errors
         self._payloads = payloads
-        self._redaction = RedactionThread()
+        self._redaction = FairThread()
         self._retry = retry
         self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry
@@ -276,9 +277,12 @@ class ToolDispatch:
             metadata=about,
             tool=tool,
             args=args,
-            context=replace(tool_context, call_key=call_key),
+            context=replace(
+                tool_context, call_key=call_key, threads=context.services.get(CallThreads)
+            ),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
+            pause=partial(context.run.slots.turns.pause, context.run.tenant),
         )
 
 
@@ -291,6 +295,8 @@ class _ToolCall(Call):
     context: ToolContext
     keeper: ArtifactKeeper | None
     logged_with: Callable[[Exception], Exception | None]
+    pause: Callable[[], Awaitable[None]]
+    """Lets other runs go on before a result, which may be large, is processed."""
 
     async def send(self, attempt: int) -> Reply:
         """Run the tool once; a result with an error is a failed attempt, so the trace shows it."""
@@ -302,6 +308,7 @@ class _ToolCall(Call):
                 result = dict(await tool.run(self.args, given))
             except ToolRefusedError as refusal:
                 result = refusal.result()
+            await self.pause()
         except ArtifactTooLargeError as refusal:
             raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
         except Exception as error:

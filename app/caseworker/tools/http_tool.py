@@ -19,13 +19,13 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import httpx2
 
+from caseworker.platform.logs.secret_mask import SecretMask
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 from caseworker.platform.retry_after import seconds_asked
 from caseworker.platform.signing import signed_headers
 from caseworker.tools.arguments import ArgumentCheck, is_storable
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from caseworker.tools.resources import ToolResources
-from caseworker.tools.secret_mask import SecretMask
 
 UNAVAILABLE: Final = "unavailable"
 """Error code for a server that is unreachable, or asks to be called again later."""
@@ -33,8 +33,6 @@ _TRANSIENT: Final = frozenset({429, 503})
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _EXCERPT_CHARS: Final = 500
-_LEAST_SECRET: Final = 8
-"""Least length, in characters, of an operator's header that is masked in responses."""
 _PLACEHOLDER: Final = re.compile(r"\{([^{}/]+)\}")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
@@ -176,9 +174,7 @@ class HttpTool:
         for variable in settings.headers_env.values():
             if not re.fullmatch("[ -~]+", environ[variable].strip()):
                 raise ValueError(f"the environment variable {variable} has no value for a header")
-        values = self._headers.values()
-        words = {word for value in values for word in (value, value.rpartition(" ")[2])}
-        self._mask = SecretMask(each for each in words if len(each) >= _LEAST_SECRET)
+        self._mask = SecretMask(self._headers.values())
         named = settings.signing_secret_env
         self._secrets = [] if named is None else [environ[named].strip()]
         try:

@@ -1,6 +1,7 @@
 """The tool interface: specification, context, results and failures."""
 
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -77,6 +78,8 @@ class ToolContext:
     """Sink for the files that the tool creates; None if the run cannot store files."""
     call_key: str | None = None
     """ID of the call, equal in all attempts and after a crash; an idempotency key for requests."""
+    threads: Executor | None = field(default=None, repr=False)
+    """Threads for synchronous functions; None uses those of the event loop."""
 
 
 class Tool(Protocol):

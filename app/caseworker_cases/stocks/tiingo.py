@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import httpx
 from cachetools import TTLCache
 
+from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.retry_after import seconds_asked
 from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.stocks.prices import UNAVAILABLE, DailyPrice, PriceSeries, unknown_symbol
@@ -74,8 +75,8 @@ class TiingoPrices:
             follow_redirects=False,
         )
         self._timeout_seconds = timeout_seconds
-        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._in_flight = FairSlots(MAX_IN_FLIGHT)
+        self._asking: WeakValueDictionary[str, FairSlots] = WeakValueDictionary()
         self._kept: TTLCache[str, PriceSeries] = TTLCache(
             MAX_KEPT_DAYS, KEPT_SECONDS, timer, getsizeof=lambda series: len(series.days)
         )
@@ -85,8 +86,8 @@ class TiingoPrices:
         ticker = _RENAMED.get(symbol, symbol).replace(".", "-")
         if not ticker[0].isalpha():
             raise unknown_symbol(symbol, _SERVED)
-        lock = self._asking.setdefault(ticker, asyncio.Lock())
-        async with lock:
+        turn = self._asking.setdefault(ticker, FairSlots(1))
+        async with turn.held():
             series = self._kept.get(ticker)
             if series is None:
                 series = await self._history(symbol, ticker)
@@ -99,7 +100,7 @@ class TiingoPrices:
 
     async def _history(self, symbol: str, ticker: str) -> PriceSeries:
         try:
-            async with self._in_flight, asyncio.timeout(self._timeout_seconds):
+            async with self._in_flight.held(), asyncio.timeout(self._timeout_seconds):
                 reply, text = await self._asked(ticker)
         except (httpx.HTTPError, TimeoutError) as error:
             raise _unavailable("cannot be reached") from error

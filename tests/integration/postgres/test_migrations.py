@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import itertools
+import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -29,6 +31,7 @@ from caseworker.platform.postgres.migrating import (
 from caseworker.runs.postgres.tables import metadata
 from tests.support.database import TestServer
 from tests.support.limits import pool_sizes
+from tests.support.pages import ROOT
 from tests.support.processes import run_caseworker
 from tests.support.schema import EXPECTED, schema_of
 
@@ -185,10 +188,71 @@ def test_an_unknown_revision_is_refused(database_url: str, revision: str) -> Non
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", [revision])
 
-    way_out = "first migrate it to 20261125_0300" if revision < BEFORE else "use the release that"
-    with pytest.raises(UnknownRevisionError, match=f"at revision {revision}, .*{way_out}"):
+    is_old = revision < BEFORE
+    way_out = "first migrate it to 20261125_0300" if is_old else "use the release that"
+    expected = f"at revision {revision}, .*{way_out}"
+    with pytest.raises(UnknownRevisionError, match=expected):
         upgrade(database_url)
-    assert is_served_by(database_url) == revision.startswith("2999")
+    if is_old:  # an upgrade is no way out
+        with pytest.raises(UnknownRevisionError, match=expected):
+            is_served_by(database_url)
+    else:
+        assert is_served_by(database_url)
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "keys list", "db upgrade"])
+def test_a_schema_that_is_too_old_is_named_with_what_works(database_url: str, command: str) -> None:
+    """No command advises an upgrade that this release cannot do."""
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '20261123_0800'")
+
+    done = run_caseworker(*command.split(), env={"DATABASE_URL": database_url, "SERVER_PORT": "0"})
+
+    [line] = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert done.returncode == 2
+    assert "first migrate it to 20261125_0300 with an older release" in line
+    assert "db upgrade" not in line
+
+
+@pytest.mark.parametrize(
+    ("revision", "said"),
+    [
+        (None, "is empty. Run `caseworker db upgrade`"),
+        ("20261123_0800", "first migrate it to 20261125_0300 with an older release"),
+        (BEFORE, "is outdated. Run `caseworker db upgrade`"),
+        (max(our_revisions()), "is up to date"),
+        ("29990101_0000", "A newer release has migrated the database"),
+    ],
+)
+def test_the_current_revision_is_shown_with_what_to_do(
+    empty_url: str, revision: str | None, said: str
+) -> None:
+    """The advice is right for each state of a database."""
+    if revision is not None:
+        upgrade(empty_url, BEFORE)
+        with psycopg.connect(empty_url) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = %s", [revision])
+
+    done = run_caseworker("db", "current", env={"DATABASE_URL": empty_url})
+    shown = run_caseworker("db", "current", "--json", env={"DATABASE_URL": empty_url})
+
+    assert (done.returncode, shown.returncode) == (0, 0), done.stderr
+    assert done.stdout.startswith(f"{revision or 'none'}  (newest of this release: ")
+    assert said in done.stdout
+    assert json.loads(shown.stdout)["revision"] == revision
+
+
+@pytest.mark.parametrize(
+    "arguments", ["current", "downgrade -1", "upgrade head", "upgrade head --sql"]
+)
+def test_the_program_alembic_names_the_commands_that_work(arguments: str) -> None:
+    """It is found in the environment of the service, but knows no database."""
+    command = [sys.executable, "-m", "alembic", *arguments.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode != 0
+    assert "run `caseworker db current` or `caseworker db upgrade`" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_command_refuses_an_unknown_revision_in_one_line(database_url: str) -> None:

@@ -28,6 +28,7 @@ from caseworker.models.wires.endpoint import ReplyBody
 from caseworker.models.wires.failures import Failures
 from caseworker.models.wires.openai import openai_provider
 from caseworker.models.wires.transport import ConnectionFailedError
+from caseworker.platform.logs.secret_mask import SecretMask
 from tests.unit.models.asking import Asking, priced, told
 from tests.unit.models.wires.captured import Capture, captures
 
@@ -416,7 +417,7 @@ def test_a_long_reply_of_an_agent_is_read_in_batches() -> None:
         nonlocal state
         state = SendState()
         state.read_later = lambda _, parts: None
-        body, failures = ReplyBody(), Failures("p", False)
+        body, failures = ReplyBody(), Failures("p", False, SecretMask(()))
         reply: Any = Watched([(0.0, part) for part in parts])
         return [document async for _, document in body.documents(reply, failures, state)]
 

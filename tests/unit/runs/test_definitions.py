@@ -9,8 +9,10 @@ from psycopg import Connection
 from caseworker.core.graph.validation import Severity
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
-from caseworker.runs.definitions import MANY_STEPS, Definitions
+from caseworker.platform.fair_thread import FairThread
+from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.expansion import SMALL_BYTES
 from caseworker.runs.graphs import GraphLimits, NewDefinition, Registered
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
@@ -233,7 +235,7 @@ class TestLimits:
         roomy, tight = World(api), World(api, limits)
         await roomy.register("c", flat("a", "b"))
         await roomy.register("b", containing(named("c"), named("c")))
-        tight.graphs = Definitions(roomy.store, api.catalog, limits)
+        tight.graphs = Definitions(roomy.store, api.catalog, limits, FairThread())
 
         assert await tight.inline(containing(named("c")))
         problems = await tight.refused(containing(named("b")))
@@ -321,7 +323,7 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
 
     store = Deleting(world.api._engines)
     await world.store.add(new_graph("g", flat("a")))
-    graphs = Definitions(store, world.api.catalog, LIMITS)
+    graphs = Definitions(store, world.api.catalog, LIMITS, FairThread())
 
     with pytest.raises(GraphRefusedError) as refused:
         await graphs.register(TENANT, DefinitionRef("user"), containing(named("g")))
@@ -338,7 +340,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
             kept.append(new)
             return await super().add(new)
 
-    graphs = Definitions(Watching(world.api._engines), world.api.catalog, LIMITS)
+    graphs = Definitions(Watching(world.api._engines), world.api.catalog, LIMITS, FairThread())
     await graphs.register(TENANT, DefinitionRef("g"), flat("a"))
     await graphs.register(
         TENANT, DefinitionRef("user"), containing(named("g"), containing(named("g", 1)), named("g"))
@@ -350,12 +352,12 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
 
 async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
     """The worker thread finds the same problems."""
-    graph = flat(*(f"s{n}" for n in range(MANY_STEPS + 1)), "s0")
-    world.graphs = Definitions(world.store, world.api.catalog, graph_limits())
+    graph = flat(*(f"s{n}" for n in range(SMALL_BYTES)), "s0")
+    world.graphs = Definitions(world.store, world.api.catalog, graph_limits(), FairThread())
 
     problems = await world.refused(graph)
 
-    assert [problem.place for problem in problems] == [f"steps.{MANY_STEPS + 1}.id"]
+    assert [problem.place for problem in problems] == [f"steps.{SMALL_BYTES}.id"]
 
 
 async def test_what_is_not_there_is_not_found(world: World) -> None:
@@ -370,7 +372,7 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The level counts under any path that the catalog gives a nested graph."""
-    graphs = Definitions(world.store, world.api.catalog, graph_limits(max_depth=1))
+    graphs = Definitions(world.store, world.api.catalog, graph_limits(max_depth=1), FairThread())
     await world.register("g", flat("a"))
     elsewhere = DefinitionReference(("steps", 0, "data", "body"), GRAPH, "g")
     monkeypatch.setattr(

@@ -2,16 +2,17 @@
 
 A value may contain the same part many times, on several levels. A few kilobytes of memory can
 therefore expand to gigabytes of JSON. Before a value is serialised, a traversal checks that it
-fits. It visits each part once, but counts it each time that it would be written. The result is a
-lower bound, because strings may need escapes. The serialised text gives the exact size.
+fits. It counts each part each time that it would be written, and ends at the limit. The result is
+a lower bound, because strings may need escapes. The serialised text gives the exact size.
 """
 
 import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, final
 
 from caseworker.core.trace.json_values import MAX_DEPTH
@@ -78,7 +79,7 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
             ``max_depth``; the message is a predicate, such as "has more than 10 bytes as JSON".
         ValueError: the value is not JSON.
     """
-    walk = _Walk(value, max_bytes, max_depth, key)
+    _, digits = _measure(value, max_bytes, max_depth, key)
     try:
         text = _WRITE(value)
     except (TypeError, RecursionError) as error:
@@ -86,7 +87,7 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
     if "\\u0000" in text:
         text = _NUL.sub(r"\1\\ufffd", text)
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    size += walk.digits
+    size += digits
     if size > max_bytes:
         raise too_large(max_bytes, key)
     return FrozenJson(text, size)
@@ -94,7 +95,7 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
 
 def least_bytes(value: Any) -> int:
     """Return a lower bound for a value's size as JSON, in bytes: strings count without escapes."""
-    return sys.maxsize - _Walk(value, sys.maxsize, sys.getrecursionlimit(), "").left
+    return _measure(value, sys.maxsize, sys.getrecursionlimit(), "")[0]
 
 
 def thawed(value: Any) -> Any:
@@ -116,68 +117,59 @@ def too_large(max_bytes: int, key: str) -> ValueTooLargeError:
     return ValueTooLargeError(f"has more than {max_bytes:,} bytes as JSON ({key})")
 
 
-class _Walk:
-    """Computes the minimum size of a value; visits a shared part once and counts each use.
+def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int, int]:
+    """Return the minimum size of a value in bytes, and how many of them Postgres adds as digits.
 
-    Raises ValueTooLargeError as soon as the value exceeds a limit.
+    The value is visited level by level, because functions in C count a whole level. Before a level
+    is visited, its number of values is known to be less than ``max_bytes``.
+
+    Raises:
+        ValueTooLargeError: the value exceeds a limit.
     """
-
-    __slots__ = ("_key", "_known", "_max_bytes", "_max_depth", "digits", "left")
-
-    def __init__(self, value: Any, max_bytes: int, max_depth: int, key: str) -> None:
-        self._max_bytes = self.left = max_bytes
-        """``left`` is the number of bytes that may follow."""
-        self._max_depth = max_depth
-        self._key = key
-        self._known: dict[int, tuple[int, int, int]] = {}
-        """Bytes, digits and height of visited containers, by identity."""
-        self.digits = 0
-        """Additional digits of numbers in Postgres, which stores them without exponents."""
-        self._items((value,), 0, 1)
-
-    def _items(self, items: Iterable[Any], size: int, depth: int) -> int:
-        """Count ``size`` bytes and the items at ``depth``; return their maximum height."""
-        tallest = 0
-        for item in items:
-            kind = type(item)
+    size = digits = depth = 0
+    level: Sequence[Any] = (value,)
+    while level:
+        depth += 1
+        inner: list[Iterable[Iterable[Any]]] = []
+        kinds = {*map(type, level)}
+        for kind in kinds:
+            if kind in _SMALL:
+                continue
+            items: Sequence[Any] = level
+            if len(kinds) > 1:
+                items = [each for each in level if type(each) is kind]
             if kind is str:
-                size += len(item)
+                size += sum(map(len, items))
             elif kind is int:
-                if item.bit_length() > 24:
-                    size += item.bit_length() >> 2
+                size += sum([each.bit_length() >> 2 for each in items if each >> 24])
             elif kind is float:
-                if item and not 1e-5 < abs(item) < 1e16 and math.isfinite(item):
-                    # Python writes an exponent, and Postgres that many zeros.
-                    zeros = int(abs(math.log10(abs(item))))
-                    self.digits += zeros
-                    size += zeros
-            elif kind not in _SMALL and isinstance(item, dict | list | tuple):
-                tallest = max(tallest, self._container(item, depth))
-            elif isinstance(item, str):
-                size += len(item)
-        self.left -= size
-        if self.left < 0:
-            raise too_large(self._max_bytes, self._key)
-        return tallest
+                zeros = sum(map(_zeros, items))
+                digits, size = digits + zeros, size + zeros
+            elif issubclass(kind, dict | list | tuple):
+                if depth > max_depth:
+                    raise ValueTooLargeError(
+                        f"is nested deeper than {max_depth} levels (limits.max_depth)"
+                    )
+                size += 2 * sum(map(len, items))
+                if not issubclass(kind, dict):
+                    inner.append(items)
+                elif size <= max_bytes:
+                    size += sum(map(_name_bytes, chain.from_iterable(items)))
+                    inner.append(map(kind.values, items))
+            elif issubclass(kind, str):
+                size += sum(map(len, items))
+        if size > max_bytes:
+            raise too_large(max_bytes, key)
+        level = [*chain.from_iterable(chain.from_iterable(inner))] if inner else ()
+    return size, digits
 
-    def _container(self, value: Any, depth: int) -> int:
-        known = self._known.get(id(value))
-        size, digits, height = known or (0, 0, 1)
-        if depth + height - 1 > self._max_depth:
-            raise ValueTooLargeError(
-                f"is nested deeper than {self._max_depth} levels (limits.max_depth)"
-            )
-        if known is not None:
-            self.digits += digits
-            self._items((), size, depth)
-            return height
-        left, digits = self.left, self.digits
-        size = 2 * len(value)
-        if isinstance(value, dict):
-            for name in value:
-                size += len(name) + 3 if isinstance(name, str) else 3
-            height += self._items(value.values(), size, depth + 1)
-        else:
-            height += self._items(value, size, depth + 1)
-        self._known[id(value)] = left - self.left, self.digits - digits, height
-        return height
+
+def _zeros(number: float) -> int:
+    """Return how many zeros Postgres writes instead of the exponent that Python writes."""
+    if not number or 1e-5 < abs(number) < 1e16 or not math.isfinite(number):
+        return 0
+    return int(abs(math.log10(abs(number))))
+
+
+def _name_bytes(name: object) -> int:
+    return 3 + len(name) if isinstance(name, str) else 3

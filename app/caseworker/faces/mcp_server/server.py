@@ -10,7 +10,9 @@ from typing import Any, Final, cast
 import structlog
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 from mcp.types import (
+    INTERNAL_ERROR,
     CallToolRequestParams,
     CallToolResult,
     ListToolsResult,
@@ -24,8 +26,16 @@ from pydantic import ValidationError
 from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, run_id_of
 from caseworker.faces.mcp_server.offers import Offers, RunTool
 from caseworker.platform.caller import KeyScope as AccessScope
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.mcp import McpAnswer
-from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
+from caseworker.platform.http.problems import (
+    INVALID_REQUEST,
+    UNAVAILABLE,
+    ProblemError,
+    invalid,
+    violations_of,
+)
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.runs import shown
@@ -88,9 +98,13 @@ class OfferingServer:
     async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         request = _request_of(context)
         tools = {_GET_RUN.name: _GET_RUN}
-        for offers in self._offers:
-            for each in await offers(request, None):
-                tools.setdefault(each.name, _tool(each))
+        try:
+            async with asyncio.timeout(request.scope[DEADLINE].left_seconds):
+                for offers in self._offers:
+                    for each in await offers(request, None):
+                        tools.setdefault(each.name, _tool(each))
+        except (StoreUnavailableError, TimeoutError):
+            raise MCPError(INTERNAL_ERROR, UNAVAILABLE.detail) from None
         return ListToolsResult(tools=list(tools.values()))
 
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
@@ -156,6 +170,7 @@ class OfferingServer:
                 waited = time.monotonic() - begun
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
+        await request.require_still(AccessScope.READ)
         view = (await shown(run, request)).model_dump(mode="json")
         return CallToolResult(
             content=[TextContent(text=json.dumps(view, ensure_ascii=False))],

@@ -20,6 +20,7 @@ from cachetools import TLRUCache, TTLCache
 from caseworker.features.access.keys import FORM, ApiKey, sha256_of
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.platform.caller import OPERATOR, Caller, InvalidCredentialError
+from caseworker.platform.fair_slots import TENANT
 
 KEPT_SECONDS: Final = 5.0
 """Lifetime of a cached result, in seconds. A revoked key can still work in another process for
@@ -125,6 +126,7 @@ class Authentication:
         self._open_until = 0.0
 
     async def _ask_for_any(self) -> None:
+        TENANT.set(None)  # for all callers, not for the one that needs the result first
         try:
             self._closed = await self._keys.any()
             self._open_until = time.monotonic() + KEPT_SECONDS
@@ -156,6 +158,7 @@ class Authentication:
 
     async def _look_up(self) -> None:
         """Look up requested keys in batches until no request is pending."""
+        TENANT.set(None)  # as above
         try:
             while self._wanted:
                 wanted, self._wanted = self._wanted, {}

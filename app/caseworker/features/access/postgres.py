@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Final
 
 from sqlalchemy import (
@@ -141,6 +142,39 @@ class PostgresKeys:
             if row["revoked_at"] == now:
                 await record(connection, row["tenant_id"], Act.KEY_REVOKED, key_id)
         return _key(row)
+
+    async def revoke_all(
+        self, by: Caller, *, before: datetime, tenant: str | None = None, but: Collection[str] = ()
+    ) -> Sequence[ApiKey]:
+        """Revoke all working keys that were created before a time; return them, oldest first.
+
+        ``tenant`` is as in :meth:`list`. ``but`` are IDs of keys that stay valid.
+
+        Raises:
+            ScopeMissingError, OtherTenantError: the caller lacks the permission.
+            KeyNotFoundError: a key in ``but`` does not exist; no key was revoked.
+        """
+        now, of_tenant = datetime.now(UTC), _of(_tenant_for(by, tenant))
+        existing = select(func.count()).where(api_keys.c.key_id.in_(but), of_tenant)
+        revoked = (
+            update(api_keys)
+            .where(
+                api_keys.c.created_at < before,
+                api_keys.c.key_id.not_in(but),
+                api_keys.c.revoked_at.is_(None),
+                func.coalesce(api_keys.c.expires_at, _LATEST) > now,
+                of_tenant,
+            )
+            .values(revoked_at=now)
+            .returning(*api_keys.c)
+        )
+        async with transaction(self._pool) as connection:
+            if await connection.scalar(existing) != len(set(but)):
+                raise KeyNotFoundError
+            keys = [_key(row) for row in (await connection.execute(revoked)).mappings()]
+            for key in keys:
+                await record(connection, key.tenant, Act.KEY_REVOKED, key.key_id)
+        return sorted(keys, key=attrgetter("created_at"))
 
     async def rotate(
         self, by: Caller, key_id: str, *, overlap: timedelta = USUAL_OVERLAP

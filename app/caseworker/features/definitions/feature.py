@@ -5,6 +5,7 @@ from typing import Final
 from caseworker.features.definitions import http
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.nodes.catalog import NodeCatalog
+from caseworker.platform.fair_thread import FairThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.postgres.definition_heads import DefinitionHeads
@@ -16,7 +17,8 @@ def open_definitions(parts: Parts) -> Opened:
     heads = DefinitionHeads(parts.url, parts.patience)
     store = PostgresDefinitions(parts.engines, heads, parts.limits.quota)
     limits = parts.service(ApiLimits).of_graphs
-    definitions = Definitions(store, parts.service(NodeCatalog), limits)
+    catalog, thread = parts.service(NodeCatalog), parts.service(FairThread)
+    definitions = Definitions(store, catalog, limits, thread)
     return Opened(services=[definitions], begin=heads.begin, close=heads.stop)
 
 

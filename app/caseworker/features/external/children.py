@@ -8,9 +8,9 @@ from typing import Final
 from fastapi import Response
 
 from caseworker.core.budget.stops import HandOver
-from caseworker.features.external.http import require_newest
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.session import Session, Sessions
+from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.body import ExternalBody, OwnBody, ParentRun
@@ -50,7 +50,7 @@ class Children:
         parent = own if body.parent is None else body.parent.run_id
         if parent is None or own not in (None, parent):
             raise invalid("parent.run_id", "The key of a run only creates children of this run.")
-        await require_newest(request)
+        await request.require_still(KeyScope.RUN)
         key = RunKey(request.caller.tenant, parent)
         run = await self.runs.get(key)
         if run.kind is not RunKind.EXTERNAL:

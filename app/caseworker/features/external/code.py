@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial, wraps
 from importlib import import_module
@@ -37,6 +38,7 @@ from caseworker.features.external.session import ExternalData, Session, Sessions
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.approval import DEFAULT_TIMEOUT_SECONDS
 from caseworker.nodes.function import FunctionNode, execution_context, is_awaitable
+from caseworker.platform.fair_threads import CallThreads
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.tools.dispatch import ONE_ATTEMPT
 
@@ -225,6 +227,7 @@ class StepWork:
             request_hash=digest,
             retry=ONE_ATTEMPT,
             function=fn,
+            threads=self.context.services.get(CallThreads),
             **about,
         )
         return (await self.session.perform(call)).value
@@ -255,6 +258,7 @@ class _FunctionCall(Call):
     """A call of a function, which runs in a thread unless it is a coroutine function."""
 
     function: Callable[[], Any]
+    threads: CallThreads | None
 
     async def send(self, attempt: int) -> Reply:
         """Call the function once.
@@ -266,7 +270,8 @@ class _FunctionCall(Call):
             if inspect.iscoroutinefunction(self.function):
                 found = await self.function()
             else:
-                found = await asyncio.to_thread(self.function)
+                call = partial(copy_context().run, self.function)
+                found = await asyncio.get_running_loop().run_in_executor(self.threads, call)
                 found = await found if is_awaitable(found) else found
             return Reply(_JSON.dump_python(found, mode="json"))
         except Exception as error:

@@ -58,7 +58,7 @@ def open_external(parts: Parts) -> Opened:
         state = await attempts.find(sha256_of(key))
         if state is None:
             raise InvalidCredentialError
-        scopes = with_implied([KeyScope.RUN])
+        scopes = with_implied([KeyScope.RUN] if state.attempt == state.newest else [])
         run_id = state.key.run_id
         return Caller(state.key.tenant, f"run {run_id}", scopes, run_id=run_id)
 
@@ -71,7 +71,7 @@ def open_external(parts: Parts) -> Opened:
         own=own,
     )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
-    keys = RunKeys(KEY_PREFIX, caller_of)
+    keys = RunKeys(KEY_PREFIX, caller_of, http.SUPERSEDED)
     access = ExternalAccess(
         opened=opened,
         parented=children.parented,

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -44,6 +44,7 @@ from caseworker.features.external.session import (
     UnknownModelError,
     WrongDialectError,
 )
+from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import RefusedBodyError
@@ -51,9 +52,11 @@ from caseworker.models.gateway import BYTES_PER_CHAR
 from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
 from caseworker.models.relay import Head, Relay
 from caseworker.models.table import ChatModel
-from caseworker.platform.caller import ANYBODY
+from caseworker.platform.caller import ANYBODY, InvalidCredentialError
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of
+from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import UNAVAILABLE, ProblemError
 from caseworker.platform.http.request import (
@@ -62,6 +65,8 @@ from caseworker.platform.http.request import (
     ApiRequest,
     HttpContext,
     LabelledRoute,
+    shown_credential,
+    shown_run_key,
     wait_connected,
 )
 from caseworker.runs.run import TERMINAL
@@ -119,6 +124,9 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
     """Return a route function whose errors have the form of a dialect."""
 
     async def answered(request: Request) -> ASGIApp:
+        if (deadline := request.scope.get(DEADLINE)) is not None:
+            deadline.form = lambda problem: _response(of_problem(problem), dialect)
+            deadline.extend()
         asked = ApiRequest(request, ANYBODY)
         most = asked.limits if dialect is MCP else _limits(request)
         asked.limits = replace(asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0)
@@ -239,12 +247,12 @@ async def _begin_attempt(
     async with session.opening:
         if state is not None:
             if time.monotonic() - found_at > FRESH_SECONDS:
-                state = await _attempts(request).find(sha256_of(credential_of(request) or ""))
+                state = await _attempts(request).find(sha256_of(_credential_of(request) or ""))
             newest = max(session.attempt, session.newest_attempt)
             if state is None or state.attempt < max(newest, state.newest):
                 raise RefusedError(SUPERSEDED)
             if state.attempt > session.attempt:
-                first_use = await _attempts(request).use(sha256_of(credential_of(request) or ""))
+                first_use = await _attempts(request).use(sha256_of(_credential_of(request) or ""))
                 session.opened(state.attempt, first_use=first_use)
     _require_open(session)
 
@@ -340,7 +348,7 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         RefusedError: the key is unknown, or its attempt may make no more calls.
     """
     shared: HttpContext = request.app.state.shared
-    credential, sessions = credential_of(request), shared.services[Sessions]
+    credential, sessions = _credential_of(request), shared.services[Sessions]
     if credential and (own := sessions.with_key(credential)) is not None:
         await _enter(request, own.key.tenant)
         if isinstance(own.stop, HandOver):  # the next owner executes the step with another key
@@ -359,16 +367,14 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         await wait_connected(request, shared.authentication.refusal_delay())
         raise RefusedError(Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY))
     await _enter(request, state.key.tenant)
-    if state.status not in TERMINAL and sessions.is_away(state.key):
+    _require_current(state)
+    if sessions.is_away(state.key):
         owners = shared.services[Owners]
         response = await owners.answer(request, await _content_of(request), state.key)
         if response is not None:
             raise _AnsweredError(response)
         state = await _attempts(request).find(sha256_of(credential or "")) or state
-    if state.status in TERMINAL:
-        raise RefusedError(ended(state.stop))
-    if state.attempt < state.newest:
-        raise RefusedError(SUPERSEDED)
+        _require_current(state)
     session = sessions.get(state.key)
     if session is None:
         raise RefusedError(stopped(sessions.stop_of(state.key)))
@@ -379,14 +385,26 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
 async def _enter(request: Request, tenant: str) -> None:
     """Acquire the request's slot of a tenant, once.
 
+    From then on, the request may take as long as its model, but not wait for the database.
+
     Raises:
         ProblemError: the tenant has too many concurrent requests.
     """
     if "tenant" not in request.scope:
         shared: HttpContext = request.app.state.shared
         request.scope["tenant"] = tenant
+        TENANT.set(tenant)
         request.scope.get(IDENTIFIED, bool)()
         await shared.connections.enter(tenant, request.scope)
+        if (deadline := request.scope.get(DEADLINE)) is not None:
+            deadline.count_only(shared.services[Sessions].stuck_seconds)
+
+
+def _require_current(state: AttemptState) -> None:
+    if state.status in TERMINAL:
+        raise RefusedError(ended(state.stop))
+    if state.attempt < state.newest:
+        raise RefusedError(SUPERSEDED)
 
 
 def _require_open(session: Session) -> None:
@@ -634,11 +652,14 @@ def _passed_back(dialect: Dialect, head: Head) -> Response:
     return Response(head.content, head.status, dict(head.headers))
 
 
-def credential_of(request: Request) -> str | None:
-    """Return the key of a run that a request contains, as a bearer token or as ``x-api-key``."""
-    kind, _, bearer = request.headers.get("authorization", "").partition(" ")
-    credential = bearer.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key")
-    return credential or None
+def _credential_of(request: Request) -> str | None:
+    """Return the key that a request contains, as a bearer token or as ``x-api-key``.
+
+    None means that it contains none, or a malformed one.
+    """
+    with suppress(InvalidCredentialError):
+        return shown_credential(request) or shown_run_key(request, KEY_PREFIX)
+    return None
 
 
 def _routes() -> Iterator[LabelledRoute]:

@@ -7,13 +7,12 @@ from fastapi import Response
 from pydantic import Field
 
 from caseworker.engine.report import class_of
-from caseworker.features.external.gateway import credential_of
 from caseworker.features.external.owners import NOT_OWNED, Owners
-from caseworker.features.external.postgres import PostgresAttempts, sha256_of
 from caseworker.features.external.session import (
     Sessions,
     reported,
 )
+from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, invalid
@@ -140,22 +139,9 @@ async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView | Re
     )
 
 
-async def require_newest(request: ApiRequest) -> None:
-    """Refuse the key of an attempt that was superseded.
-
-    Raises:
-        ProblemError: a later attempt was opened.
-    """
-    if request.caller.run_id is not None:
-        credential = credential_of(request) or ""
-        state = await request.service(PostgresAttempts).find(sha256_of(credential))
-        if state is None or state.attempt < state.newest:
-            raise ProblemError(SUPERSEDED)
-
-
 async def _own_run(request: ApiRequest, run_id: str) -> Run:
-    """Return the external run; refuse the client of an attempt that was superseded."""
-    await require_newest(request)
+    """Return the external run; refuse a key that became invalid while the body arrived."""
+    await request.require_still(KeyScope.RUN)
     run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))
     if not KINDS[run.kind].is_external:
         raise invalid("run_id", "The run is not of kind external, so the service itself ends it.")

@@ -14,6 +14,7 @@ from fastapi import Request, Response
 from caseworker.features.external.postgres import PostgresAttempts
 from caseworker.features.external.session import Sessions
 from caseworker.features.external.step_keys import is_made_with, run_of
+from caseworker.platform.http.deadline import lift_deadline
 from caseworker.platform.http.forwarding import (
     FORWARDED,
     Address,
@@ -66,6 +67,7 @@ class Owners:
             ProblemError: no process owns the run, or its owner cannot be reached.
             ClientDisconnect: the client is gone.
         """
+        lift_deadline(request.scope)  # the owner has its own
         try:
             async with self.runs.answering():
                 return await self._answer(request, content, key)
@@ -154,7 +156,9 @@ class Owners:
         if (run := run_of(key)) is None:
             return None
         owner = (await self.attempts.owner_of(run)).address
-        if owner is None or owner == self.own or not is_made_with(key, owner.secret):
+        # The same work for a run that has no owner or does not exist, which nobody may find out.
+        is_genuine = is_made_with(key, "" if owner is None else owner.secret)
+        if owner is None or owner == self.own or not is_genuine:
             return None
         return run.tenant, owner
 

@@ -6,8 +6,9 @@ there, so a request may refer only to objects that a reply to a run of its tenan
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Table, Text
@@ -65,6 +66,16 @@ SELECT a.tenant_id, a.run_id, a.attempt, r.status, r.stop,
      WHERE n.tenant_id = a.tenant_id AND n.run_id = a.run_id) AS newest
 FROM external_attempts a JOIN runs r USING (tenant_id, run_id) WHERE a.sha256 = %s
 """
+
+_REVOKE = """
+UPDATE external_attempts a
+SET sha256 = sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
+FROM runs r
+WHERE a.tenant_id = r.tenant_id AND a.run_id = r.run_id AND r.finished_at IS NULL
+    AND a.created_at < %(before)s AND (%(tenant)s::text IS NULL OR a.tenant_id = %(tenant)s)
+RETURNING r.tenant_id, r.run_id
+"""
+"""Replace the hashes of keys by random ones, so that no key is valid."""
 
 _OWNER = """
 SELECT r.status, r.request #>> '{graph,steps,0,data,external,parent}' AS parent,
@@ -146,6 +157,19 @@ class PostgresAttempts:
         """Note that a call is made with a key; return whether it is the first one."""
         async with transaction(self._pool) as connection:
             return bool((await connection.exec_driver_sql(_USE, (sha256,))).rowcount)
+
+    async def revoke_all(
+        self, *, before: datetime, tenant: str | None = None
+    ) -> Collection[RunKey]:
+        """Revoke the keys that open runs got before a time; return these runs.
+
+        Their clients get new keys with `POST /runs` and the same run ID or idempotency key.
+        ``tenant`` selects the runs of one tenant.
+        """
+        filters = {"before": before, "tenant": tenant}
+        async with transaction(self._pool) as connection:
+            rows = await connection.exec_driver_sql(_REVOKE, filters)
+            return {RunKey(row.tenant_id, row.run_id) for row in rows}
 
     async def note_objects(self, key: RunKey, objects: Sequence[str], tokens: int) -> None:
         """Store that a reply to a run, of this many tokens in and out, has named these objects."""

@@ -33,7 +33,6 @@ from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind
 from caseworker.core.budget.usage import BudgetExceededError, Charge, sum_of
 from caseworker.engine.call import Answered, Call, CallFailedError
-from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
 from caseworker.engine.ports import CallOutcome
@@ -61,6 +60,7 @@ from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
 from caseworker.nodes.reading import StepData
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.outcome import RESULT
 from caseworker.runs.replay import spent_before
@@ -738,9 +738,13 @@ class Sessions:
     free_fields: FreeFields
     """Fields that the operator allows in runs that limit their spending."""
 
-    def __init__(self, calls: CallsOf) -> None:
-        """``calls`` returns the journal of a run."""
+    def __init__(self, calls: CallsOf, *, stuck_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        """``calls`` returns the journal of a run.
+
+        ``stuck_seconds`` returns for how long the writes of this process have made no progress.
+        """
         self._calls = calls
+        self.stuck_seconds = stuck_seconds
         self._open: dict[RunKey, Session] = {}
         self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
         self._opened = asyncio.Event()
@@ -749,7 +753,7 @@ class Sessions:
         """Secret of this process, which makes the keys of its steps."""
         self.url: str | None = None
         """URL at which this process serves HTTP; None if it does not."""
-        self.reading = RedactionThread()
+        self.reading = FairThread()
         """Reads long bodies, one at a time, next to the event loop."""
 
     def get(self, key: RunKey) -> Session | None:

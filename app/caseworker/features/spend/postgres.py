@@ -5,7 +5,6 @@ Failed and interrupted calls keep their charges, and a call in flight is charged
 Imported and replayed calls have none.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -13,6 +12,7 @@ from typing import Any, Final, Literal
 from psycopg.errors import QueryCanceled
 
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.run_listing import AGENT_NAME, RUNS_AN_AGENT
 
@@ -88,7 +88,7 @@ class PostgresSpend:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._turn = asyncio.Semaphore()  # a slow sum uses one core of the database, not all
+        self._turn = FairSlots(1)  # a slow sum uses one core of the database, not all
 
     async def find(
         self,
@@ -124,10 +124,8 @@ class PostgresSpend:
         wall = None if all_tenants else tenant
         try:
             async with (
-                self._turn,
-                transaction(
-                    self._pool, wall, on_behalf_of=tenant, statement_ms=SPEND_STATEMENT_MS
-                ) as connection,
+                self._turn.held(),
+                transaction(self._pool, wall, statement_ms=SPEND_STATEMENT_MS) as connection,
             ):
                 rows = (await connection.exec_driver_sql(statement, asked)).mappings().all()
         except StoreUnavailableError as error:

@@ -244,7 +244,7 @@ class ThreadAdmission:
             metadata=body.metadata,
         )
         try:
-            new = await self._admissions[RunKind.GRAPH].new_run(run, thread.tenant, None)
+            new = await self._admissions[RunKind.GRAPH].new_run(run, thread.tenant, "")
         except GraphRefusedError as refused:
             raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
         require_none(list(rules.unfit_values(new.request.graph or {}, inputs)))

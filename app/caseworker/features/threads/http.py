@@ -54,7 +54,6 @@ from caseworker.runs.http.runs import answer_of, awaited, shown
 from caseworker.runs.http.views import CancelReceipt, RunView
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
-from caseworker.runs.service import RunService
 
 THREAD_NOT_FOUND = ProblemType(
     slug="thread-not-found",
@@ -450,7 +449,7 @@ class _Action:
         request, chats = self.request, self.request.service(Chats)
         wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
         thread, answered = await self._answered(thread_id)
-        run = await awaited(request.service(RunService), answered.accepted.run, wait)
+        run = await awaited(request, answered.accepted.run, wait)
         tree = await chats.tree(thread)
         answer = replace(tree.get(answered.assistant.message_id), status=run.status)
         if run.finished:

@@ -9,7 +9,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -17,6 +16,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 
 from caseworker.features.webhooks.delivery import EndpointAnswer
+from caseworker.platform.fair_threads import FairThreads
 from caseworker.platform.retry_after import seconds_asked
 from caseworker.platform.webhook_addresses import AddressRefusedError, UrlRules, WebhookUrl
 
@@ -40,7 +40,7 @@ class WebhookSender:
         self._timeout_seconds = timeout_seconds
         self._tls = tls
         self._client: httpx.AsyncClient | None = None
-        self._resolvers = ThreadPoolExecutor(RESOLVERS, "webhook names")
+        self._resolvers = FairThreads(RESOLVERS, "webhook names")
 
     async def aclose(self) -> None:
         """Close the client and stop the resolver threads."""

@@ -22,6 +22,9 @@ from caseworker.models.wires.transport import (
     WireError,
     WireReply,
 )
+from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.logs.redaction import names_secret
+from caseworker.platform.logs.secret_mask import SecretMask
 
 MAX_IN_FLIGHT = 10_000
 """Maximum number of concurrent attempts; further attempts wait."""
@@ -95,7 +98,11 @@ class EndpointProvider:
         self.name = dialect.name
         self._dialect = dialect
         self._wire = wire
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self._slots = FairSlots(max_in_flight)
+        self.mask: SecretMask = SecretMask(
+            value for name, value in dialect.headers.items() if names_secret(name)
+        )
+        """Masks the key of the endpoint in what it answers."""
         # istr: aiohttp would make lower-case copies of other names for each request.
         self._headers: dict[str, str] = {
             istr(k): v for k, v in {**_HEADERS, **dialect.headers}.items()
@@ -117,12 +124,12 @@ class EndpointProvider:
         if request.delivery is not None:
             request.delivery.sent = False
         structured = request.json_object or request.json_schema is not None
-        failures = Failures(self.name, structured)
+        failures = Failures(self.name, structured, self.mask)
         seconds = request.timeout_seconds
         if seconds is None:
             seconds = _DEFAULT_TIMEOUT_SECONDS
         outcome: ModelReply | ModelError
-        async with self._slots:
+        async with self._slots.held():
             try:
                 async with asyncio.timeout(seconds):
                     outcome = await self._attempt(model, request, failures)
@@ -159,7 +166,8 @@ class EndpointProvider:
             WireError: no reply arrived.
         """
         sent = {**self._headers, **headers}
-        return await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
+        reply = await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
+        return reply if reply.status == 200 else _MaskedReply(reply, self.mask)
 
     def limit_field(self, model: str, offered: Sequence[str]) -> str:
         """Return the one of the parameters ``offered`` that limits the output of a model."""
@@ -196,6 +204,8 @@ class EndpointProvider:
         sending = self._wire.post(url, self._headers, content, note_sent)
         del content  # a conversation takes much memory while its reply is awaited
         reply = await sending
+        if reply.status != 200:
+            reply = _MaskedReply(reply, self.mask)
         try:
             if reply.status == 200:
                 if delivery is not None and request.on_delta is None:
@@ -253,7 +263,9 @@ async def _answer(
             async for name, document in documents:
                 error = document if name == ERROR else error_in(document)
                 if error is not None:
-                    failed = failures.of_document(said_in(error), begun=taking.begun)
+                    failed = failures.of_document(
+                        said_in(failures.mask.apply_to(error)), begun=taking.begun
+                    )
                     break
                 if not isinstance(document, dict):
                     raise TypeError
@@ -430,6 +442,23 @@ def _read_later(
                 if isinstance(document, dict):
                     taking.add(document)
         state.note_part(taking, at)
+
+
+class _MaskedReply:
+    """A reply without success, in which the endpoint may quote its key."""
+
+    def __init__(self, reply: WireReply, mask: SecretMask) -> None:
+        self.status = reply.status
+        self.headers = {name: mask.apply(value) for name, value in reply.headers.items()}
+        self.close = reply.close
+        self._reply = reply
+        self._mask = mask
+
+    async def parts(self) -> AsyncGenerator[bytes]:
+        """Yield the whole body, as for `WireReply`."""
+        async with aclosing(self._reply.parts()) as parts:
+            content = b"".join([part async for part in parts])
+        yield await asyncio.to_thread(self._mask.apply_to_bytes, content)
 
 
 async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from caseworker.models.ports import ModelError, ModelFault
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.logs.secret_mask import SecretMask
 from caseworker.platform.retry_after import seconds_asked
 
 RAW_REPLY_BYTES = 4096
@@ -185,12 +186,14 @@ class Failures:
     _provider: str
     _structured: bool
     """Whether a request parameter asked for JSON output."""
+    mask: SecretMask
+    """Masks the key of the endpoint."""
     raw: bytearray = field(default_factory=bytearray)
     """The first ``RAW_REPLY_BYTES`` of the reply's body."""
 
     def error(self, words: str, *, retryable: bool, **about: Any) -> ModelError:
         """Build an error with this message and the kept part of the reply body."""
-        raw = self.raw.decode(errors="replace") or None
+        raw = self.mask.apply(self.raw.decode(errors="replace")) or None
         message = f"{self._provider}: {words}"
         return ModelError(message, retryable=retryable, raw_reply=raw, **about)
 

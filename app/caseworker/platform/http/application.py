@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caseworker.platform.http import docs, health
+from caseworker.platform.http.deadline import DEADLINE, Deadline
 from caseworker.platform.http.forwarding import HEADER as FORWARDED_HEADER
 from caseworker.platform.http.forwarding import ForwardedRequests
 from caseworker.platform.http.health import READINESS_SECONDS, MetricsAccess, Readiness
@@ -142,6 +143,7 @@ def build_api(
                 requests=requests,
                 logs_requests=limits.logs_requests,
                 forwarding_secret=forwarding_secret,
+                max_seconds=limits.max_seconds,
             )
         ],
         telemetry={**(telemetry or {}), "logs": False},
@@ -203,10 +205,12 @@ class RequestEnvelope:
         requests: RequestObserver | None = None,
         logs_requests: bool = False,
         forwarding_secret: str | None = None,
+        max_seconds: float | None = None,
     ) -> None:
         """Accept IP addresses, ``localhost`` and the names ``hosts``; None accepts every name.
 
-        Browsers may pass responses on to pages of ``origins`` (CORS).
+        Browsers may pass responses on to pages of ``origins`` (CORS). Requests that use the
+        database and have no response after ``max_seconds`` get 503.
         """
         self._app = app
         self._forwarded = ForwardedRequests(app, secret=forwarding_secret)
@@ -215,6 +219,7 @@ class RequestEnvelope:
         self._docs_url = docs_url
         self._requests = requests
         self._logs_requests = logs_requests
+        self._max_seconds = max_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -226,12 +231,15 @@ class RequestEnvelope:
         cors = self._cors(scope, headers) if "origin" in headers else {}
         scope[RELEASES], scope[DOCS_URL] = [], self._docs_url
         started = streamed = False
+        deadline: Deadline | None = None
         status, began = _GIVEN_UP, time.perf_counter()
 
         async def send_named(message: Message) -> None:
             nonlocal started, status, streamed
             if message["type"] == "http.response.start":
                 started, status = True, message["status"]
+                if deadline is not None:
+                    deadline.lift()
                 message.setdefault("headers", ())
                 common = MutableHeaders(scope=message)
                 streamed = common.get("content-type", "").startswith("text/event-stream")
@@ -244,6 +252,13 @@ class RequestEnvelope:
                     common.add_vary_header("Origin")
             await send(message)
 
+        async def send_in_time(message: Message) -> None:
+            if deadline is None or not deadline.has_passed:
+                await send_named(message)
+
+        if self._max_seconds is not None:
+            deadline = Deadline(self._max_seconds, scope, receive, send_named)
+            scope[DEADLINE] = deadline
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
         above = headers.getlist(HEADER)  # several are ignored
         with named, below_caller(above[0]) if len(above) == 1 else nullcontext():
@@ -255,11 +270,13 @@ class RequestEnvelope:
                     await Response(status_code=204)(scope, receive, send_named)
                     return
                 app = self._forwarded if FORWARDED_HEADER in headers else self._app
-                await app(scope, receive, send_named)
+                await app(scope, receive, send_in_time)
             except ClientDisconnect:
                 return  # the client is gone
-            except asyncio.CancelledError:  # the process shuts down
-                if started:
+            except asyncio.CancelledError:
+                if deadline is not None and deadline.has_passed:
+                    return
+                if started:  # the process shuts down
                     raise
                 response = problem_response(scope, ProblemError(UNAVAILABLE))
                 await response(scope, receive, send_named)
@@ -270,6 +287,9 @@ class RequestEnvelope:
                 response = problem_response(scope, ProblemError(INTERNAL))
                 await response(scope, receive, send_named)
             finally:
+                if deadline is not None:
+                    deadline.lift()
+                    await deadline.responded()
                 for release in scope[RELEASES]:
                     release()
                 seconds = time.perf_counter() - began

@@ -9,7 +9,6 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from caseworker.platform.caller import InvalidCredentialError
 from caseworker.platform.http.openapi import answers, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
@@ -25,6 +24,11 @@ router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
 
 READINESS_SECONDS: Final = 5.0
 """Time, in seconds, after which a readiness check counts as failed."""
+_METRICS_REFUSED: Final = (
+    "Send telemetry.metrics_key as a bearer token. Without it, telemetry.metrics permits clients "
+    "on this machine without a proxy in between (loopback), or all clients (anywhere), but never "
+    "web pages of other origins."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +112,9 @@ async def metrics(request: Request) -> Response:
         raise ProblemError(ROUTE_NOT_FOUND)
     shown = shown_credential(request)
     if shown is None:
-        anonymous_caller(request, access.readable_from)
-    elif access.key is None or not hmac.compare_digest(shown, access.key):
-        raise InvalidCredentialError
+        anonymous_caller(request, access.readable_from, refusal=_METRICS_REFUSED)
+    elif access.key is None or not hmac.compare_digest(shown.encode(), access.key.encode()):
+        raise ProblemError(CREDENTIAL_REFUSED, _METRICS_REFUSED)
     return Response(await access.text(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -6,6 +6,11 @@ time. Bodies must be sent, and responses read, at a minimum rate. The number of 
 process is limited. Rejected requests receive a problem document with an X-Request-ID, like all
 others.
 
+Less than twice ``READ_BYTES`` of a body are read before the application wants them, so a caller is
+authenticated before. If a response is sent before the whole body has arrived, the rest is read and
+dropped, up to ``MAX_DROPPED_BYTES`` and ``LINGER_SECONDS``: many clients read the response only
+after they have sent the body, and closing a connection with unread bytes resets it.
+
 A connection is unidentified until it carries a request of an authenticated caller. Unidentified
 connections may use at most nine tenths of the limit. Beyond that, a new one replaces the oldest. A
 tenth more connections than the limit may be open: their requests wait for a slot of their tenant
@@ -20,10 +25,12 @@ incomplete ones.
 
 import asyncio
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, cast
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -38,18 +45,21 @@ from caseworker.platform.http.problems import (
     ProblemType,
     problem_response,
 )
-from caseworker.platform.http.request import IDENTIFIED
+from caseworker.platform.http.request import IDENTIFIED, IS_CLOSED, BodiesUnderWay
 
 log = structlog.get_logger(__name__)
 
-_PIECE_BYTES = 32 * 1024
-"""Maximum size passed to the parser at once, so that long heads are detected early."""
+READ_BYTES: Final = 32 * 1024
+"""Maximum number of bytes that are read from a connection at once."""
+MAX_DROPPED_BYTES: Final = 1024 * 1024
+"""Maximum number of bytes of a body that are read and dropped after its response."""
+LINGER_SECONDS: Final = 1.0
+"""How long an answered client may send the rest of its body. An early reset of the connection could
+discard the response."""
 _MAX_PIPELINED = 4
 """Number of pipelined requests that may wait for the response to the first one."""
 LAST_REQUEST_SECONDS = 0.5
 """How long an unused connection stays open when the server shuts down."""
-_LINGER_SECONDS = 1.0
-"""How long a rejected client may keep sending; an early reset could discard the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +89,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """Server side of one client connection, with the limits in ``limits``."""
 
     limits: ClassVar[ConnectionLimits]
+    bodies: ClassVar[BodiesUnderWay]
+    """Memory for bodies; dropped bytes count in the share of callers whose tenant is not known."""
     unidentified: ClassVar[dict["BoundedProtocol", None]]
     """Connections of this server without an authenticated caller, oldest first. The dict is used as
     an ordered set."""
@@ -96,6 +108,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._dropped_bytes = 0
+        """Bytes that arrived after the response to their request, and were dropped."""
         self._ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -120,24 +134,26 @@ class BoundedProtocol(HttpToolsProtocol):
         self._forget()
         self._set_timer(None)
         self._stop_watching_writes()
+        self._release_body()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data in pieces, and set a timer if the request is incomplete."""
+        """Parse received data, and set a timer if the request is incomplete."""
+        if self._is_over():
+            self._drop(len(data))
+            return
+        self._claimed = False
+        super().data_received(data)
+        self._unclaimed_bytes = 0 if self._claimed else self._unclaimed_bytes + len(data)
         if self._is_over():
             return
-        for start in range(0, len(data), _PIECE_BYTES):
-            piece = data if len(data) <= _PIECE_BYTES else data[start : start + _PIECE_BYTES]
-            self._claimed = False
-            super().data_received(piece)
-            self._unclaimed_bytes = 0 if self._claimed else self._unclaimed_bytes + len(piece)
-            if self._is_over():
-                return
-            if self._unclaimed_bytes > self.limits.max_head_bytes:
-                self._answer(HEAD_TOO_LARGE)
-                return
+        if self._unclaimed_bytes > self.limits.max_head_bytes:
+            self._answer(HEAD_TOO_LARGE)
+            return
         if self._in_body:
             if self._timer is None:
+                lingering = _Lingering(self.transport, self._close)
+                self.cycle.transport = cast("asyncio.Transport", lingering)
                 self._watch_body(0)
         elif self._timer is None and (self._in_head or self._is_idle()):
             self._wait_for_head()
@@ -167,8 +183,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refuse(MALFORMED_REQUEST)
         self._set_timer(None)
-        known = partial(self.unidentified.pop, self, None)
-        self.scope[IDENTIFIED] = known  # type: ignore[typeddict-unknown-key]
+        scope = cast("dict[str, Any]", self.scope)
+        scope[IDENTIFIED] = partial(self.unidentified.pop, self, None)
+        scope[IS_CLOSED] = self.transport.is_closing
         self._in_head, self._in_body = False, True
         self._body_bytes = 0
         super().on_headers_complete()
@@ -176,23 +193,32 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Add a part of the body to the received bytes and pass it on."""
+        """Pass on a part of the body; stop reading while the application wants no more of it."""
         self._claimed = True
         self._body_bytes += len(body)
         super().on_body(body)
+        if self.cycle.response_complete:
+            self._drop(len(body))
+        elif len(self.cycle.body) >= READ_BYTES:
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """Mark the request as completely received."""
         self._claimed = True
         self._in_body = False
         self._set_timer(None)
+        self._release_body()
         super().on_message_complete()
+        if self.cycle.response_complete and not self.cycle.keep_alive:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """Discard the unread body, and count an idle connection as unidentified again."""
+        super().on_response_complete()
         if self.cycle.response_complete:  # not a pipelined one that waits
             self.cycle.body.clear()
-        super().on_response_complete()
+            if self._in_body and not self.transport.is_closing():
+                self._set_timer(LINGER_SECONDS, self.transport.close)
         if self._is_idle() and not self.transport.is_closing():
             self.unidentified.pop(self, None)
             self.unidentified[self] = None
@@ -227,9 +253,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _is_over(self) -> bool:
         return self._refused or self.transport.is_closing()
 
-    def _is_answered(self) -> bool:
+    def _has_no_request(self) -> bool:
         cycle: object = self.cycle  # the base class omits that it may be None
-        return cycle is None or self.cycle.response_complete
+        return cycle is None
+
+    def _is_answered(self) -> bool:
+        return self._has_no_request() or self.cycle.response_complete
 
     def _is_idle(self) -> bool:
         return self._is_answered() and not self._in_head and not self._in_body
@@ -262,8 +291,38 @@ class BoundedProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self.transport.write(_document(kind))
-        self.transport.write_eof()
-        self._set_timer(_LINGER_SECONDS, self.transport.abort)
+        self._end_writing()
+        self._set_timer(LINGER_SECONDS, self.transport.abort)
+        self.flow.resume_reading()
+
+    def _close(self) -> None:
+        """Close the connection after a response, once the client has sent its body."""
+        if self._in_body and self.cycle.response_complete:
+            self._end_writing()
+        else:
+            self.transport.close()
+
+    def _end_writing(self) -> None:
+        with suppress(OSError):  # the client has reset the connection
+            self.transport.write_eof()
+
+    def _drop(self, size: int) -> None:
+        """Count bytes that are read and dropped; read no more of them if these are too many."""
+        self._dropped_bytes += size
+        try:
+            self.bodies.hold(size, None)
+        except ProblemError:
+            self.flow.pause_reading()
+        if self._dropped_bytes + READ_BYTES > MAX_DROPPED_BYTES:
+            self.flow.pause_reading()
+
+    def _release_body(self) -> None:
+        """Note that no more of a body arrives."""
+        if self._dropped_bytes:
+            self.bodies.release(self._dropped_bytes, None)
+            self._dropped_bytes = 0
+        if not self._has_no_request():
+            self.cycle.transport = self.transport
 
     def _wait_for_head(self) -> None:
         self._set_timer(self.limits.head_seconds, self._head_is_late)
@@ -281,9 +340,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _judge_body(self, before: int) -> None:
         self._timer = None
         came, least = self._body_bytes - before, self._least_bytes
-        if self.cycle.response_complete:
-            self.transport.close()
-        elif came >= least or self.flow.read_paused:
+        if came >= least or self.flow.read_paused:
             self._watch_body(self._body_bytes)
         else:
             self._answer(REQUEST_TIMEOUT)
@@ -317,9 +374,55 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(seconds, *then)
 
 
-def bounded_by(limits: ConnectionLimits) -> type[BoundedProtocol]:
-    """Return a subclass of :class:`BoundedProtocol` for one server, with the given limits."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "unidentified": {}})
+class _Lingering:
+    """Transport of a request; it is closed only after the client could read the response."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
+
+
+class _SmallReads(asyncio.BufferedProtocol):
+    """Reads a connection in small pieces, and passes them to a :class:`BoundedProtocol`.
+
+    A server chooses the size of its reads itself if the protocol has no buffer: 256 KB.
+    """
+
+    def __init__(self, protocol: BoundedProtocol, buffer: memoryview) -> None:
+        """All connections may share ``buffer``: each read is passed on before the next one."""
+        self._receive = protocol.data_received
+        self._buffer = buffer
+        self.connection_made = protocol.connection_made  # type: ignore[assignment]
+        self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
+        self.eof_received = protocol.eof_received  # type: ignore[method-assign]
+        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next read."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on what was read."""
+        self._receive(bytes(self._buffer[:nbytes]))
+
+
+def bounded_by(limits: ConnectionLimits, bodies: BodiesUnderWay) -> Any:
+    """Return a factory of connections for one server, with the given limits.
+
+    Its attribute ``unidentified`` has the connections without an authenticated caller.
+    """
+    state = {"limits": limits, "bodies": bodies, "unidentified": {}}
+    protocol, buffer = type("BoundedProtocol", (BoundedProtocol,), state), bytearray(READ_BYTES)
+
+    def connection(*arguments: Any, **options: Any) -> asyncio.BaseProtocol:
+        return _SmallReads(protocol(*arguments, **options), memoryview(buffer))
+
+    connection.unidentified = protocol.unidentified  # type: ignore[attr-defined]
+    return connection
 
 
 def _document(kind: ProblemType) -> bytes:

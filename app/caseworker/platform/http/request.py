@@ -28,13 +28,15 @@ from caseworker.platform.caller import (
     KeyScope,
     ScopeMissingError,
 )
-from caseworker.platform.fair_slots import FairSlots, share_of
+from caseworker.platform.fair_slots import TENANT, FairSlots, share_of
+from caseworker.platform.fair_thread import FairThread
 from caseworker.platform.http.bodies import (
     MalformedJsonError,
     UnstorableTextError,
     is_storable,
     read_json,
 )
+from caseworker.platform.http.deadline import extend_deadline, paused_deadline
 from caseworker.platform.http.openapi import SCOPE, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
@@ -52,10 +54,15 @@ from caseworker.platform.http.problems import (
 IDENTIFIED: Final = "caseworker.identified"
 """ASGI scope key of a callback that marks the connection as identified. It is called after the
 caller is authenticated."""
+IS_CLOSED: Final = "caseworker.is_closed"
+"""ASGI scope key of a function that returns whether the connection is closed. Unlike
+``Request.is_disconnected`` it reads nothing from the connection."""
 RELEASES: Final = "caseworker.releases"
 """ASGI scope key of a list of callbacks. They are called when the request ends, to release its
 slots."""
 _NETLOC: Final = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
+_SMALL_BODY_BYTES: Final = 64 * 1024
+"""Size of a body that is read on the event loop, which takes a few milliseconds."""
 WAIT_SECONDS = 2.0
 """Seconds that a request waits for a slot before it is rejected."""
 
@@ -63,6 +70,10 @@ AnonymousFrom = Literal["loopback", "anywhere"]
 """Where requests without a credential may come from while no credentials exist."""
 
 
+_OTHER_PAGE = (
+    "A web page of another origin sent this request. Open the URL directly, or add the origin to "
+    "server.cors_origins."
+)
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 
 _LONGEST_ADDRESS = 64
@@ -94,6 +105,8 @@ class HttpLimits:
     max_graph_bytes: int
     """Maximum size of the graph in a request body as JSON, in bytes, including nested graphs."""
     max_json_depth: int
+    max_seconds: float
+    """Maximum number of seconds until the response to a request starts; then 503."""
     max_connections: int
     """Maximum number of requests that this process serves concurrently."""
     max_bodies_bytes: int
@@ -138,7 +151,10 @@ class RunKeys:
     prefix: str
     """Beginning of all keys of runs."""
     caller_of: Callable[[str], Awaitable[Caller]]
-    """Function that returns the caller with a key, or raises InvalidCredentialError."""
+    """Function that returns the caller with a key, or raises InvalidCredentialError. The caller has
+    no scope if a later attempt of the run was opened."""
+    superseded: ProblemType
+    """Problem of a request with the key of an earlier attempt."""
 
 
 class Shares:
@@ -168,7 +184,8 @@ class BodiesUnderWay:
     """Limits the memory for request bodies in this process, in total and for each tenant.
 
     A single tenant may hold at most nine tenths of it, and requests whose tenant is not known a
-    sixteenth of their own, so that neither can refuse the bodies of another tenant.
+    sixteenth of their own, so that neither can refuse the bodies of another tenant. No body is read
+    before its tenant is known, so the sixteenth is for bytes that are read and dropped.
     """
 
     def __init__(self, limit: int) -> None:
@@ -327,6 +344,7 @@ class ApiRequest(Request):
                 many concurrent requests.
             StoreUnavailableError: the credential cannot be checked at the moment.
         """
+        extend_deadline(request.scope)
         shared: HttpContext = request.app.state.shared
         authentication = shared.authentication
         try:
@@ -336,11 +354,12 @@ class ApiRequest(Request):
             raise
         ACTING.set(found.caller)
         tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
+        TENANT.set(tenant)
         request.scope.get(IDENTIFIED, bool)()
-        found.require(scope)
         own = found.caller.run_id
         if own is not None and not (run_keys and request.path_params.get("run_id", own) == own):
             raise ScopeMissingError(scope)
+        found.require(scope)
         await shared.connections.enter(tenant, request.scope)
         return found
 
@@ -349,14 +368,18 @@ class ApiRequest(Request):
 
         Raises:
             ScopeMissingError: the caller does not have it.
+            ProblemError: the caller has the key of a run, and a later attempt was opened.
         """
+        if self.caller.run_id is not None and not self.caller.scopes:
+            raise ProblemError(self.service(RunKeys).superseded)
         if scope not in self.caller.scopes:
             raise ScopeMissingError(scope)
 
     async def require_still(self, scope: KeyScope) -> None:
         """Authenticate the caller again and check that it still has ``scope``.
 
-        Long-running responses, such as event streams, call this repeatedly.
+        Long-running responses, such as event streams, call this repeatedly. Requests that have
+        waited for a run or for their body call it before they answer.
 
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
@@ -410,7 +433,14 @@ class ApiRequest(Request):
         Raises:
             ProblemError: it is not valid JSON, or exceeds a limit.
         """
-        return self.parsed(await self.body())
+        content = await self.body()
+        return await self.computed(partial(self.parsed, content))
+
+    async def computed(self, compute: Callable[[], T]) -> T:
+        """Return the result of a computation on the body; a large one is processed in a thread."""
+        size = len(self._content or b"")
+        thread, tenant = self.service(FairThread), self.caller.tenant
+        return await thread.call(compute, size, tenant, most_on_loop=_SMALL_BODY_BYTES)
 
     def parsed(self, content: bytes, accepts: Callable[[str], bool] = is_storable) -> Any:
         """Return the JSON value in the body of this request, with strings that ``accepts`` allows.
@@ -439,14 +469,15 @@ class ApiRequest(Request):
         chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
         tenant = self.scope.get("tenant")
         try:
-            async for chunk in self.stream():
-                chunks.append(chunk)
-                size += len(chunk)
-                taken = getsizeof(chunk)  # small chunks are mostly object overhead
-                held += taken
-                bodies.hold(taken, tenant)
-                if size > limit:
-                    raise _too_large(limit)
+            with paused_deadline(self.scope):  # the minimum rate of bodies limits this time
+                async for chunk in self.stream():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    taken = getsizeof(chunk)  # small chunks are mostly object overhead
+                    held += taken
+                    bodies.hold(taken, tenant)
+                    if size > limit:
+                        raise _too_large(limit)
         finally:
             bodies.release(held, tenant)
         return b"".join(chunks)
@@ -482,8 +513,7 @@ async def identify(request: Request, shared: HttpContext) -> Caller:
     """
     shown, run_keys = shown_credential(request), shared.services.get(RunKeys)
     if shown is None and run_keys is not None:
-        named = request.headers.get("x-api-key", "")
-        shown = named if named.startswith(run_keys.prefix) else None
+        shown = shown_run_key(request, run_keys.prefix)
     if shown is not None and run_keys is not None and shown.startswith(run_keys.prefix):
         return cast("Caller", await run_keys.caller_of(shown))
     if shown is not None:
@@ -507,13 +537,31 @@ def shown_credential(request: Request) -> str | None:
     return bearer[1].decode("ascii")
 
 
+def shown_run_key(request: Request, prefix: str) -> str | None:
+    """Return the key of a run in ``x-api-key``; None without one.
+
+    Other keys in this header are ignored, because proxies use it for theirs.
+
+    Raises:
+        InvalidCredentialError: the header is sent more than once.
+    """
+    shown = [each for each in request.headers.getlist("x-api-key") if each.startswith(prefix)]
+    if len(shown) > 1:
+        raise InvalidCredentialError
+    return shown[0] if shown else None
+
+
 def anonymous_caller(
-    request: Request, anonymous: AnonymousFrom, limits: HttpLimits | None = None
+    request: Request,
+    anonymous: AnonymousFrom,
+    limits: HttpLimits | None = None,
+    refusal: str | None = None,
 ) -> Caller:
     """Return the anonymous caller for a request without a credential.
 
     Requests from web pages of other origins are always rejected, because a browser sends them with
     the network access of its user. ``limits`` holds the configured origins and host names.
+    ``refusal`` is the advice of every rejection; None names the settings of the API.
 
     A peer counts as local if its address is a loopback address and no header shows that a proxy
     forwarded the request. No header makes a caller local, since any client can send it. A peer
@@ -522,29 +570,29 @@ def anonymous_caller(
     Raises:
         ProblemError: anonymous access is not allowed for this request.
     """
-    _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
+    origins = frozenset() if limits is None else limits.cors_origins
+    if _is_from_another_page(request, origins):
+        raise ProblemError(ANONYMOUS_REFUSED, refusal or _OTHER_PAGE)
     if anonymous == "anywhere":
         return ANYBODY
     forwarded = any(_OF_PROXIES.fullmatch(name) for name, _ in request.headers.raw)
     if request.client is None or forwarded or not is_loopback(request.client.host):
-        raise ProblemError(ANONYMOUS_REFUSED)
+        raise ProblemError(ANONYMOUS_REFUSED, refusal)
     if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
         message = "Use localhost, or add the host name to server.allowed_hosts."
         raise ProblemError(ANONYMOUS_REFUSED, message)
     return LOCAL
 
 
-def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
-    """Reject a request that a browser sends for a page of another origin."""
+def _is_from_another_page(request: Request, origins: frozenset[str]) -> bool:
+    """Return whether a browser sends the request for a page whose origin is not configured."""
     sent = [value.lower() for value in request.headers.getlist("origin")]
     host = request.headers.get("host", "").lower()
     own = {f"http://{host}", f"https://{host}", *origins}
     cross_site = request.headers.get("sec-fetch-site") == "cross-site" and not (
         sent and set(sent) <= origins
     )
-    if cross_site or not own.issuperset(sent):
-        message = "This origin is not allowed. Add it to server.cors_origins."
-        raise ProblemError(ANONYMOUS_REFUSED, message)
+    return cross_site or not own.issuperset(sent)
 
 
 def _is_own_host(request: Request, names: frozenset[str]) -> bool:
@@ -563,9 +611,9 @@ def is_loopback(host: str) -> bool:
 
 
 async def wait_connected(request: Request, seconds: float) -> None:
-    """Sleep for ``seconds``, or until the client disconnects."""
-    until, is_gone = time.monotonic() + seconds, request.is_disconnected
-    while (left := until - time.monotonic()) > 0 and not await is_gone():  # noqa: ASYNC110
+    """Sleep for ``seconds``, or until the connection is closed; read nothing from it."""
+    until, is_closed = time.monotonic() + seconds, request.scope.get(IS_CLOSED, bool)
+    while (left := until - time.monotonic()) > 0 and not is_closed():  # noqa: ASYNC110
         await asyncio.sleep(min(left, 1.0))
 
 

@@ -299,6 +299,11 @@ def _redact_number(value: float | None) -> Any:
     return value
 
 
+def names_secret(name: str) -> bool:
+    """Return whether the value of a field, variable or header of this name is a secret."""
+    return _mark_of(name) == "[secret]"
+
+
 @lru_cache(maxsize=4096)
 def _mark_of(name: str) -> str | None:
     """Return the mark that replaces every value of this name; None if the value decides."""

@@ -6,23 +6,31 @@ connection to a server that does not answer. TCP keepalives detect a lost networ
 :class:`Connection` detects a frozen server, or a middlebox that keeps the connection open but
 forwards nothing.
 
+After a failover, old sessions may continue at a server that is a standby now. They refuse all
+writes, return old rows and receive no notifications, although new sessions reach the primary.
+:class:`Connection` closes them, so that all pools and listeners connect again.
+
 Connections have state: settings, prepared statements and LISTEN. A connection pooler in front of
 Postgres must therefore use session pooling, not transaction pooling.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 import psycopg
+from psycopg import generators, waiting
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
-from psycopg.types.json import set_json_dumps
+from psycopg.pq.abc import PGcancelConn
+from psycopg.types.json import set_json_dumps, set_json_loads
 
-from caseworker.platform.postgres.json_text import exact_dump
+from caseworker.platform.postgres.json_text import exact_dump, load
 
 Options = Mapping[str, Any]
 
@@ -59,14 +67,39 @@ class Patience:
         )
 
 
+CHECK_SECONDS = 2.0
+"""Maximum seconds for the check of an idle connection. A new one replaces a silent one, and both
+must fit in the timeout of the pool."""
+
+CANCEL_SECONDS = 5.0
+"""Maximum seconds for delivering a request to cancel a statement."""
+
+READ_ONLY_SECONDS = 5.0
+"""Age in seconds above which a read-only session is closed. A database that is read-only for all
+sessions thus costs one new session in this time, and its rows can still be read."""
+
+_READ_ONLY = (b"default_transaction_read_only", b"in_hot_standby")
+"""Settings that a server (from PostgreSQL 14) reports whenever they change."""
+
+
 class SilentServerError(psycopg.OperationalError):
     """The server accepted a statement but did not answer in time."""
 
 
+class ReadOnlySessionError(psycopg.OperationalError):
+    """The session was closed because it is read-only; a new one may be able to write."""
+
+
 class Connection(psycopg.AsyncConnection[Any]):
-    """A connection that closes itself if the server does not answer in time."""
+    """A connection that closes itself if the server is silent or has become read-only."""
 
     answer_seconds: float = 30.0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._opened_at = time.monotonic()
+        self._is_new = True
+        self._cancelling: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, url: str, patience: Patience, **options: Any) -> Self:
@@ -77,28 +110,88 @@ class Connection(psycopg.AsyncConnection[Any]):
         """
         connection = await cls.connect(**connect_options(url, patience), **options)
         set_json_dumps(exact_dump, connection)
+        set_json_loads(load, connection)
         connection.answer_seconds = patience.answer_seconds
         return connection
+
+    async def check(self) -> None:
+        """Check that the server answers, unless the connection was opened a moment ago.
+
+        Raises:
+            TimeoutError: it does not answer; the connection is closed.
+            psycopg.OperationalError: the connection was lost, or its session is read-only.
+        """
+        if self._is_new:
+            self._is_new = False
+            return
+        before = self.autocommit
+        async with asyncio.timeout(CHECK_SECONDS):
+            await self.set_autocommit(True)
+            await self.execute("")
+            await self.set_autocommit(before)
 
     async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Exchange data with the server within the time limit; psycopg calls this internally.
 
+        A cancellation takes effect at once: psycopg itself would wait ten seconds for a server that
+        does not answer.
+
         Raises:
             SilentServerError: the server did not answer in time.
+            ReadOnlySessionError: the session is read-only.
             psycopg.OperationalError: the connection was lost.
         """
         longest = self.answer_seconds if timeout is None else timeout
         until = time.monotonic() + longest
+        was_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
         try:
             # A shorter interval would wake an idle listener for nothing.
-            return await super().wait(gen, longest, longest)
-        except psycopg.OperationalError as error:
-            if timeout is None and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
-                # With a statement in flight the connection cannot be reused.
+            result = await waiting.wait_async(gen, self.pgconn.socket, longest, longest)
+        except psycopg.Error as error:
+            # With a statement in flight the connection cannot be reused.
+            is_lost = timeout is None and self._is_active
+            if is_lost or ends_session(error):
                 self.pgconn.finish()
-                if error.sqlstate is None and time.monotonic() >= until:
-                    raise SilentServerError(*error.args) from error
+            if is_lost and error.sqlstate is None and time.monotonic() >= until:
+                raise SilentServerError(*error.args) from error
             raise
+        except BaseException:
+            if self._is_active:
+                self._abandon()
+            raise
+        if was_idle and self._is_outdated:
+            self.pgconn.finish()
+            raise ReadOnlySessionError("the session has become read-only")
+        return result
+
+    @property
+    def _is_active(self) -> bool:
+        return self.pgconn.transaction_status == TransactionStatus.ACTIVE
+
+    @property
+    def _is_outdated(self) -> bool:
+        """Whether the session is idle, read-only and not new, so that it must be replaced."""
+        return (
+            self.pgconn.transaction_status == TransactionStatus.IDLE
+            and any(self.pgconn.parameter_status(name) == b"on" for name in _READ_ONLY)
+            and time.monotonic() - self._opened_at > READ_ONLY_SECONDS
+        )
+
+    def _abandon(self) -> None:
+        """Close the connection during a statement; request the server to cancel the statement."""
+        with suppress(psycopg.NotSupportedError):  # libpq before version 17
+            cancel = self.pgconn.cancel_conn()
+            self._cancelling = asyncio.create_task(_cancelled(cancel), name="cancel statement")
+        self.pgconn.finish()
+
+
+async def _cancelled(cancel: PGcancelConn) -> None:
+    """Deliver a request to cancel a statement; a server that is silent never gets it."""
+    with suppress(psycopg.Error):
+        cancel.start()
+        await waiting.wait_conn_async(
+            generators.cancel(cancel), CANCEL_SECONDS, timeout=CANCEL_SECONDS
+        )
 
 
 def driver_url(url: str) -> str:
@@ -110,15 +203,20 @@ def driver_url(url: str) -> str:
 
 
 def connect_options(url: str, patience: Patience) -> dict[str, Any]:
-    """Return the options for opening a connection. Settings in the URL take precedence."""
+    """Return the options for opening a connection. Settings in the URL take precedence.
+
+    The timeout covers all hosts of the URL: if the first one is frozen, the next one must get its
+    turn. Text is always exchanged as UTF-8, whatever ``PGCLIENTENCODING`` names.
+    """
     given = conninfo_to_dict(driver_url(url))
     settings = f"{patience.server_settings} {given.pop('options', '')}".rstrip()
+    hosts = str(given.get("hostaddr") or given.get("host") or "").split(",")
     ours = {
         "application_name": "caseworker",
-        "connect_timeout": max(2, round(patience.connect_seconds)),
+        "connect_timeout": max(2, int(patience.connect_seconds / len(hosts))),
         **KEEPALIVE,
     }
-    return {**ours, **given, "options": settings}
+    return {**ours, **given, "options": settings, "client_encoding": "utf8"}
 
 
 # Some errors are temporary and the caller may retry: a broken connection, a server that is
@@ -128,9 +226,12 @@ def connect_options(url: str, patience: Patience) -> dict[str, Any]:
 _AWAY_CLASSES = ("08", "57P", "58")
 """Connection exceptions; a server that is stopping, starting or crashed; I/O errors."""
 
+_READ_ONLY_REFUSED = "25006"
+"""A write on a standby, as after a failover, or in a database that is set to read-only."""
+
 _AWAY_CODES = frozenset(
     {
-        "25006",  # read-only: a standby has taken the primary's address
+        _READ_ONLY_REFUSED,
         "25P03",  # the server ended a transaction that was idle too long
         "53100",  # the disk is full
         "53300",  # too many connections
@@ -162,6 +263,22 @@ def is_away(error: BaseException | None) -> bool:
     return code in _AWAY_CODES or code.startswith(_AWAY_CLASSES)
 
 
+_STATEMENT_NOT_FOUND = "26000"
+"""A prepared statement is not known to the server: the connection leads to another session."""
+
+_OUTDATED_PLAN = "RevalidateCachedQuery"
+"""The function of the server that rejects a prepared statement whose result columns have changed,
+as after a migration."""
+
+
+def ends_session(error: psycopg.Error) -> bool:
+    """Return whether the session causes the error, so that only a new session can succeed."""
+    return (
+        error.sqlstate in (_READ_ONLY_REFUSED, _STATEMENT_NOT_FOUND)
+        or error.diag.source_function == _OUTDATED_PLAN
+    )
+
+
 def is_contended(error: BaseException | None) -> bool:
     """Return whether an error was caused by a concurrent transaction's lock, as in a deadlock."""
     code = _code(error)
@@ -176,10 +293,15 @@ def is_broken_off(error: BaseException | None) -> bool:
 def is_passing(error: BaseException | None) -> bool:
     """Return whether the failed statement may succeed if it is retried.
 
-    That is the case if the database is unavailable or overloaded, or a concurrent transaction's
-    lock caused the error.
+    That is the case if the database is unavailable or overloaded, or if a concurrent transaction's
+    lock or an outdated session caused the error.
     """
-    return is_away(error) or is_contended(error) or _code(error).startswith(_OVERLOAD_CLASSES)
+    return (
+        is_away(error)
+        or is_contended(error)
+        or _code(error).startswith(_OVERLOAD_CLASSES)
+        or (isinstance(error, psycopg.Error) and ends_session(error))
+    )
 
 
 def _code(error: BaseException | None) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.fair_slots import TENANT, FairSlots
 from caseworker.platform.postgres.connections import Connection, Patience, is_passing
 
 T = TypeVar("T")
@@ -44,14 +44,9 @@ class Pool:
     """
 
     def __init__(
-        self,
-        connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]],
-        *,
-        size: int,
-        wait_seconds: float,
-        ping: bool = True,
+        self, connect: Callable[[], Awaitable[Connection]], *, size: int, wait_seconds: float
     ) -> None:
-        """Use ``connect`` to open connections; ``ping`` tests each connection before use."""
+        """Use ``connect`` to open connections; a caller waits ``wait_seconds`` for one."""
         self.size = size
         self.in_use = 0
         """Number of connections currently in use."""
@@ -63,7 +58,6 @@ class Pool:
             async_creator=connect,
             pool_size=size,
             max_overflow=-1,
-            pool_pre_ping=ping,
             hide_parameters=True,  # errors would otherwise quote rows
         )
 
@@ -71,23 +65,41 @@ class Pool:
     async def connected(self, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
         """Use a connection of the pool during the block, without a transaction.
 
-        If ``tenant`` is given, the connection counts against that tenant's fair share of the pool.
+        It counts against the share of ``tenant``, or else of the current :data:`TENANT`.
 
         Raises:
-            TimeoutError: no connection became free in time.
+            TimeoutError: no working connection became available in time.
             sqlalchemy.exc.SQLAlchemyError: a statement failed.
             psycopg.Error: no connection could be opened.
         """
-        async with asyncio.timeout(self._wait_seconds):
+        tenant = tenant or TENANT.get()
+        async with asyncio.timeout(self._wait_seconds) as limit:
             await self._slots.acquire(tenant)
         # The slot bounds the connections; the pool below it never makes a caller wait.
         self.in_use += 1
         try:
-            async with self._engine.connect() as connection:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout_at(limit.when()):
+                    connection = await stack.enter_async_context(self._checked())
                 yield connection
         finally:
             self.in_use -= 1
             self._slots.release(tenant)
+
+    @asynccontextmanager
+    async def _checked(self) -> AsyncIterator[AsyncConnection]:
+        """Use a connection that works: an idle one that answers, else a new one."""
+        async with self._engine.connect() as connection:
+            try:
+                await (await driver_of(connection)).check()
+            except ERRORS:
+                await connection.invalidate()
+            else:
+                yield connection
+                return
+        await self._engine.dispose()  # the other idle connections are as old
+        async with self._engine.connect() as connection:
+            yield connection
 
     async def can_grow(self) -> bool:
         """Return whether the database accepts a new connection as soon as a heartbeat needs it."""
@@ -102,6 +114,11 @@ class Pool:
     async def dispose(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
+
+
+async def driver_of(connection: AsyncConnection) -> Connection:
+    """Return the connection of the driver below one of SQLAlchemy."""
+    return cast("Connection", (await connection.get_raw_connection()).driver_connection)
 
 
 class KeptConnection:
@@ -219,26 +236,24 @@ async def transaction(
     pool: Pool,
     tenant: str | None = None,
     *,
-    on_behalf_of: str | None = None,
     statement_ms: int | None = None,
 ) -> AsyncIterator[AsyncConnection]:
     """Open a transaction that commits when the block ends.
 
-    ``tenant`` restricts it to that tenant's rows and uses the tenant's share of the pool.
-    ``on_behalf_of`` names a tenant whose share of the pool is used, without that restriction.
-    ``statement_ms`` is the time limit for each statement in milliseconds.
+    ``tenant`` restricts it to that tenant's rows and uses the tenant's share of the pool; without
+    it, the share of the current :data:`TENANT` is used. ``statement_ms`` is the time limit for each
+    statement in milliseconds.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
             connection was lost during the commit, the outcome of the transaction is unknown.
     """
     try:
-        async with pool.connected(tenant or on_behalf_of) as connection, connection.begin():
+        async with pool.connected(tenant) as connection, connection.begin():
             if statement_ms is not None:
                 await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {statement_ms:d}")
             if tenant is not None:
-                raw = await connection.get_raw_connection()
-                driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
+                driver = await driver_of(connection)
                 await driver.execute(AS_TENANT, (tenant,), prepare=True)
             yield connection
     except ERRORS as error:
@@ -257,15 +272,15 @@ async def read_row(pool: Pool, statement: str, values: Sequence[Any]) -> Mapping
     """
     try:
         async with pool.connected() as connection:
-            raw = await connection.get_raw_connection()
-            driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
+            driver = await driver_of(connection)
             await driver.set_autocommit(True)
             try:
                 async with driver.cursor(row_factory=dict_row) as cursor:
                     await cursor.execute(statement, values, prepare=True)
                     return await cursor.fetchone()
             finally:
-                await driver.set_autocommit(False)
+                if not driver.closed:
+                    await driver.set_autocommit(False)
     except ERRORS as error:
         if _is_outage(error):
             raise StoreUnavailableError from error
@@ -279,14 +294,13 @@ def _is_outage(error: Exception) -> bool:
     return isinstance(error, OSError) or is_passing(error)
 
 
-async def takes_writes(pool: Pool) -> bool | None:
-    """Return whether the database accepts writes; None if it does not respond.
+async def takes_writes(pool: Pool) -> bool:
+    """Return whether the database accepts writes.
 
     A standby responds but accepts no writes, as does a database that is set to read-only.
+
+    Raises:
+        StoreUnavailableError: the database does not respond.
     """
-    try:
-        async with transaction(pool) as connection:
-            read_only = await connection.scalar(text("SHOW transaction_read_only"))
-    except StoreUnavailableError:
-        return None
-    return bool(read_only == "off")
+    async with transaction(pool) as connection:
+        return bool(await connection.scalar(text("SHOW transaction_read_only")) == "off")

@@ -6,7 +6,8 @@ concurrent runs share the cost of a commit and a lone run does not wait.
 A write stays in the queue until it is answered, so the queue is the only state. After a database
 outage the batch in flight is written again; every write must therefore be idempotent. A cancelled
 writer removes its write, so a long outage does not fill the memory with abandoned writes. A write
-that needs a locked row moves to the end of the queue and does not delay the other writes.
+that needs a locked row moves to the end of the queue and does not delay the other writes. Tenants
+take turns, so that many writes of one tenant do not delay those of another.
 
 The size of a batch is bounded in bytes. Its length is bounded by the time that the event loop needs
 to resume the answered writers: the last one must not resume with a stale answer. A server that was
@@ -17,7 +18,6 @@ attempts.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ import psycopg
 import structlog
 
 from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
+from caseworker.platform.fair_slots import TENANT, FairQueue
 from caseworker.platform.postgres.connections import (
     SilentServerError,
     is_away,
@@ -78,6 +79,7 @@ class _Place(Generic[Write]):
 
     write: Write
     size_bytes: int
+    tenant: str | None
     strikes: int = 0
     """Number of times its batch got no answer or was aborted."""
 
@@ -97,7 +99,9 @@ class GroupCommit(Generic[Write, Answer]):
         self._commit = commit
         self._clock = clock
         self._line: dict[Waiting[Answer], _Place[Write]] = {}
-        self._newcomers: deque[asyncio.Future[None]] = deque()
+        self._order = FairQueue[Waiting[Answer]]()
+        """The writes in ``_line``, in the order in which they are committed."""
+        self._newcomers = FairQueue[asyncio.Future[None]]()
         self._most = BATCH[0]
         self._stuck_since: float | None = None
         self._arrived = asyncio.Event()
@@ -148,20 +152,23 @@ class GroupCommit(Generic[Write, Answer]):
         """Wait until the queue is shorter than one batch, at most ``patience_seconds``.
 
         Callers use this before they add new writers, so that the current writers finish first. Each
-        write that leaves the queue admits one caller, in order of arrival.
+        write that leaves the queue admits one caller; tenants take turns.
         """
         if len(self._line) < BATCH[0]:
             return
         newcomer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._newcomers.append(newcomer)
+        self._newcomers.append(newcomer, TENANT.get())
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_seconds):
                 await newcomer
 
     def _let_in(self, most: int) -> None:
         """Admit up to ``most`` waiting writers while the queue is shorter than one batch."""
-        while most and self._newcomers and len(self._line) < BATCH[0]:
-            newcomer = self._newcomers.popleft()
+        while most and self._newcomers.tenants and len(self._line) < BATCH[0]:
+            tenant = next(iter(self._newcomers.tenants))
+            newcomer = self._newcomers.first(tenant)
+            self._newcomers.remove(newcomer, tenant)
+            self._newcomers.pass_turn(tenant)
             if not newcomer.done():
                 newcomer.set_result(None)
                 most -= 1
@@ -177,12 +184,12 @@ class GroupCommit(Generic[Write, Answer]):
         if self._closing:
             raise StoreUnavailableError
         answer: Waiting[Answer] = asyncio.get_running_loop().create_future()
-        self._line[answer] = _Place(write, size_bytes)
+        self._join(answer, _Place(write, size_bytes, TENANT.get()))
         self._arrived.set()
         try:
             return await answer
         finally:
-            self._line.pop(answer, None)
+            self._leave(answer)
             self._let_in(1)
 
     async def _write_forever(self) -> None:
@@ -226,7 +233,8 @@ class GroupCommit(Generic[Write, Answer]):
         """Return the first writes of the queue; a write with strikes gets its own batch."""
         batch = list[Waiting[Answer]]()
         size = 0
-        for waiting, place in self._line.items():
+        for _, waiting in self._order:
+            place = self._line[waiting]
             size += place.size_bytes
             if batch and (place.strikes or size > BATCH_BYTES):
                 break
@@ -266,7 +274,7 @@ class GroupCommit(Generic[Write, Answer]):
                 self._to_the_end(waiting)
                 continue
             moved = True
-            self._line.pop(waiting, None)
+            self._leave(waiting)
             if not waiting.done():
                 waiting.set_result(answer)
         return moved
@@ -306,15 +314,25 @@ class GroupCommit(Generic[Write, Answer]):
         return True
 
     def _fail(self, waiting: Waiting[Answer], error: Exception) -> None:
-        self._line.pop(waiting, None)
+        self._leave(waiting)
         log.error("database.refused", error=type(error).__name__)
         if not waiting.done():
             waiting.set_exception(error)
 
     def _to_the_end(self, waiting: Waiting[Answer]) -> None:
-        """Move a write to the end of the queue."""
+        """Move a write to the end of the line of its tenant."""
+        if (place := self._leave(waiting)) is not None:
+            self._join(waiting, place)
+
+    def _join(self, waiting: Waiting[Answer], place: _Place[Write]) -> None:
+        self._line[waiting] = place
+        self._order.append(waiting, place.tenant)
+
+    def _leave(self, waiting: Waiting[Answer]) -> _Place[Write] | None:
         if (place := self._line.pop(waiting, None)) is not None:
-            self._line[waiting] = place
+            self._order.remove(waiting, place.tenant)
+            self._order.pass_turn(place.tenant)
+        return place
 
 
 class _Pause:

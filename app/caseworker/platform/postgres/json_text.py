@@ -1,12 +1,17 @@
-"""Serialize values as JSON text that Postgres accepts."""
+"""Serialize values as JSON text that Postgres accepts, and parse its JSON text."""
 
+import gc
 import json
 import re
 from typing import Any, Final
 
 import orjson
+from pydantic_core import from_json
 
 _JSON_ALONE: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+LONG_TEXT: Final = 64 * 1024
+"""Length of a JSON text, in bytes or characters, up to which it is parsed as usual."""
 
 _MAYBE_UNSTORABLE = re.compile(
     r"\\u0000|\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]|\\\\ud[89ab]"
@@ -32,6 +37,21 @@ def dump(value: Any) -> str:
     if b"\\u0000" in text or b"\\\\ud" in text:
         return exact_dump(value)
     return text.decode()
+
+
+def load(text: str | bytes) -> Any:
+    """Parse a JSON text of the database, with integers of any length.
+
+    A long text is parsed without garbage collection: its many new objects would start several
+    collections, which would find nothing and take longer than parsing.
+    """
+    if len(text) <= LONG_TEXT or not gc.isenabled():
+        return from_json(text)
+    gc.disable()
+    try:
+        return from_json(text)
+    finally:
+        gc.enable()
 
 
 def exact_dump(value: Any) -> str:

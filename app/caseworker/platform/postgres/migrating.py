@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -67,12 +67,24 @@ class UnknownRevisionError(MigrationError):
         )
 
 
+class EncodingError(MigrationError):
+    """The database has an encoding in which not every text can be stored."""
+
+    def __init__(self, name: str, encoding: str) -> None:
+        super().__init__(
+            f"the database {name} has the encoding {encoding}, but the service stores text of any "
+            f"language: create another one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE "
+            "template0 LOCALE 'C', and use that"
+        )
+
+
 def upgrade(url: str, revision: str = "head") -> None:
     """Upgrade the database schema to ``revision``, by default the newest.
 
     An advisory lock serializes processes that start together.
 
     Raises:
+        EncodingError: the database does not use UTF-8.
         UnknownRevisionError: the database is at a revision that this release does not know.
         TableLockedError: a table was locked; earlier revisions have been applied.
         sqlalchemy.exc.OperationalError: the database does not respond.
@@ -100,10 +112,24 @@ def is_served_by(url: str) -> bool:
     That is the case if its schema is at the revision that this release needs, or a later one.
 
     Raises:
+        EncodingError: the database does not use UTF-8.
+        UnknownRevisionError: its schema is too old for an upgrade by this release.
         sqlalchemy.exc.OperationalError: the database does not respond.
     """
     with _connected(url) as connection:
-        return _serves(connection)
+        is_served, unknown = _serves(connection), _revisions_of(connection) - our_revisions()
+    if unknown and not is_served:
+        raise UnknownRevisionError(max(unknown))
+    return is_served
+
+
+def current_revision(url: str) -> str | None:
+    """Return the revision of the schema of a database; None if the database is empty.
+
+    Raises the same errors as :func:`upgrade`.
+    """
+    with _connected(url) as connection:
+        return max(_revisions_of(connection), default=None)
 
 
 def _migrate(url: str, command: Literal["upgrade", "downgrade"], revision: str) -> None:
@@ -160,7 +186,17 @@ def our_revisions() -> frozenset[str]:
 def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection that is closed afterwards, which also releases its advisory lock."""
     given = conninfo_to_dict(driver_url(url))  # only libpq parses URLs
-    connect = partial(psycopg.connect, make_conninfo(f"connect_timeout={CONNECT_SECONDS}", **given))
+    usual = make_conninfo(f"connect_timeout={CONNECT_SECONDS}", **given)
+
+    def connect() -> psycopg.Connection:
+        connection = psycopg.connect(usual, client_encoding="utf8")
+        name = connection.info.dbname
+        encoding = connection.info.parameter_status("server_encoding") or ""
+        if encoding != "UTF8":  # SQLAlchemy could not even read the version of the server
+            connection.close()
+            raise EncodingError(name, encoding)
+        return connection
+
     engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
     with engine.connect() as connection:
         yield connection

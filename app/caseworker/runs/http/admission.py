@@ -84,10 +84,13 @@ class Admission(ABC):
         self._default = budget
         self._usual = budget.merged_with(limits.budget_ceiling)
 
-    async def new_run(self, body: OwnBody, tenant: str, idempotency_key: str | None) -> NewRun:
+    async def new_run(
+        self, body: OwnBody, tenant: str, hashed: str, idempotency_key: str | None = None
+    ) -> NewRun:
         """Return the run that the body describes, with defaults and ceilings applied.
 
-        The run keeps the current defaults even if it is executed later.
+        ``hashed`` is the hash of the request. The run keeps the current defaults even if it is
+        executed later.
 
         Raises:
             ProblemError: the body is invalid for this service; the error names every field.
@@ -110,7 +113,7 @@ class Admission(ABC):
         return NewRun(
             key=RunKey(tenant, body.run_id or new_run_id()),
             request=request,
-            request_hash=request_hash(body),
+            request_hash=hashed,
             idempotency_key=idempotency_key,
             named=body.run_id is not None,
             metadata=body.metadata or {},
@@ -460,9 +463,15 @@ class Admissions:
         return self._by_kind[kind]
 
     async def new_run(
-        self, body: OwnBody, request: ApiRequest, idempotency_key: str | None = None
+        self,
+        body: OwnBody,
+        request: ApiRequest,
+        hashed: str | None = None,
+        idempotency_key: str | None = None,
     ) -> NewRun:
         """Return the run that the body of a request describes.
+
+        ``hashed`` is the hash of the request; by default, the one of ``body``.
 
         Raises:
             ProblemError: the body is too large for its kind, or invalid for this service.
@@ -471,7 +480,9 @@ class Admissions:
         if not body.contains_graph:
             request.require_small()
         admission = self[RunKind(body.kind)]
-        return await admission.new_run(body, request.caller.tenant, idempotency_key)
+        if hashed is None:
+            hashed = await request.computed(partial(request_hash, body))
+        return await admission.new_run(body, request.caller.tenant, hashed, idempotency_key)
 
 
 def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:

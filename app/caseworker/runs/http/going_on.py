@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from caseworker.core.budget.budget import Budget
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
-from caseworker.runs.http.admission import limits_spending, request_hash
+from caseworker.runs.http.admission import limits_spending
 from caseworker.runs.http.body import GoingOnBody, OwnBody, body_of_kind
 from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
@@ -80,4 +80,4 @@ def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget
         source=RunSource(wanted.run_id, wanted.until),
         chat=source.chat,
     )
-    return replace(new, request=request, request_hash=request_hash(body))
+    return replace(new, request=request)

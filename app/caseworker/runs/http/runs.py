@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.http.deadline import extend_deadline
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.request import (
     ApiRequest,
@@ -60,6 +61,9 @@ from caseworker.runs.http.views import (
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
+
+ANSWER_SECONDS = 2.0
+"""Seconds for reading the run after a request has waited for it."""
 
 router = api_router("runs", prefix="/runs")
 
@@ -135,7 +139,7 @@ async def post_run(
         parent = RunKey(child.tenant, body.parent.run_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
-    run = await awaited(request.service(RunService), accepted.run, wait)
+    run = await awaited(request, accepted.run, wait)
     view = await shown(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
@@ -255,41 +259,44 @@ async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepte
     key = idempotency_key(request.headers)
     if body.webhook is not None:
         await request.service(WebhookCheck).require_secret(request.caller.tenant)
+    hashed = await request.computed(partial(request_hash, body))
     if isinstance(body, GoingOnBody):
-        return await _accepted_from(body, request, key)
+        return await _accepted_from(body, request, hashed, key)
     try:
-        new = await request.service(Admissions).new_run(body, request, key)
+        new = await request.service(Admissions).new_run(body, request, hashed, key)
         return await request.service(RunService).accept(new)
     except GraphRefusedError:
-        earlier = await _accepted_before(body, request, key)
+        earlier = await _accepted_before(body, request, hashed, key)
         if earlier is None:
             raise
         return earlier
 
 
-async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None) -> Accepted:
+async def _accepted_from(
+    body: GoingOnBody, request: ApiRequest, hashed: str, key: str | None
+) -> Accepted:
     """Accept a run that resumes from another; a repeated request works even if that was erased."""
     if body.graph is None:
         request.require_small()
-    earlier = await _accepted_before(body, request, key)
+    earlier = await _accepted_before(body, request, hashed, key)
     if earlier is not None:
         return earlier
     admissions, runs = request.service(Admissions), request.service(RunService)
     source = (await source_of(body, request.caller.tenant, runs)).request
     fields = admissions[source.kind].fields_of(source, body.sent)
-    new = await admissions.new_run(completed(body, source, fields), request, key)
+    new = await admissions.new_run(completed(body, source, fields), request, hashed, key)
     ceiling = request.service(ApiLimits).budget_ceiling
     return await runs.accept(going_on(new, body, source, ceiling))
 
 
 async def _accepted_before(
-    body: OwnBody | GoingOnBody, request: ApiRequest, key: str | None
+    body: OwnBody | GoingOnBody, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted | None:
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:
         return None
     run_key = RunKey(request.caller.tenant, body.run_id or "")
-    return await request.service(RunService).accepted_before(run_key, key, request_hash(body))
+    return await request.service(RunService).accepted_before(run_key, key, hashed)
 
 
 def answer_of(
@@ -311,14 +318,20 @@ def answer_of(
     return Response(view.model_dump_json(), status, headers, media_type="application/json")
 
 
-async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
+async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
     If ``wait`` is None, the run is returned as it is.
+
+    Raises:
+        AccessRefusedError, ProblemError: the caller's credential became invalid meanwhile.
     """
     if wait is None or run.finished:
         return run
+    extend_deadline(request.scope, wait + ANSWER_SECONDS)
     try:
-        return await runs.wait(run.key, seconds=wait)
+        later = await request.service(RunService).wait(run.key, seconds=wait)
+        await request.require_still(KeyScope.READ)
     except StoreUnavailableError:
         return run
+    return later

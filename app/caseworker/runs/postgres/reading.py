@@ -201,12 +201,8 @@ class PostgresRunReader:
     def _listing(
         self, tenant: str, wanted: RunFilter
     ) -> AbstractAsyncContextManager[AsyncConnection]:
-        return transaction(
-            self.engines.work,
-            _wall(tenant, wanted),
-            on_behalf_of=tenant,
-            statement_ms=LIST_STATEMENT_MS,
-        )
+        wall = _wall(tenant, wanted)
+        return transaction(self.engines.work, wall, statement_ms=LIST_STATEMENT_MS)
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
         """Return a page of runs, newest first."""

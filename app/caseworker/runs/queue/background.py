@@ -18,6 +18,7 @@ from procrastinate.jobs import Job, Status
 from psycopg import AsyncConnection
 
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import KeptConnection
 from caseworker.runs.queue.worker import (
@@ -118,6 +119,14 @@ class SharedJobManager(CapacityAwareJobManager):
             await self.wake()
 
 
+def _for_tenant(task: Task) -> Task:
+    async def execute(tenant: str, **arguments: Any) -> None:
+        TENANT.set(tenant)
+        await task(tenant=tenant, **arguments)
+
+    return execute
+
+
 def _holder(job: Job) -> tuple[str, str]:
     return job.queue, str(job.task_kwargs.get("tenant", ""))
 
@@ -144,7 +153,7 @@ class BackgroundWorker:
         app.job_manager = jobs
         for name, queue in self.queues.items():
             for task_name, task in queue.tasks.items():
-                app.task(name=task_name, queue=name)(task)
+                app.task(name=task_name, queue=name)(_for_tenant(task))
         names, at_once = list(self.queues), sum(queue.at_once for queue in self.queues.values())
         async with connections(self.url, self.patience, at_most=CONNECTIONS) as pool:
             await pool.wait(self.patience.connect_seconds)

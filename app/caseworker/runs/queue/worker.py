@@ -269,6 +269,6 @@ def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnecti
         min_size=1,
         max_size=at_most,
         timeout=patience.connect_seconds,
-        check=AsyncConnectionPool.check_connection,
+        check=Connection.check,
         open=False,
     )

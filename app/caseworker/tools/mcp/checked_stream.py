@@ -1,8 +1,10 @@
-"""Filters the messages of an MCP server: drops tools that do not match the protocol.
+"""Filters the messages of an MCP server: drops tools that do not match the protocol, masks secrets.
 
 The SDK accepts a list of tools only as a whole, so one malformed entry would disable the server.
+A server may echo its credentials in any part of any message.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Self
@@ -10,11 +12,12 @@ from typing import Any, Final, Self
 import structlog
 from mcp.client._transport import ReadStream, TransportStreams
 from mcp.shared.message import SessionMessage
-from mcp.types import JSONRPCResponse, Tool
+from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, Tool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.logs.secret_mask import SecretMask
 
 log = structlog.get_logger(__name__)
 
@@ -26,17 +29,18 @@ Incoming = SessionMessage | Exception
 
 @asynccontextmanager
 async def checked(
-    server: str, transport: AbstractAsyncContextManager[TransportStreams]
+    server: str, transport: AbstractAsyncContextManager[TransportStreams], mask: SecretMask
 ) -> AsyncIterator[TransportStreams]:
-    """Wrap a server's transport; drop listed tools that the SDK cannot parse."""
+    """Wrap a server's transport; drop listed tools that the SDK cannot parse, and mask secrets."""
     async with transport as (reading, writing):
-        yield _CheckedStream(server, reading), writing
+        yield _CheckedStream(server, reading, mask), writing
 
 
 class _CheckedStream:
-    def __init__(self, server: str, inner: ReadStream[Incoming]) -> None:
+    def __init__(self, server: str, inner: ReadStream[Incoming], mask: SecretMask) -> None:
         self._server = server
         self._inner = inner
+        self._mask = mask
 
     @property
     def last_context(self) -> Any:
@@ -44,7 +48,7 @@ class _CheckedStream:
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> Incoming:
-        return self._checked(await self._inner.receive())
+        return await self._checked(await self._inner.receive())
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -53,7 +57,7 @@ class _CheckedStream:
         return self
 
     async def __anext__(self) -> Incoming:
-        return self._checked(await self._inner.__anext__())
+        return await self._checked(await self._inner.__anext__())
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
@@ -62,13 +66,27 @@ class _CheckedStream:
     async def __aexit__(self, *ending: Any) -> bool | None:
         return await self._inner.__aexit__(*ending)
 
-    def _checked(self, incoming: Incoming) -> Incoming:
-        """Drop malformed tools from a message that lists tools."""
-        message = None if isinstance(incoming, Exception) else incoming.message
+    async def _checked(self, incoming: Incoming) -> Incoming:
+        """Mask the secrets in a message, and drop malformed tools if it lists tools."""
+        if isinstance(incoming, Exception):
+            return incoming
+        if self._mask:
+            await asyncio.to_thread(self._hide, incoming.message)  # a message may be long
+        message = incoming.message
         if isinstance(message, JSONRPCResponse) and isinstance(message.result.get("tools"), list):
             listed = message.result["tools"]
             message.result["tools"] = [tool for tool in listed if self._is_readable(tool)]
         return incoming
+
+    def _hide(self, message: JSONRPCMessage) -> None:
+        match message:
+            case JSONRPCResponse():
+                message.result = self._mask.apply_to(message.result)
+            case JSONRPCError():
+                message.error.message = self._mask.apply(message.error.message)
+                message.error.data = self._mask.apply_to(message.error.data)
+            case _:
+                message.params = self._mask.apply_to(message.params)
 
     def _is_readable(self, tool: Any) -> bool:
         try:

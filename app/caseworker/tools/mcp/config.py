@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from caseworker.platform.logs.secret_mask import SecretMask, secrets_in
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
@@ -25,6 +27,10 @@ class ServerConfig:
     tools."""
     max_message_bytes: int
     """Maximum size of one message from the server, in bytes."""
+
+    def mask(self) -> SecretMask:
+        """Return the mask of the server's headers, and of the secrets in its environment."""
+        return SecretMask([*self.headers.values(), *secrets_in(self.env)])
 
     def allows(self, tool: str) -> bool:
         """Return whether a tool is allowed; ``tool`` is its name on the server."""

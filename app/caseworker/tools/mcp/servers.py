@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -24,8 +25,8 @@ PAUSE_SECONDS: Final = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
 """Delays in seconds before a server is restarted after its first, second and further consecutive
 losses."""
 MAX_TENANT_SERVERS: Final = 200
-"""Maximum number of servers that a process calls with the credentials of tenants at once. The least
-recently used one is closed; the next call opens it again."""
+"""Maximum number of servers that a process calls with the credentials of tenants at once. Of the
+tenant with the most, the least recently used one is closed; the next call opens it again."""
 STEADY_SECONDS: Final = 60.0
 """Minimum duration of a session, in seconds, that resets the count of consecutive losses."""
 
@@ -180,5 +181,8 @@ class McpServers:
             return shared
         own = self._of_tenants[tenant, name] = own or McpServer(config)
         if len(self._of_tenants) > MAX_TENANT_SERVERS:
-            self._of_tenants.pop(next(iter(self._of_tenants))).end("It was not used for long.")
+            held = Counter(each for each, _ in self._of_tenants)
+            [(most, _)] = held.most_common(1)
+            oldest = next(each for each in self._of_tenants if each[0] == most)
+            self._of_tenants.pop(oldest).end("It was not used for long.")
         return own

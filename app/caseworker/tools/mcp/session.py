@@ -33,6 +33,7 @@ from mcp.types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import outside_spans
@@ -74,6 +75,7 @@ class Session:
         """The usable tools, by the server's own names."""
         self.problem = ""
         """Why the session ended, redacted."""
+        self._mask = config.mask()
         self._stop = asyncio.Event()
         self._look = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -102,7 +104,7 @@ class Session:
 
     def end(self, reason: str = "") -> None:
         """Stop accepting calls, and start closing the connection."""
-        self.problem = self.problem or redact_text(reason, max_chars=300)
+        self.problem = self.problem or redact_text(self._mask.apply(reason), max_chars=300)
         self._stop.set()
         self._look.set()
 
@@ -155,6 +157,8 @@ class Session:
                 self.end(_TERMINATED)
             if code == SERVER_LOST:
                 self._look.set()
+            if code == "unfit_result":  # the SDK quotes parts of the answer
+                raise ToolRefusedError("The server's answer cannot be read.", code=code) from None
             if code == "too_large":
                 most = self.config.max_message_bytes
                 raise ToolRefusedError(
@@ -168,6 +172,7 @@ class Session:
             call.exception()  # a cancelled caller does not retrieve it
 
     async def _live(self) -> None:
+        TENANT.set(None)  # the tenant that needed the session first is not its only one
         following: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(self.config.start_timeout_seconds) as opening:
@@ -204,7 +209,7 @@ class Session:
             stdio_transport(config, self.end) if config.command else _http_transport(config)
         )
         return Client(
-            checked(config.name, transport),
+            checked(config.name, transport, self._mask),
             client_info=Implementation(name="caseworker", version="1"),
             message_handler=self._heard,
             cache=None,

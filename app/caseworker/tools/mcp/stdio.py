@@ -156,7 +156,10 @@ async def stdio_transport(
             pass
         finally:
             incoming.close()
-            ended(reason + bytes(tail).decode(errors="replace").strip())
+            said = bytes(tail).decode(errors="replace")
+            if len(tail) == _STDERR_BYTES:  # its first word is cut, so a mask may not find it
+                said = said.lstrip().partition(" ")[2] or said.partition("\n")[2]
+            ended(reason + said.strip())
 
     async def write() -> None:
         with suppress(OSError, anyio.ClosedResourceError):

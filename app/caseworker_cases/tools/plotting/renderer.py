@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from caseworker.platform.fair_slots import FairSlots
 from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.tools.plotting.composing import Picture
 
@@ -38,10 +39,10 @@ class Renderer:
     def __init__(
         self, *, timeout_seconds: float = TIMEOUT_SECONDS, idle_seconds: float = IDLE_SECONDS
     ) -> None:
-        """Create a renderer; ``timeout_seconds`` includes the wait for other charts."""
+        """Create a renderer; ``timeout_seconds`` is for one chart. Tenants take turns."""
         self._timeout = timeout_seconds
         self._idle_seconds = idle_seconds
-        self._turn = asyncio.Lock()
+        self._turn = FairSlots(1)
         self._process: Process | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._folder: TemporaryDirectory[str] | None = None
@@ -63,7 +64,7 @@ class Renderer:
         """
         request = pickle.dumps((picture, max_bytes))
         try:
-            async with asyncio.timeout(self._timeout), self._turn:
+            async with self._turn.held(), asyncio.timeout(self._timeout):
                 try:
                     data, problem = await self._exchange(request)
                 except (OSError, EOFError, ValueError):  # the process exited: retry once

@@ -47,7 +47,7 @@ def test_the_limit_is_exact_to_the_byte(value: Any) -> None:
         frozen(value, size - 1)
 
 
-def test_shared_parts_count_each_time_and_are_visited_once() -> None:
+def test_shared_parts_count_each_time() -> None:
     """Shared parts count each time, so a value of 10^60 bytes is rejected without expanding it."""
     value: Any = "x"
     for _ in range(60):

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from caseworker.platform.errors import WriteFailedError
+from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.connections import SilentServerError
 from caseworker.platform.postgres.group_commit import (
     BATCH,
@@ -272,3 +273,79 @@ def test_a_newcomer_does_not_wait_for_ever() -> None:
         return waited
 
     assert run(main, 0).result == pytest.approx(5, abs=0.1)
+
+
+def test_tenants_take_turns() -> None:
+    """A commit has a write of each waiting tenant, even if they are more than it can hold."""
+    tenants, gate = [f"t{n}" for n in range(BATCH[0] + 1)], asyncio.Event()
+    batches: list[Sequence[str]] = []
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        batches.append(writes)
+        await gate.wait()
+        return list(writes)
+
+    async def main() -> None:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+
+        async def submit(tenant: str, size: int = 0) -> None:
+            TENANT.set(tenant)
+            await line.submit(tenant, size)
+
+        writers = [asyncio.ensure_future(submit("first"))]
+        await asyncio.sleep(0.01)
+        writers += [asyncio.ensure_future(submit("many")) for _ in range(10 * BATCH[0])]
+        await asyncio.sleep(0.01)
+        writers += [asyncio.ensure_future(submit(each)) for each in 2 * tenants]
+        await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.wait(writers)
+        gate.clear()
+        batches.append(("large",))
+        writers = [asyncio.ensure_future(submit("many", BATCH_BYTES)) for _ in range(9)]
+        await asyncio.sleep(0.01)
+        writers.append(asyncio.ensure_future(submit("other", BATCH_BYTES)))
+        await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.wait(writers)
+        await line.stop()
+
+    run(main, 0)
+
+    early = [write for batch in batches[1:3] for write in batch]
+    assert set(early) == {"many", *tenants}
+    start = batches.index(("large",)) + 1
+    assert batches[start : start + 3] == [["many"], ["other"], ["many"]]
+
+
+def test_newcomers_of_another_tenant_are_next() -> None:
+    """A tenant whose callers wait for the queue does not delay those of another tenant."""
+    gate, entered = asyncio.Event(), list[str]()
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        await gate.wait()
+        return list(writes)
+
+    async def main() -> None:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+        writers = [asyncio.ensure_future(line.submit(f"{n}")) for n in range(BATCH[0])]
+        await asyncio.sleep(0.01)
+
+        async def enter(tenant: str) -> None:
+            TENANT.set(tenant)
+            await line.until_room(patience_seconds=9)
+            entered.append(tenant)
+
+        newcomers = [asyncio.ensure_future(enter("many")) for _ in range(100)]
+        await asyncio.sleep(0.01)
+        newcomers.append(asyncio.ensure_future(enter("other")))
+        await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.wait({*writers, *newcomers})
+        await line.stop()
+
+    run(main, 0)
+
+    assert entered[:2] == ["many", "other"]

@@ -29,7 +29,7 @@ def new_run(
     tools = tool_dispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
     admission = CaseAdmission(limits or api_limits(), tools, MODELS)
     read = CaseBody.model_validate({"input": "2+2?"} | (body or {}))
-    return asyncio.run(admission.new_run(read, "t", None))
+    return asyncio.run(admission.new_run(read, "t", ""))
 
 
 def refused_fields(

@@ -50,7 +50,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: NodeCatal
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
         models = build_models(Settings()).table
         admission = CaseAdmission(api_limits(), tools, models)
-        asyncio.run(admission.new_run(CaseBody.model_validate(value), "t", None))
+        asyncio.run(admission.new_run(CaseBody.model_validate(value), "t", ""))
         return
     graph = GraphRunBody.model_validate(value).graph
     if is_reference(graph):

@@ -7,6 +7,7 @@ import pytest
 from caseworker.models.table import ModelTable
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.router import router_type
+from caseworker.platform.fair_thread import FairThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.admission import GraphAdmission
 from caseworker.runs.http.body import GraphRunBody
@@ -34,11 +35,13 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
     sent: dict[str, Any],
 ) -> None:
     """The admitted run contains the prepared graph, so it need not be parsed again."""
-    graphs = Definitions(api.definitions, NodeCatalog((router_type(),)), graph_limits())
+    graphs = Definitions(
+        api.definitions, NodeCatalog((router_type(),)), graph_limits(), FairThread()
+    )
     await graphs.register("t", DefinitionRef("route"), ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
 
-    new = await GraphAdmission(api_limits(), graphs, ModelTable({})).new_run(body, "t", None)
+    new = await GraphAdmission(api_limits(), graphs, ModelTable({})).new_run(body, "t", "")
 
     assert new.request.graph is not None
     assert new.prepared is not None

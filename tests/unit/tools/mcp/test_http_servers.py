@@ -234,3 +234,21 @@ async def test_the_session_of_the_tenant_that_waited_longest_ends_when_there_are
             ended = await server.ended.get()
         assert "authorization: of-second" in ended
         assert (server.initialized, server.ended.qsize()) == (3, 0)
+
+
+async def test_a_tenant_that_calls_many_servers_closes_its_own_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the tenant with the most, the least recently used session is closed."""
+    monkeypatch.setattr("caseworker.tools.mcp.servers.MAX_TENANT_SERVERS", 3)
+
+    async def credentials(tenant: str, _: str) -> dict[str, str]:
+        return {"x-key": f"of {tenant}"}
+
+    configs = [config(name, url="http://127.0.0.1:9/mcp") for name in ("one", "two", "three")]
+    servers = McpServers(configs, credentials)
+    for tenant, name in [("b", "one"), ("a", "one"), ("a", "two"), ("a", "three")]:
+        await servers.find(f"{name}.echo", tenant)
+
+    assert sorted(servers._of_tenants) == [("a", "three"), ("a", "two"), ("b", "one")]
+    await servers.aclose()

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from caseworker.engine.concurrency import MOST_CHARS_ON_LOOP, PAUSE, RedactionThread
+from caseworker.platform.fair_thread import MOST_CHARS_ON_LOOP, PAUSE, FairThread
 
 
 async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> None:
     """A short text is redacted on the event loop while a long one occupies the thread."""
-    thread, begun, may_end = RedactionThread(), threading.Event(), threading.Event()
+    thread, begun, may_end = FairThread(), threading.Event(), threading.Event()
 
     def slow() -> int:
         begun.set()
@@ -29,7 +29,7 @@ async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> N
 
 async def test_long_texts_take_turns_with_pauses() -> None:
     """The thread pauses between long texts, so that one tenant does not hold the GIL."""
-    thread = RedactionThread()
+    thread = FairThread()
     spans: list[tuple[float, float]] = []
 
     def taking(seconds: float) -> Callable[[], None]:
@@ -50,7 +50,7 @@ async def test_long_texts_take_turns_with_pauses() -> None:
 
 async def test_the_long_texts_of_tenants_take_turns() -> None:
     """A tenant with many texts delays that of another tenant by one text only."""
-    thread, order = RedactionThread(), list[str]()
+    thread, order = FairThread(), list[str]()
 
     async def redact(tenant: str) -> None:
         await thread.call(lambda: order.append(tenant), MOST_CHARS_ON_LOOP + 1, tenant)

@@ -1,0 +1,77 @@
+"""Steps that never wait share the event loop: with the loop's other work, and between tenants."""
+
+import asyncio
+
+import pytest
+
+from caseworker.engine import concurrency
+from caseworker.engine.concurrency import LoopTurns
+
+
+@pytest.fixture(autouse=True)
+def _endless_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn has ended when it begins, as if a step had just used all of its time."""
+    monkeypatch.setattr(concurrency, "TURN_SECONDS", 0.0)
+
+
+async def test_busy_runs_go_on_one_by_one_in_different_iterations() -> None:
+    """However many runs are busy, one iteration of the loop contains the work of a single one."""
+    turns, iterations = LoopTurns(), [0]
+    steps: list[int] = []
+
+    async def count_iterations() -> None:
+        while True:
+            iterations[0] += 1
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        for _ in range(3):
+            await turns.pause("acme")
+            steps.append(iterations[0])
+
+    counting = asyncio.create_task(count_iterations())
+    async with asyncio.TaskGroup() as runs:
+        for _ in range(20):
+            runs.create_task(run())
+    counting.cancel()
+
+    assert len(steps) == len(set(steps)) == 60
+
+
+async def test_tenants_take_turns() -> None:
+    """The run of one tenant waits for one step of another tenant, which has many runs."""
+    turns, order = LoopTurns(), list[str]()
+
+    async def run(tenant: str) -> None:
+        await turns.pause(tenant)
+        order.append(tenant)
+
+    async with asyncio.TaskGroup() as runs:
+        for tenant in (*("mallory",) * 50, "acme"):
+            runs.create_task(run(tenant))
+
+    assert order.index("acme") <= 1
+
+
+async def test_a_cancelled_run_leaves_its_turn_to_the_next() -> None:
+    """A cancellation while a run waits for its turn, or during it, blocks nobody."""
+    turns = LoopTurns()
+    runs = [asyncio.create_task(turns.pause("acme")) for _ in range(3)]
+    await asyncio.sleep(0)
+    for run in runs:
+        run.cancel()
+    await asyncio.wait(runs)
+
+    await turns.pause("acme")
+
+
+async def test_a_loop_that_is_not_busy_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a turn, a run goes on in the same iteration of the loop."""
+    monkeypatch.setattr(concurrency, "TURN_SECONDS", 3600.0)
+    turns, other = LoopTurns(), list[str]()
+    asyncio.get_running_loop().call_soon(other.append, "another callback")
+
+    for _ in range(100):
+        await turns.pause("acme")
+
+    assert other == []
