@@ -1,7 +1,7 @@
 """Writes of a process that does not own the run, or no longer owns it, change nothing."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -27,7 +27,7 @@ HOLD = Hold(node_id="n000002", attempt=1, cost_usd=Decimal("0.5"), tokens=10)
 QUESTION = Question(subject="pay", message="Pay?", arguments={}, schema=None, timeout_seconds=60)
 ASKED = Asked(approval_id="late", node_id="n000002", call_key="k", question=QUESTION)
 CALLS = records_of(graph_with_calls("case-1"), call_key="k", charge={"tokens": 9}, outcome="result")
-Write = Callable[[Api, Run], Awaitable[Any]]
+Write = Callable[[Api, Run], Coroutine[Any, Any, None]]
 
 
 async def journals(api: Api, run: Run) -> None:

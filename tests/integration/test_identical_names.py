@@ -1,7 +1,7 @@
 """Two tenants that use the same names for everything, in lockstep and without row-level security.
 
-Each step of the story is done by one tenant and then by the other one: requests, and what a worker
-does with their runs. Both get the answers that a tenant gets who is alone, and no step changes a
+Each step of the story is done by one tenant and then by the other one: requests, and the
+work of a worker on their runs. Both get the answers that a tenant gets who is alone, and no step changes a
 row of another tenant. A statement that forgets the tenant in one condition breaks this, because
 every row of a tenant has a twin with the same names. Row-level security would hide most of these
 mistakes; where the user of the database may not use it, only the statements keep tenants apart.

@@ -1,4 +1,4 @@
-"""Decisions of an earlier execution: they are not asked for again."""
+"""Decisions of an earlier execution are used again."""
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +17,7 @@ QUESTION = Question(
 
 
 class Desk:
-    """Decides at once, and records what it is asked."""
+    """Decides each question at once, and records it."""
 
     def __init__(self, verdict: Verdict) -> None:
         self.decision = Decision(verdict=verdict, by="anna", at=datetime(2026, 1, 1, tzinfo=UTC))
@@ -57,7 +57,7 @@ def executed(desk: Desk, question: Question, before: World | None = None) -> Wor
 
 @pytest.mark.parametrize("verdict", [Verdict.APPROVED, Verdict.REFUSED])
 def test_a_recorded_decision_on_the_same_question_is_used(verdict: Verdict) -> None:
-    """The next process asks nobody, and shows no second question."""
+    """The next process does not repeat the question, and its trace has no second one."""
     desk = Desk(verdict)
     world = executed(desk, QUESTION)
     again = executed(desk, QUESTION, world)
@@ -69,7 +69,7 @@ def test_a_recorded_decision_on_the_same_question_is_used(verdict: Verdict) -> N
 
 @pytest.mark.parametrize("changed", [{"arguments": {"amount": 6}}, {"subject": "refund"}])
 def test_another_question_at_the_same_place_is_asked(changed: dict[str, Any]) -> None:
-    """A decision holds for what a person has seen."""
+    """A decision holds for the arguments that the approver has seen."""
     desk = Desk(Verdict.APPROVED)
     world = executed(desk, QUESTION)
     other = {"subject": "pay", "arguments": {"amount": 5}, **changed}
