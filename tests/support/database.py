@@ -22,7 +22,6 @@ from caseworker.platform.postgres.migrating import upgrade
 from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.graph_invariants import violations
 
-
 REFUSE_ROWS = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
