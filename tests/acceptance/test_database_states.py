@@ -16,7 +16,7 @@ import pytest
 
 from caseworker.platform.postgres.migrating import upgrade
 from tests.chaos.disks import own_mounts
-from tests.support.database import proxied
+from tests.support.database import ACCEPT_ROWS, REFUSE_ROWS, proxied
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy
@@ -37,14 +37,6 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 CAUGHT_UP = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
-REFUSED = """
-CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN RAISE EXCEPTION 'could not extend file: no space left' USING ERRCODE = '53100'; END $$;
-DO $$ DECLARE each text; BEGIN
-FOR each IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
-EXECUTE format('CREATE TRIGGER refused BEFORE INSERT ON %I EXECUTE FUNCTION refuse()', each);
-END LOOP; END $$
-"""
 
 State = Callable[[], "AbstractContextManager[Fault]"]
 
@@ -121,8 +113,8 @@ def full_disk() -> Iterator[Fault]:
     """Leave no space for rows; where no disk can be mounted, refuse rows with the same error."""
     if own_mounts():
         with OwnPostgres() as server:
-            drop = "DROP FUNCTION refuse() CASCADE"
-            yield Fault(server.url, partial(server.execute, REFUSED), partial(server.execute, drop))
+            execute = server.execute
+            yield Fault(server.url, partial(execute, REFUSE_ROWS), partial(execute, ACCEPT_ROWS))
         return
     with OwnPostgres(disk=True) as server:
         disk = server.disk

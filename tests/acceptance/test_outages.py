@@ -9,12 +9,13 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
-from tests.support.database import proxied, upstream_of
+from tests.support.database import ACCEPT_ROWS, REFUSE_ROWS, proxied, upstream_of
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import run_caseworker
+from tests.support.route_kinds import RouteKinds
 from tests.support.service import QUICK, ServiceProcess, finished, model_settings, two_services
 from tests.support.stores import eventually, open_oracle
 
@@ -299,6 +300,40 @@ async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultPr
         assert away.json()["parts"]["database"].startswith("The database does not respond. Check")
         proxy.refuse(False)
         assert await worker.child.terminate() == 0
+
+
+@pytest.mark.parametrize("how", ["silent", "full"])
+async def test_every_request_gets_a_response_during_an_outage(
+    database_url: str, proxy: FaultProxy, provider: FakeProvider, how: str
+) -> None:
+    """A request that cannot succeed gets 503, which names the database; afterwards all succeed."""
+    settings = model_settings(provider.openai_url) | {"SERVER_REQUEST_TIMEOUT_SECONDS": "2"}
+    async with (
+        ServiceProcess(proxied(database_url, proxy), settings=settings) as service,
+        open_oracle(database_url) as oracle,
+    ):
+        kinds = await RouteKinds.of(service.url)
+        if how == "silent":
+            proxy.silence()
+        else:
+            await oracle.rows(REFUSE_ROWS)
+        replies = await kinds.replies(timeout_seconds=60)
+        proxy.resume()
+        if how == "full":
+            await oracle.rows(ACCEPT_ROWS)
+
+        refused = {kind: each for kind, each in replies.items() if each.status >= 300}
+        assert {each.status for each in refused.values()} == {503}
+        assert {kind for kind, each in refused.items() if "atabase" not in each.body} == set()
+        assert {"POST /runs", "PUT /schedules/{id}"} < refused.keys()
+        assert "POST /gateway/openai/v1/chat/completions" in refused
+        assert how == "full" or "GET /readyz" in refused
+
+        async def succeeds() -> bool:
+            again = await kinds.replies(timeout_seconds=60)
+            return all(each.status < 300 for each in again.values())
+
+        await eventually(succeeds)
 
 
 def test_a_port_that_is_taken_is_named_in_one_line(database_url: str) -> None:

@@ -23,6 +23,18 @@ from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.graph_invariants import violations
 
 
+REFUSE_ROWS = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+DO $$ DECLARE each text; BEGIN
+FOR each IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
+EXECUTE 'CREATE TRIGGER refused BEFORE INSERT ON ' || each || ' EXECUTE FUNCTION refuse()';
+END LOOP; END $$
+"""
+"""Refuse all new rows with the error of a full disk, until ``ACCEPT_ROWS``."""
+ACCEPT_ROWS = "DROP FUNCTION refuse() CASCADE"
+
+
 def proxied(url: str, proxy: FaultProxy) -> str:
     """Return the URL of a database through a proxy in front of its server."""
     host, port = proxy.address

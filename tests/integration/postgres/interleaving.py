@@ -55,6 +55,9 @@ class GatedConnection(Connection):
 
     gate: Gate | None = None
 
+    async def check(self) -> None:
+        """Make no exchange, so that each one belongs to a statement."""
+
     async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         if self.gate is not None:
             await self.gate.pass_through()
@@ -84,7 +87,7 @@ class Session:
 
     def pool(self) -> Pool:
         """Return a pool of one connection that makes no exchanges on its own."""
-        return Pool(self.connect, size=1, wait_seconds=60, ping=False)
+        return Pool(self.connect, size=1, wait_seconds=60)
 
 
 Work = Callable[[], Coroutine[Any, Any, object]]
