@@ -22,7 +22,7 @@ POTS: Final = re.compile(
     r"(Bounded)?Semaphore|R?Lock|Condition|(Lifo|Priority|Simple)?Queue|(Thread|Process)Pool\w+"
     r"|CapacityLimiter|Limits|TCPConnector|(Async)?ConnectionPool|create_async_engine"
     r"|(LRU|LFU|TTL|TLRU)Cache|lru_cache|BatchSpanProcessor|_Bare|Fair(Slots|Queue|Threads)"
-    r"|CallThreads|BlockingPool|Shares|EventStreams|BodiesUnderWay|RedactionThread"
+    r"|CallThreads|BlockingPool|Shares|EventStreams|BodiesUnderWay|PacedThread"
     r"|(Run|Step)Slots|GroupCommit|BackgroundQueue"
 )
 """Names of functions and classes that create something of limited size."""
@@ -32,11 +32,15 @@ UNLIMITED: Final = "created without a limit"
 ONCE: Final = "held once, while something is loaded"
 CACHES: Final = "definitions, prepared graphs, offers of tools and other caches"
 PART: Final = "part of a pool that has a row"
+PACED: Final = "redaction of long texts, and reading of long gateway bodies"
 SHARED: Final = {
     "caseworker/core/budget/usage.py RLock": OF_ONE,
     "caseworker/core/trace/execution_graph.py RLock": OF_ONE,
     "caseworker/engine/cancellation.py RLock": OF_ONE,
     "caseworker/engine/context.py StepSlots": "steps of a run",
+    "caseworker/main/process.py PacedThread": PACED,
+    "caseworker/nodes/subgraph.py PacedThread": PACED,
+    "caseworker/platform/fair_threads.py FairSlots": PART,
     "caseworker/engine/concurrency.py FairSlots": "persistent node of a plugin",
     "caseworker/faces/mcp_server/endpoint.py Lock": ONCE,
     "caseworker/features/access/authentication.py TLRUCache": "results of authentication",
@@ -46,7 +50,7 @@ SHARED: Final = {
     "caseworker/features/external/session.py TTLCache": (
         "ends of external runs that a process remembers"
     ),
-    "caseworker/features/external/session.py RedactionThread": (
+    "caseworker/features/external/session.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
@@ -68,7 +72,7 @@ SHARED: Final = {
         "threads for synchronous tools and calls of code agents"
     ),
     "caseworker/main/process.py Semaphore": "claims of runs",
-    "caseworker/models/gateway.py RedactionThread": (
+    "caseworker/models/gateway.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/models/wires/endpoint.py FairSlots": "calls to a model endpoint",
@@ -102,7 +106,7 @@ SHARED: Final = {
     "caseworker/runtime_api/executing.py BlockingPool": OF_ONE,
     "caseworker/runtime_api/executing.py StepSlots": OF_ONE,
     "caseworker/runtime_api/graph.py Queue": OF_ONE,
-    "caseworker/tools/dispatch.py RedactionThread": (
+    "caseworker/tools/dispatch.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/tools/http_tool.py Limits": UNLIMITED,

@@ -104,7 +104,7 @@ Load = Callable[[World, str, str], Awaitable[object]]
 
 
 def runs(body: dict[str, Any], count: int, *, wait: bool = False) -> Load:
-    async def load(world: World, mine: str, _: str) -> None:
+    async def load(world: World, mine: str, other: str) -> None:
         headers = {"prefer": "wait=30"} if wait else {}
         for _ in range(count):
             named = {"run_id": f"{MARK}-{next(world.numbers)}", "metadata": {"mark": MARK}}
@@ -118,7 +118,7 @@ def runs(body: dict[str, Any], count: int, *, wait: bool = False) -> Load:
 
 
 def streams(count: int) -> Load:
-    async def load(world: World, mine: str, _: str) -> None:
+    async def load(world: World, mine: str, other: str) -> None:
         run_id = f"{MARK}-streamed"
         await world.ask(mine, "POST", "/runs", {**WAITS, "run_id": run_id})
         for _ in range(count):
@@ -131,7 +131,7 @@ def streams(count: int) -> Load:
 
 
 def bodies(size: int, count: int) -> Load:
-    async def load(world: World, mine: str, _: str) -> None:
+    async def load(world: World, mine: str, other: str) -> None:
         for _ in range(count):
             await world.trickle("/runs", world.tenants.keys[mine], size)
 
@@ -139,7 +139,7 @@ def bodies(size: int, count: int) -> Load:
 
 
 def gateway_bodies(size: int, count: int) -> Load:
-    async def load(world: World, mine: str, _: str) -> None:
+    async def load(world: World, mine: str, other: str) -> None:
         run = await world.ask(mine, "POST", "/runs", {"kind": "external"})
         key = run.json().get("access", {}).get("key", "cwr_x")
         for _ in range(count):
@@ -149,26 +149,18 @@ def gateway_bodies(size: int, count: int) -> Load:
 
 
 def unidentified(size: int, key: str) -> Load:
-    async def load(world: World, mine: str, _: str) -> None:
+    async def load(world: World, mine: str, other: str) -> None:
         for path in ("/runs", "/gateway/openai/v1/chat/completions", "/mcp", "/nowhere"):
             await world.trickle(path, key, size)
 
     return load
 
 
-def many(method: str, path: str, body: Any, count: int) -> Load:
-    async def load(world: World, mine: str, _: str) -> None:
+def many(method: str, path: str, body: Any, *, count: int) -> Load:
+    async def load(world: World, mine: str, other: str) -> None:
         for _ in range(count):
             name = f"{MARK}-{next(world.numbers)}"
             world.hold(world.ask(mine, method, path.format(name), body))
-
-    return load
-
-
-def route(method: str, path: str, body: Any) -> Load:
-    async def load(world: World, mine: str, other: str) -> None:
-        answer = await world.ask(mine, method, path, body)
-        assert other not in answer.text.replace(MARK, "")
 
     return load
 
@@ -184,7 +176,7 @@ LOADS: st.SearchStrategy[Load] = st.one_of(
     st.builds(gateway_bodies, SIZES, COUNTS),
     st.builds(unidentified, SIZES, st.sampled_from(["cwr_x", f"cwk_{'0' * 16}_{'0' * 64}", "a.b"])),
     st.builds(
-        lambda request, count: many(*request, count),
+        lambda request, count: many(request[0], request[1], request[2], count=count),
         st.sampled_from(
             [
                 ("DELETE", "/runs/{}", None),
