@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.body.clear()
             if self._in_body and not self.transport.is_closing():
                 self._set_timer(LINGER_SECONDS, self.transport.close)
-        if self._is_idle() and not self.transport.is_closing():
+        if self._is_answered() and not self.transport.is_closing():  # its body may still arrive
             self.unidentified.pop(self, None)
             self.unidentified[self] = None
 
