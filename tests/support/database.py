@@ -22,10 +22,9 @@ from caseworker.platform.postgres.migrating import upgrade
 from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.graph_invariants import violations
 
-
 REFUSE_ROWS = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+BEGIN RAISE EXCEPTION 'could not extend file: No space left' USING ERRCODE = '53100'; END $$;
 DO $$ DECLARE each text; BEGIN
 FOR each IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
 EXECUTE 'CREATE TRIGGER refused BEFORE INSERT ON ' || each || ' EXECUTE FUNCTION refuse()';
