@@ -49,35 +49,36 @@ NEAR: Final[Mapping[str, str]] = {
     "faces": "contract/test_http_mcp acceptance/test_mcp_clients",
     "features/access": "unit/features/access contract/test_authentication contract/test_key_store"
     " contract/test_http_keys contract/test_http_audit contract/test_http_tenants"
-    " acceptance/test_access property/test_tenants",
+    " acceptance/test_access",
     "features/approvals": "contract/test_approval_store contract/test_http_runs"
     " acceptance/test_approvals",
     "features/artifacts": "contract/test_http_artifacts contract/test_artifact*"
     " unit/runs/test_artifact_keeping integration/postgres/test_artifacts_of_runs"
-    " integration/postgres/test_storage_quotas property/test_tenants",
-    "features/audit": "contract/test_http_audit property/test_tenants",
+    " integration/postgres/test_storage_quotas",
+    "features/audit": "contract/test_http_audit",
     "features/catalog": "contract/test_http_models contract/test_http_named_models"
     " contract/test_http_openapi acceptance/test_named_models",
     "features/definitions": "contract/test_http_graphs contract/test_http_agents"
     " contract/test_http_remembered_definitions contract/test_graph_store",
     "features/external": "unit/features/external acceptance/test_gateway_*"
     " acceptance/test_external_* acceptance/test_agents_over_sockets acceptance/test_exec*",
-    "features/mcp_credentials": "acceptance/test_mcp_credentials contract/test_http_audit"
-    " property/test_tenants",
+    "features/mcp_credentials": "acceptance/test_mcp_credentials contract/test_http_audit",
     "features/quotas": "contract/test_http_quotas integration/postgres/test_quotas"
-    " integration/postgres/test_storage_quotas unit/runs property/test_tenants",
+    " integration/postgres/test_storage_quotas unit/runs",
     "features/retention": "integration/postgres/test_retention contract/test_http_erasing",
     "features/schedules": "unit/features/schedules contract/test_http_schedules"
-    " integration/postgres/test_schedules acceptance/test_schedules property/test_tenants",
-    "features/spend": "acceptance/test_spend acceptance/test_accounts property/test_tenants",
+    " integration/postgres/test_schedules acceptance/test_schedules",
+    "features/spend": "acceptance/test_spend acceptance/test_accounts",
     "features/telemetry": "unit/features/telemetry unit/main/test_telemetry"
     " acceptance/test_metrics acceptance/test_trace_context",
     "features/threads": "unit/features/threads contract/test_http_threads contract/test_thread_*"
-    " integration/postgres/test_threads acceptance/test_threads_over_sockets property/test_tenants",
+    " integration/postgres/test_threads acceptance/test_threads_over_sockets",
     "features/webhooks": "unit/features/webhooks contract/test_http_webhooks"
     " integration/test_webhook_sender integration/postgres/test_webhook_deliveries"
-    " acceptance/test_webhooks property/test_tenants",
+    " acceptance/test_webhooks",
     "features": "unit/main contract/test_http_openapi",
+    "models/relay": "unit/features/external unit/models/test_relayed_calls"
+    " acceptance/test_gateway_responses acceptance/test_external_runs",
     "models/wires": "unit/models/wires contract/test_model_* acceptance/test_model_protocols",
     "models": "unit/models unit/features/external contract/test_model_*"
     " acceptance/test_gateway_* acceptance/test_provider_limits acceptance/test_exact_usage",
@@ -88,7 +89,7 @@ NEAR: Final[Mapping[str, str]] = {
     "platform/http": "unit/platform/http contract/test_http_bad_requests"
     " contract/test_http_connections contract/test_requests_cut_off contract/test_http_problems"
     " contract/test_http_openapi contract/test_http_shares contract/test_http_hosts"
-    " acceptance/test_cors acceptance/test_overload",
+    " acceptance/test_cors acceptance/test_metrics acceptance/test_overload",
     "platform/logs": "unit/platform/logs acceptance/test_canaries",
     "platform/postgres": "unit/platform/postgres integration/test_embedded_postgres"
     " integration/postgres/test_journal_batches integration/postgres/test_lost_connections"
@@ -100,16 +101,19 @@ NEAR: Final[Mapping[str, str]] = {
     " contract/test_http_graph_runs contract/test_http_counts contract/test_http_going_on",
     "runs/postgres": "integration/queue integration/postgres contract/test_claims"
     " contract/test_run_store contract/test_run_journal contract/test_http_quotas"
-    " contract/test_http_stops_of_many acceptance/test_several_processes property/test_tenants",
+    " contract/test_http_stops_of_many acceptance/test_several_processes",
     "runs/queue": "integration/queue integration/postgres/test_background_queue"
     " acceptance/test_several_processes acceptance/test_lost_processes",
-    "runs": "unit/runs contract/test_accepted_runs contract/test_going_on contract/test_run_events"
-    " contract/test_http_stops acceptance/test_going_on property/test_crashes",
+    "runs": "unit/runs contract/test_http_graph_runs contract/test_accepted_runs"
+    " contract/test_going_on contract/test_run_events contract/test_http_stops"
+    " acceptance/test_going_on property/test_crashes",
     "tools/mcp": "unit/tools/mcp acceptance/test_mcp_servers",
     "tools": "unit/tools/test_* unit/nodes/test_tool unit/nodes/test_function",
 }
 """Tests of each package that mutants are drawn from, below ``tests``. A file belongs to the first
 package that contains it."""
+TWO_TENANTS: Final = "integration/test_identical_names property/test_tenants"
+"""Tests of each file with statements."""
 PACKAGES: Final = tuple(dict.fromkeys(package.split("/")[0] for package in NEAR))
 FOCUS: Final = (
     *("features/external", "models/gateway", "models/relay", "features/access"),
@@ -126,6 +130,15 @@ FIRST: Final = 5
 GOAL: Final = 0.9
 
 EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "app/caseworker/features/webhooks/postgres.py",
+        "WHERE tenant_id = %s AND delivery_id = %s AND status = 'pending' AND due_at <= now.at ->"
+        " WHERE tenant_id = %s AND delivery_id = %s AND status = 'pending' AND due_at < now.at",
+    ): "The two differ in one microsecond of the database's clock.",
+    (
+        "app/caseworker/runs/postgres/taking_over.py",
+        "if len(lines) > MANY_LINES: -> if len(lines) >= MANY_LINES:",
+    ): "The number of lines above which a thread does the same work.",
     (
         "app/caseworker/engine/step_runner.py",
         "if report.recovered_by is not None and report.error is not None: ->"
@@ -146,22 +159,11 @@ SQL: Final = re.compile(
 SQL_TOKEN: Final = re.compile(r"'[^']*'|\{[^}]*\}|[()\";]|\b[A-Z]{2,}\b")
 CONDITION: Final = frozenset({"WHERE", "AND", "OR", "HAVING", "ON"})
 """Keywords of SQL that a condition follows."""
-CLAUSE: Final = frozenset(
+CLAUSE: Final = CONDITION | frozenset(
     {
         *("CONFLICT", "CROSS", "DO", "ELSE", "END", "EXCEPT", "FOR", "GROUP", "INNER", "JOIN"),
-        *(
-            "LEFT",
-            "LIMIT",
-            "OFFSET",
-            "ORDER",
-            "RETURNING",
-            "SET",
-            "THEN",
-            "UNION",
-            "WHEN",
-            "WINDOW",
-        ),
-        *CONDITION,
+        *("LEFT", "LIMIT", "OFFSET", "ORDER", "RETURNING", "SET", "THEN", "UNION", "WHEN"),
+        "WINDOW",
     }
 )
 """Keywords of SQL that end a condition."""
@@ -401,12 +403,12 @@ def nearest(path: str, kinds: Mapping[str, int], by_way_of: str) -> list[str]:
 def tests_of(path: str) -> tuple[str, ...]:
     """Return the test files of a source file in their order."""
     name = path.removeprefix(f"{SOURCE}/")
-    package = next(each for each in NEAR if name.startswith(f"{each}/"))
+    package = next(each for each in NEAR if name.startswith((f"{each}/", f"{each}.")))
     folder = f"{SOURCE}/{package}/"
     importing = nearest(path, IMPORTING, folder)[:NEAREST]
     near = [
         str(file.relative_to(ROOT))
-        for each in NEAR[package].split()
+        for each in f"{NEAR[package]} {TWO_TENANTS * ('postgres' in path)}".split()
         for pattern in (f"{each}.py", f"{each}/**/test_*.py")
         for file in sorted((ROOT / "tests").glob(pattern))
     ]

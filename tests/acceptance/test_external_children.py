@@ -115,7 +115,7 @@ async def test_the_key_of_a_run_creates_children_of_this_run_only(
     assert (again.status_code, again.json()["attempt"]) == (200, 2)
     assert [each.status_code for each in refused] == [422] * 4, [each.text for each in refused]
     assert superseded.status_code == 409, superseded.text
-    async with client_of(service.url, child.key) as own:
+    async with client_of(service.url, again.json()["access"]["key"]) as own:
         assert (await own.get("/runs/keyed")).status_code == 403
         assert (await own.get("/runs/keyed-1")).status_code == 200
 

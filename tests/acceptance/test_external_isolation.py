@@ -211,9 +211,12 @@ async def test_the_end_of_a_run_leaves_the_children_of_other_tenants_alone(
     family: dict[httpx.AsyncClient, list[Agent]] = {one: [], two: []}
     for http, agents in family.items():
         for name in names:
-            above = {"parent": {"run_id": agents[-1].run_id}} if agents else {}
+            above: dict[str, Any] = {"parent": {"run_id": agents[-1].run_id}} if agents else {}
             agents.append(await start(http, run_id=name, **above))
-    ends = {"finish": {"output": 1}, "fail": {"error": {"class": "E", "message": "no"}}}
+    ends: dict[str, Any] = {
+        "finish": {"output": 1},
+        "fail": {"error": {"class": "E", "message": "no"}},
+    }
     if end == "cancel":
         await one.delete(f"/runs/{names[0]}")
     else:

@@ -1,4 +1,4 @@
-"""What the key of a run may do, by the state of the run and of its attempt."""
+"""Permissions of the key of a run, by the state of the run and of its attempt."""
 
 import json
 from collections.abc import AsyncIterator, Mapping

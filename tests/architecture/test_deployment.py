@@ -40,7 +40,7 @@ def compose() -> dict[str, Any]:
 def in_container(environment: Mapping[str, str | None]) -> dict[str, str]:
     """Return the variables of a container if the user of Compose has set none.
 
-    Compose then omits the variables without a value, and inserts the defaults of the others.
+    Compose then omits the variables without a value, and inserts the defaults of the rest.
     """
     return {
         name: re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value)
@@ -82,7 +82,7 @@ def test_replicas_of_a_service_can_all_have_a_port(compose: dict[str, Any]) -> N
 def test_a_created_project_runs_its_containers_as_the_repository_does(
     compose: dict[str, Any],
 ) -> None:
-    """Only what a service executes, and where it is published, may differ."""
+    """Only the command, the image and the ports of a service may differ."""
     created = read(OF_A_PROJECT / "compose.yaml")
     of_a_service = {"build", "image", "command", "ports", "env_file", "depends_on", "deploy"}
 

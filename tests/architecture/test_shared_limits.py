@@ -22,8 +22,8 @@ POTS: Final = re.compile(
     r"(Bounded)?Semaphore|R?Lock|Condition|(Lifo|Priority|Simple)?Queue|(Thread|Process)Pool\w+"
     r"|CapacityLimiter|Limits|TCPConnector|(Async)?ConnectionPool|create_async_engine"
     r"|(LRU|LFU|TTL|TLRU)Cache|lru_cache|BatchSpanProcessor|_Bare|Fair(Slots|Queue|Threads)"
-    r"|CallThreads|BlockingPool|Shares|EventStreams|BodiesUnderWay|RedactionThread"
-    r"|(Run|Step)Slots|GroupCommit|BackgroundQueue"
+    r"|CallThreads|BlockingPool|Shares|EventStreams|BodiesUnderWay|PacedThread"
+    r"|(Run|Step)Slots|LoopTurns|GroupCommit|BackgroundQueue"
 )
 """Names of functions and classes that create something of limited size."""
 
@@ -38,6 +38,7 @@ SHARED: Final = {
     "caseworker/engine/cancellation.py RLock": OF_ONE,
     "caseworker/engine/context.py StepSlots": "steps of a run",
     "caseworker/engine/concurrency.py FairSlots": "persistent node of a plugin",
+    "caseworker/engine/concurrency.py LoopTurns": OF_ONE,
     "caseworker/faces/mcp_server/endpoint.py Lock": ONCE,
     "caseworker/features/access/authentication.py TLRUCache": "results of authentication",
     "caseworker/features/access/authentication.py TTLCache": "results of authentication",
@@ -46,7 +47,7 @@ SHARED: Final = {
     "caseworker/features/external/session.py TTLCache": (
         "ends of external runs that a process remembers"
     ),
-    "caseworker/features/external/session.py RedactionThread": (
+    "caseworker/features/external/session.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
@@ -67,14 +68,19 @@ SHARED: Final = {
     "caseworker/main/process.py CallThreads": (
         "threads for synchronous tools and calls of code agents"
     ),
+    "caseworker/main/process.py PacedThread": (
+        "reading and checking of large bodies, graphs and maps"
+    ),
     "caseworker/main/process.py Semaphore": "claims of runs",
-    "caseworker/models/gateway.py RedactionThread": (
+    "caseworker/models/gateway.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/models/wires/endpoint.py FairSlots": "calls to a model endpoint",
     "caseworker/models/wires/transport.py TCPConnector": UNLIMITED,
     "caseworker/nodes/function.py FairThreads": PART,
+    "caseworker/nodes/subgraph.py PacedThread": OF_ONE,
     "caseworker/platform/fair_threads.py FairQueue": PART,
+    "caseworker/platform/fair_threads.py FairSlots": PART,
     "caseworker/platform/fair_threads.py FairThreads": "threads for work that takes CPU time",
     "caseworker/platform/fair_threads.py RLock": PART,
     "caseworker/platform/http/application.py BodiesUnderWay": "memory for bodies",
@@ -89,6 +95,7 @@ SHARED: Final = {
     "caseworker/platform/postgres/engines.py Lock": OF_ONE,
     "caseworker/platform/postgres/engines.py create_async_engine": UNLIMITED,
     "caseworker/platform/postgres/group_commit.py FairQueue": PART,
+    "caseworker/runs/executor.py LoopTurns": "event loop, for steps that never wait",
     "caseworker/runs/executor.py RunSlots": "run slots",
     "caseworker/runs/executor.py Semaphore": "releases of runs at the end of a process",
     "caseworker/runs/executor.py StepSlots": "steps of a run",
@@ -102,7 +109,7 @@ SHARED: Final = {
     "caseworker/runtime_api/executing.py BlockingPool": OF_ONE,
     "caseworker/runtime_api/executing.py StepSlots": OF_ONE,
     "caseworker/runtime_api/graph.py Queue": OF_ONE,
-    "caseworker/tools/dispatch.py RedactionThread": (
+    "caseworker/tools/dispatch.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/tools/http_tool.py Limits": UNLIMITED,

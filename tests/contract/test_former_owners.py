@@ -1,6 +1,7 @@
-"""Writes of a process that does not own the run any more, or that never owned it, change nothing."""
+"""Writes of a process that does not own the run, or no longer owns it, change nothing."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
 from caseworker.engine.approvals import Asked, Question
@@ -25,7 +27,7 @@ HOLD = Hold(node_id="n000002", attempt=1, cost_usd=Decimal("0.5"), tokens=10)
 QUESTION = Question(subject="pay", message="Pay?", arguments={}, schema=None, timeout_seconds=60)
 ASKED = Asked(approval_id="late", node_id="n000002", call_key="k", question=QUESTION)
 CALLS = records_of(graph_with_calls("case-1"), call_key="k", charge={"tokens": 9}, outcome="result")
-Write = Callable[[Api, Run], Awaitable[Any]]
+Write = Callable[[Api, Run], Coroutine[Any, Any, None]]
 
 
 async def journals(api: Api, run: Run) -> None:
@@ -79,6 +81,14 @@ WRITES: Sequence[Write] = (
 )
 
 
+def rows_of(connection: psycopg.Connection[Any], tenant: str) -> dict[str, list[str]]:
+    """Return the rows of a tenant."""
+    return {
+        table: [row for row in rows if row.startswith(f"({tenant},")]
+        for table, rows in stored(connection).items()
+    }
+
+
 def stored(connection: psycopg.Connection[Any]) -> dict[str, list[str]]:
     """Return all rows of the tables that have runs."""
     found = connection.execute(
@@ -86,7 +96,9 @@ def stored(connection: psycopg.Connection[Any]) -> dict[str, list[str]]:
         " WHERE relkind = 'r' AND attname = 'tenant_id'"
     ).fetchall()
     rows = {
-        table: connection.execute(f"SELECT {table}::text FROM {table} ORDER BY 1").fetchall()
+        table: connection.execute(
+            sql.SQL("SELECT {0}::text FROM {0} ORDER BY 1").format(sql.Identifier(table))
+        ).fetchall()
         for (table,) in found
     }
     return {table: [text for (text,) in rows[table]] for table in rows}
@@ -124,3 +136,26 @@ async def test_a_run_that_was_released_has_no_owner(
     await write(api, run)
 
     assert stored(module_database) == before
+
+
+@pytest.mark.parametrize("write", [journals, finishes])
+async def test_an_owner_in_the_same_batch_does_not_lend_its_ownership(
+    api: Api, module_database: psycopg.Connection[Any], write: Write
+) -> None:
+    """The runs of two tenants have the same ID and token, and only one of them has an owner."""
+    owned, lost, first = [
+        (await api.store.accept(new_run("case-1", tenant=tenant), worker_id="w1")).run
+        for tenant in ("a", "b", "c")
+    ]
+    await api.store.release(lost, active_seconds=1, calls=(), counted=True)
+    before = rows_of(module_database, "b")
+    assert before["runs"]
+
+    async with asyncio.TaskGroup() as group:  # the first write fills the time, the others wait
+        group.create_task(api.journal.write(JournalWrite(key=first.key, fence=first.fence)))
+        await asyncio.sleep(0)
+        group.create_task(write(api, lost))
+        wrote = group.create_task(api.journal.finish(end_of(owned, calls=CALLS)))
+
+    assert wrote.result().done
+    assert rows_of(module_database, "b") == before

@@ -136,6 +136,20 @@ async def test_a_step_shows_its_outputs_without_secrets(
     assert shown["reply"] == {"default": {"session": "[secret]", "answer": 42}}
 
 
+async def test_what_has_no_key_in_the_journal_has_the_path_of_its_step_or_none(
+    api: Api, client: httpx.AsyncClient
+) -> None:
+    """A step is named by its ID before it has a key; the root and attempts are no steps."""
+    work = Work().ended()
+    del work.entries[work.step]
+    await work.written(api, client)
+    attempts = [each["node_id"] for each in (await call(client, work.tool))["attempts"]]
+
+    paths = {node: (await call(client, node))["path"] for node in (work.step, work.root, *attempts)}
+
+    assert paths == {work.step: "answer", **dict.fromkeys((work.root, *attempts))}
+
+
 async def test_a_call_can_be_read_while_it_works(api: Api, client: httpx.AsyncClient) -> None:
     """A running call has a request but no reply or end."""
     work = Work()

@@ -104,6 +104,22 @@ async def test_a_connection_that_asks_nothing_is_closed(hasty: Served, begun: by
     assert await hasty.ask(begun) == b""
 
 
+@pytest.mark.parametrize(
+    ("more", "status"), [(b"\r\n", None), (b"GET /healthz HTTP/1.1\r\nX-", 408)]
+)
+async def test_a_connection_that_was_answered_waits_no_longer_for_the_next_head(
+    hasty: Served, more: bytes, status: int | None
+) -> None:
+    """Bytes after an answer stop the timer of the idle connection, so another one must start."""
+    talk = await hasty.connect(PROBE)
+    await talk.answer()
+    await talk.send(more)
+    async with asyncio.timeout(60):
+        said = await talk.rest()
+
+    assert (problem(said)[0] if said else None) == status
+
+
 async def test_dribbling_does_not_keep_a_connection_open(hasty: Served) -> None:
     """A byte now and then is too slow for a head and for a body."""
     for begun in (b"GET /healthz HTTP/1.1\r\nX-A: ", POST % 10_000):

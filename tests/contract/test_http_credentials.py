@@ -41,7 +41,7 @@ REACHABILITY = {("HEAD", "/gateway/openai/v1"), ("HEAD", "/gateway/anthropic")}
 PAGE = ("HEAD", "/runs/the-run/trace")
 """A route of the viewer, which answers only browsers."""
 NOT_OFFERED = ("/gateway/openai{path:path}", "/gateway/anthropic{path:path}")
-"""Routes that answer 404 to anybody, because these paths do not exist."""
+"""Routes that answer 404 without a credential, because these paths do not exist."""
 REFUSED = {401, 403}
 Route = tuple[str, str]
 
@@ -58,7 +58,7 @@ class World:
 
 @dataclass
 class Reply:
-    """Status of an answer, and what was read before it."""
+    """Status of an answer, and the number of reads of the body before it."""
 
     status: int = 0
     reads: int = 0
@@ -260,7 +260,7 @@ async def test_a_random_credential_is_refused_on_every_route(
 
 @dataclass
 class Work:
-    """What the service did to refuse requests."""
+    """Number of statements and hashes that a request cost."""
 
     statements: int = 0
     hashes: int = 0
@@ -288,7 +288,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def alike(secrets: Secrets) -> Mapping[str, Mapping[str, str]]:
-    """Return credentials of equal form, which must not tell apart why they are refused."""
+    """Return credentials of equal form, refused for different reasons, by their form."""
     _, key_id, secret = secrets.key.split("_")
     _, other_id, other_secret = secrets.other_key.split("_")
     unknown = RunKey(secrets.tenant, "x" * len(secrets.run_id))

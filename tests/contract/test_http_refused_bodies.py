@@ -139,13 +139,10 @@ async def refused(server: Served, head: bytes, pieces: Iterator[bytes]) -> bytes
 
 async def require_bounded(server: Served, received: Received) -> None:
     """Require that little was read, before the answers and afterwards, and that none is held."""
-
-    async def all_released() -> bool:
-        return not server.bodies._held
-
     assert max(received.before) <= MOST_BEFORE
     assert received.total <= len(received.before) * (MOST_BEFORE + MAX_DROPPED_BYTES)
-    await eventually(all_released)
+    await eventually(server.is_idle)
+    assert not server.bodies._held
 
 
 @pytest.mark.parametrize("transfer", TRANSFERS.values(), ids=TRANSFERS)
@@ -192,7 +189,7 @@ async def test_every_route_with_a_body_of_every_size_refuses_a_forged_key(
 async def test_nothing_more_is_read_while_a_refusal_waits_for_its_turn(
     server: Served, received: Received, monkeypatch: pytest.MonkeyPatch, transfer: Transfer
 ) -> None:
-    """Guesses are answered at a limited rate; the client is not asked for its body meanwhile."""
+    """Guesses are answered at a limited rate; the delay does not request the body."""
     monkeypatch.setattr(authentication, "MAX_REFUSAL_SECONDS", 1.5)
     monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.5)
     head = transfer.head("/gateway/openai/v1/responses", FORGED["key of a run"], 20 * MIB)
@@ -345,6 +342,7 @@ async def test_dropped_bytes_stay_within_the_share_of_unknown_callers(
         accepted = await (await server.connect(own + body)).answer()
         await asyncio.wait(sending)
         await server.hang_up()
+        await eventually(server.is_idle)
 
     assert all(answer.startswith(b"HTTP/1.1 401") for answer in answers)
     assert accepted.startswith(b"HTTP/1.1 202"), accepted

@@ -11,6 +11,7 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import TooManyPendingCancelsError
 from caseworker.runs.postgres.runs import PostgresRuns
 from tests.support.api import Api, client_of
+from tests.support.tenant_requests import GRAPH
 from tests.support.threads import AGENT, ThreadClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -95,3 +96,21 @@ async def test_metadata_has_the_same_limit_for_threads_and_runs(
     assert refused.json()["errors"] == [
         {"field": "metadata", "message": "Metadata must not exceed 16384 bytes as JSON."}
     ]
+
+
+@pytest.mark.parametrize("kind", ["agent", "graph"])
+async def test_a_thread_shows_its_agent_or_its_graph_as_it_was_sent(api: Api, kind: str) -> None:
+    """The other field is null, and lists show neither."""
+    sent = {"agent": AGENT, "graph": GRAPH}[kind]
+    async with client_of(api.app()) as http:
+        made = await http.post("/threads", json={"thread_id": "talk", kind: sent})
+        thread = (await http.get("/threads/talk")).json()
+        (listed,) = (await http.get("/threads")).json()["threads"]
+
+    assert made.status_code == 201, made.text
+    assert {name: thread[name] for name in ("agent", "graph")} == {
+        "agent": None,
+        "graph": None,
+        kind: sent,
+    }
+    assert (listed["agent"], listed["graph"]) == (None, None)

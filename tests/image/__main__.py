@@ -24,7 +24,7 @@ from tests.image.engine import CheckError, NoEngineError, Project, find_engine, 
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "caseworker-image-check"
-"""Name of the image, of the project and of its containers, so that others are left alone."""
+"""Name of the image and of the Compose project; no other container is changed."""
 PORT, UID = 8080, "10001"
 HOME = "/tmp"  # noqa: S108 - the only folder in memory
 RUNS = 4
@@ -48,7 +48,7 @@ def writable(folder):
     except OSError as error:
         return error.strerror
     return True
-folders = {each: writable(each) for each in ('/', '/srv/caseworker', '/etc', '/var/tmp', '/tmp')}
+folders = {each: writable(each) for each in ('/', '/srv/caseworker', '/etc', '/tmp')}
 print(json.dumps({
     'uids': sorted({*fields['Uid'].split()}), 'capabilities': int(fields['CapEff'], 16),
     'no_new_privileges': int(fields['NoNewPrivs']),
@@ -136,7 +136,7 @@ def started(engine: str, name: str, content: dict[str, Any], file: Path) -> Iter
         sys.stderr.write(project.compose("logs", "--tail", "40"))
         raise
     finally:
-        project.compose("down", "--volumes", "--remove-orphans", "--timeout", "1")
+        project.started("down", "--volumes", "--remove-orphans", "--timeout", "1").wait()
 
 
 def check_containers(project: Project, services: list[str]) -> None:
@@ -243,7 +243,7 @@ def check_external_run(held: HeldModel, urls: list[str]) -> None:
 
 
 def check_sigterm(project: Project, held: HeldModel) -> None:
-    """Stop all workers with calls in flight: the calls end, and restarted workers go on."""
+    """Stop all workers with calls in flight: they end, and restarted workers resume the runs."""
     runs = held.submit("stopped")
     stopping = project.started("stop", "worker")
     # The API is not ready once no worker accepts runs any more.

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 ENGINES = ("docker", "podman")
+COMMAND_SECONDS = 1800
+"""Time for a command; a build that downloads all packages is the longest."""
 
 
 class NoEngineError(Exception):
@@ -18,7 +20,7 @@ class NoEngineError(Exception):
 
 
 class CheckError(Exception):
-    """A check failed; the message says which."""
+    """A check failed; the message names it."""
 
 
 def find_engine() -> str:
@@ -39,7 +41,7 @@ def _reason_against(engine: str) -> str | None:
     """Return why an engine cannot start a Compose file; None if it can."""
     if shutil.which(engine) is None:
         return "not installed"
-    for command in ([engine, "ps"], [engine, "compose", "version"]):
+    for command in ([engine, "ps"], [engine, "compose", "ls"]):
         tried = subprocess.run(command, capture_output=True, text=True, check=False)
         if tried.returncode != 0:
             lines = (tried.stderr or tried.stdout).split("\n\n")[0].split()
@@ -76,7 +78,7 @@ class Project:
         return content
 
     def containers(self, *services: str) -> list[Mapping[str, Any]]:
-        """Return what the engine knows of each container of the services."""
+        """Return the engine's description of each container of the services."""
         ids = self.compose("ps", "--all", "--quiet", *services).split()
         found: list[Mapping[str, Any]] = json.loads(run([self.engine, "inspect", *ids]))
         return found
@@ -89,7 +91,7 @@ class Project:
         ]
 
     def python(self, service: str, code: str) -> Iterator[str]:
-        """Execute a program in each container of a service; yield what it prints."""
+        """Execute a program in each container of a service; yield its outputs."""
         for each in self.containers(service):
             yield run([self.engine, "exec", each["Id"], "python", "-c", code])
 
@@ -98,9 +100,14 @@ def run(command: Sequence[str]) -> str:
     """Execute a command and return its output.
 
     Raises:
-        CheckError: it failed; the message ends with what it printed.
+        CheckError: it failed, and the message ends with its error output; or it was too slow.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise CheckError(f"{' '.join(command)}: not within {COMMAND_SECONDS} seconds") from None
     if done.returncode != 0:
         raise CheckError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
     return done.stdout

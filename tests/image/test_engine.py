@@ -37,7 +37,7 @@ def image_check(folder: Path) -> subprocess.CompletedProcess[str]:
         ),
         (
             {"docker": "[ $1 = ps ] || { echo 'unknown command: compose' >&2; exit 1; }"},
-            ["docker: `docker compose version`: unknown command: compose"],
+            ["docker: `docker compose ls`: unknown command: compose"],
         ),
         (
             {

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.run import DefinitionRef
@@ -36,7 +36,7 @@ def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def graphs(api: Api) -> Definitions:
-    return Definitions(api.definitions, api.catalog, graph_limits(), FairThread())
+    return Definitions(api.definitions, api.catalog, graph_limits(), PacedThread())
 
 
 @pytest.mark.req("004/subgraph")

@@ -1,10 +1,10 @@
 """Two tenants that use the same names for everything, in lockstep and without row-level security.
 
-Each step of the story is done by one tenant and then by the other one: requests, and what a worker
-does with their runs. Both get the answers that a tenant gets who is alone, and no step changes a
-row of the other tenant. A statement that forgets the tenant in one condition breaks this, because every row of a tenant has a
-twin with the same names. Row-level security would hide most of these mistakes; where the user of
-the database may not use it, only the statements keep tenants apart.
+Each step of the story is done by one tenant and then by the other one: requests, and the
+work of a worker on their runs. Both get the answers that a tenant gets who is alone, and no step changes a
+row of another tenant. A statement that forgets the tenant in one condition breaks this, because
+every row of a tenant has a twin with the same names. Row-level security would hide most of these
+mistakes; where the user of the database may not use it, only the statements keep tenants apart.
 """
 
 import re
@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
 from caseworker.engine.approvals import Asked, Question
@@ -44,8 +45,13 @@ ALONE, TENANTS = "six", ("one", "two")
 """The tenant that does the story first, while there is no other, and the two in lockstep."""
 WHOSE_NAME = re.compile(rf"\b(?:{'|'.join((ALONE, *TENANTS))})\b")
 VARYING = re.compile(
-    r"datetime\([^)]*\)|(?:seconds|_ms|available)[^0-9]{1,4}[0-9.e-]+|\d{4}-\d\d-\d\d[T ][0-9:.]+(?:[+-]\d\d:?\d\d|Z)?|[0-9a-f-]{16,}|\b1\d{9,12}\b(?:[.,]\d+)?"
-    r'|"seq":\d+(?=,"parent_id")|\\*"(?:entry_id|id|seq_of_all|sealed|secret|key)\\*": ?\\*"?[^",}]+'
+    r"""datetime\([^)]*\)
+    | (?:seconds|_ms|available)[^0-9]{1,4}[0-9.e-]+
+    | \d{4}-\d\d-\d\d[T\ ][0-9:.]+(?:[+-]\d\d:?\d\d|Z)?
+    | [0-9a-f-]{16,} | \b1\d{9,12}\b(?:[.,]\d+)?
+    | "seq":\d+(?=,"parent_id")
+    | \\*"(?:entry_id|id|sealed|secret|key)\\*":\ ?\\*"?[^",}]+""",
+    re.VERBOSE,
 )
 """Times, generated IDs, numbers of sequences and secrets, which differ between two tenants."""
 WHOSE = """
@@ -64,15 +70,18 @@ class Rows:
         self._connection = connection
         columns = connection.execute(WHOSE).fetchall()
         assert len(columns) > 20
-        self._query = " UNION ALL ".join(
-            f"SELECT each, '{table}' || row_to_json({table}) FROM {table}, unnest(%s) AS each"
-            f" WHERE each IN (split_part({column}, '/', 1), split_part({column}, '/', 2))"
+        each = sql.SQL(
+            "SELECT tenant, {2} || row_to_json({0}) FROM {0}, unnest(%(tenants)s::text[]) AS tenant"
+            " WHERE tenant IN (split_part({1}, '/', 1), split_part({1}, '/', 2))"
+        )
+        self._query = sql.SQL(" UNION ALL ").join(
+            each.format(sql.Identifier(table), sql.Identifier(column), sql.Literal(table))
             for table, column in columns
-        ).replace("%s", "%(tenants)s::text[]")
+        )
 
     def read(self) -> list[list[str]]:
         """Return the rows of each tenant."""
-        found = self._connection.execute(self._query.encode(), {"tenants": [ALONE, *TENANTS]})
+        found = self._connection.execute(self._query, {"tenants": [ALONE, *TENANTS]})
         rows = sorted(found.fetchall())
         return [[row for whose, row in rows if whose == each] for each in (ALONE, *TENANTS)]
 
@@ -214,7 +223,7 @@ def journals(run_id: str, key: str = "k", llm_calls: int = 2) -> Step:
             request={"p": 1},
             outcome="result",
         )
-        about = {"step_id": "s", "node_id": "n000002"}
+        about: dict[str, Any] = {"step_id": "s", "node_id": "n000002"}
         events = (
             EventRecord(seq=1, ts=now, type="step.started", **about),
             EventRecord(seq=2, ts=now, type="content_chunk", data={"text": "a"}, **about),
@@ -460,7 +469,8 @@ async def tell(url: str, connection: psycopg.Connection[Any]) -> None:
     """Tell the story on a database, in which only the statements keep the tenants apart."""
     walls = connection.execute("SELECT relname FROM pg_class WHERE relrowsecurity").fetchall()
     for (table,) in walls:
-        connection.execute(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
+        off = sql.SQL("ALTER TABLE {} DISABLE ROW LEVEL SECURITY").format(sql.Identifier(table))
+        connection.execute(off)
     servers = {"web": {"url": "http://127.0.0.1:9/mcp"}}
     settings = Settings(secrets={"encryption_key": "k" * 32}, tools={"mcp": {"servers": servers}})
     api, rows = Api(url, settings), Rows(connection)

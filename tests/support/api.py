@@ -18,7 +18,7 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads.service import Chats
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.health import PartState
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.limits import ApiLimits
@@ -65,7 +65,7 @@ class Api(Process):
         limits = limits or api_limits()
         given: dict[type, object] = {type(each): each for each in (limits, *services)}
         given[Definitions] = Definitions(
-            self.definitions, self.catalog, limits.of_graphs, FairThread()
+            self.definitions, self.catalog, limits.of_graphs, PacedThread()
         )
         if Authentication not in given:
             given[Authentication] = Authentication(self.keys, bootstrap_key=bootstrap_key)

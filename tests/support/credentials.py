@@ -1,4 +1,4 @@
-"""Credentials that no route accepts, in every place where a credential may stand."""
+"""Credentials that no route accepts, in all places of a request."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presented:
-    """What a request presents: its headers and its query."""
+    """The headers and the query of a request."""
 
     headers: list[tuple[bytes, bytes]]
     query: bytes = b""
@@ -90,7 +90,7 @@ def _encoded(value: Any) -> str:
 
 
 def _malformed(secrets: Secrets) -> Iterator[Presented]:
-    """Yield headers that are no bearer token."""
+    """Yield headers without a valid bearer token."""
     key = secrets.key.encode()
     for value in (
         *(b"", b" ", b"Bearer", b"Bearer ", b"x", key, b"Bearer:" + key, b"Bearer\t" + key),

@@ -84,6 +84,10 @@ class Served:
             ):
                 await asyncio.sleep(0)
 
+    async def is_idle(self) -> bool:
+        """Return whether no connection is open."""
+        return not self._server.server_state.connections
+
     async def hang_up(self) -> None:
         """Close all connections."""
         for talk in self._talks:

@@ -36,7 +36,7 @@ class LoopTurns:
         """Clock of the loop at which the turn of this iteration ends; None before its first
         step."""
 
-    async def pause(self, tenant: str) -> None:
+    async def pause(self) -> None:
         """Return at once, or in another iteration of the loop if the turn has ended."""
         loop = asyncio.get_running_loop()
         if self._ends_at is None:
@@ -44,13 +44,10 @@ class LoopTurns:
             loop.call_soon(self._end)
         if loop.time() < self._ends_at:
             return
-        await self._next.acquire(tenant)
-        try:
+        async with self._next.held():
             # Two iterations: one makes due timers ready, the next runs their callbacks.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-        finally:
-            self._next.release(tenant)
 
     def _end(self) -> None:
         self._ends_at = None

@@ -197,7 +197,7 @@ class GraphExecution:
                 report = self._reports[step_id]
                 await self._step_runner.execute(self._steps[step_id], report, self)
                 self._take(self._tell(step_id, report))
-                await self._run.slots.turns.pause(self._run.tenant)
+                await self._run.slots.turns.pause()
             else:
                 await self._work_side_by_side()
         if not self._steps:
@@ -261,7 +261,7 @@ class GraphExecution:
         try:
             # The task has its own copy of the context, so it needs its own mutable holder.
             HOLDER.set(Holder(self._step_runner.path_of(step_id)))
-            await self._run.slots.turns.pause(self._run.tenant)
+            await self._run.slots.turns.pause()
             step, report = self._steps[step_id], self._reports[step_id]
             await self._step_runner.execute(step, report, self)
         finally:

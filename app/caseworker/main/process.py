@@ -35,8 +35,7 @@ from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.fair_thread import FairThread
-from caseworker.platform.fair_threads import CallThreads, usual_threads
+from caseworker.platform.fair_threads import CallThreads, PacedThread, usual_threads
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
@@ -128,7 +127,7 @@ class Process:
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
         self._call_threads = CallThreads(CALL_THREADS, "calls")
-        self._thread = FairThread()
+        self._thread = PacedThread()
         self.sessions = Sessions(
             self._store.calls, stuck_seconds=lambda: self._journal.stuck_seconds
         )
@@ -309,7 +308,7 @@ class Process:
                 ModelGateway: self.models,
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
-                FairThread: self._thread,
+                PacedThread: self._thread,
                 CallThreads: self._call_threads,
                 Sessions: self.sessions,
             },

@@ -40,7 +40,7 @@ from caseworker.models.pricing import ListPrice
 from caseworker.models.relay import RelayedCall, TokenCount
 from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
 from caseworker.models.turns import Turns
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class ModelGateway:
         self._list_price = list_price
         self._retry = retry
         self._payloads = payloads
-        self._redaction = FairThread()
+        self._redaction = PacedThread()
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
 
@@ -221,7 +221,7 @@ class ModelGateway:
                 retry=self._retry,
                 timeout_seconds=chosen.timeout_seconds,
                 metadata=candidate.metadata(counts_for, asked),
-                shown=await self._shown(request, parameters, prompt, context.run.tenant),
+                shown=await self._shown(request, parameters, prompt),
                 chosen=chosen,
                 request=request,
                 messages_bytes=None if prompt is None else prompt.size_bytes,
@@ -302,8 +302,8 @@ class ModelGateway:
             family,
             largest_image_tokens=chosen.max_image_tokens or family.largest_image_tokens,
         )
-        size, tenant = body.written_bytes // BYTES_PER_CHAR, context.run.tenant
-        content = await self._redaction.call(measure, size, tenant)
+        size = body.written_bytes // BYTES_PER_CHAR
+        content = await self._redaction.call(measure, size)
         if body.written_bytes > LONG_BODY_BYTES:
             await asyncio.to_thread(getattr, content, "near_tokens")
         others = {name: it for name, it in sent.items() if name not in _NOT_PARAMETERS}
@@ -311,7 +311,7 @@ class ModelGateway:
         same = stored is not None and stored.parameters == body.hashes
         redact = partial(self._payloads.prompt, added, {} if same else others)
         chars = self._payloads.chars_to_redact(added) if same else size
-        shown = await self._redaction.call(redact, chars, tenant)
+        shown = await self._redaction.call(redact, chars)
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",
@@ -397,7 +397,6 @@ class ModelGateway:
         request: ModelRequest,
         parameters: Mapping[str, Any],
         log: MessageLog | None,
-        tenant: str,
     ) -> Mapping[str, Any] | None:
         """Return the request as the trace stores it; for a conversation, only the new messages."""
         stored = None if log is None else log.stored
@@ -408,7 +407,7 @@ class ModelGateway:
         same = stored is not None and stored.parameters == parameters
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
         size = self._payloads.chars_to_redact(messages)
-        shown = await self._redaction.call(redact, size, tenant)
+        shown = await self._redaction.call(redact, size)
         return _after(stored, shown)
 
 

@@ -25,7 +25,7 @@ from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from caseworker.nodes.node_type import NONE, Fault, NodeType
 from caseworker.nodes.reading import HandleName, PathField, StepData, usual_path
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.validation import refusal
 
@@ -332,8 +332,8 @@ class MapNode:
         if not items:
             return ExecutionResult(data.outputs_of({}, 0, context))
         known = _answered_before(context, len(items))
-        thread, tenant = context.services.get(FairThread) or FairThread(), context.run.tenant
-        compute = partial(thread.call, size=len(items), tenant=tenant)
+        thread = context.services.get(PacedThread) or PacedThread()
+        compute = partial(thread.call, size=len(items))
         build = partial(data.graph_for, items, inputs, context.node_id, known)
         graph = await compute(build)
         total = Total.of_items(context.run.limits)

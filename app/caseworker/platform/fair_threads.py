@@ -1,14 +1,22 @@
 """Threads that tenants share fairly: for blocking functions, and for work that takes CPU time."""
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, Final, TypeVar
 
-from caseworker.platform.fair_slots import TENANT, FairQueue, share_of
+from caseworker.platform.fair_slots import TENANT, FairQueue, FairSlots, share_of
+
+PAUSE: Final = 2
+"""Pause after a long computation, as a multiple of the time that it took."""
+MOST_CHARS_ON_LOOP: Final = 2000
+"""Maximum length, in characters, of a text that is redacted on the event loop."""
+
+T = TypeVar("T")
 
 
 class FairThreads(ThreadPoolExecutor):
@@ -96,3 +104,34 @@ class CallThreads(FairThreads):
 def usual_threads() -> FairThreads:
     """Return threads for an event loop, as many as it would have without them."""
     return FairThreads(min(32, (os.cpu_count() or 1) + 4), "work")
+
+
+class PacedThread:
+    """Runs long computations in a thread, one at a time, with pauses; tenants take turns.
+
+    Several busy threads, or one without pauses, would compete with the event loop for the GIL, and
+    make all requests slower by a multiple.
+    """
+
+    def __init__(self) -> None:
+        self._turn = FairSlots(1)
+        self._pauses_until = 0.0
+
+    async def call(
+        self, compute: Callable[[], T], size: int, *, most_on_loop: int = MOST_CHARS_ON_LOOP
+    ) -> T:
+        """Return the result of ``compute``.
+
+        It runs in the thread if the ``size`` of its input is more than ``most_on_loop``, both in
+        bytes, characters or items.
+        """
+        if size <= most_on_loop:
+            return compute()
+        clock = asyncio.get_running_loop().time
+        async with self._turn.held():
+            await asyncio.sleep(self._pauses_until - clock())
+            began = clock()
+            try:
+                return await asyncio.to_thread(compute)
+            finally:
+                self._pauses_until = clock() + PAUSE * (clock() - began)

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from caseworker.core.graph.validation import Problem, Severity
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.suggestions import MAX_NAMES, suggestion
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
@@ -62,7 +62,7 @@ class Definitions:
         store: PostgresDefinitions,
         catalog: NodeCatalog,
         limits: GraphLimits,
-        thread: FairThread,
+        thread: PacedThread,
     ) -> None:
         self.store = store
         self._thread = thread
@@ -140,7 +140,7 @@ class Definitions:
             try:
                 text = _text_of(content) or b""
                 make = partial(self._new, tenant, ref, content, description)
-                new = await self._thread.call(make, len(text), tenant, most_on_loop=SMALL_BYTES)
+                new = await self._thread.call(make, len(text), most_on_loop=SMALL_BYTES)
                 registered = await self.store.add(new)
             except ContainedDefinitionGoneError:
                 continue  # the next iteration finds out which one is missing, and where

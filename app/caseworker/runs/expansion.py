@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionReference, agents_in
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
 from caseworker.runs.graphs import GraphLimits
 from caseworker.runs.postgres.definitions import PostgresDefinitions
@@ -110,7 +110,7 @@ class Expansion:
         store: PostgresDefinitions,
         catalog: NodeCatalog,
         limits: GraphLimits,
-        thread: FairThread,
+        thread: PacedThread,
     ) -> None:
         self._tenant = tenant
         self._store = store
@@ -134,8 +134,7 @@ class Expansion:
 
     async def compute(self, computation: Callable[[], T], size_bytes: int) -> T:
         """Return the result of a computation on graphs; large ones are processed in a thread."""
-        call, tenant = self._thread.call, self._tenant
-        return await call(computation, size_bytes, tenant, most_on_loop=SMALL_BYTES)
+        return await self._thread.call(computation, size_bytes, most_on_loop=SMALL_BYTES)
 
     async def expand(
         self, graph: Graph, size_bytes: int, *, itself: DefinitionRef | None = None

@@ -28,8 +28,7 @@ from caseworker.engine.call import (
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
-from caseworker.platform.fair_thread import FairThread
-from caseworker.platform.fair_threads import CallThreads
+from caseworker.platform.fair_threads import CallThreads, PacedThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
@@ -90,7 +89,7 @@ class ToolDispatch:
         self._servers: ToolServers = servers or NoServers()
         self._expose_errors = expose_errors
         self._payloads = payloads
-        self._redaction = FairThread()
+        self._redaction = PacedThread()
         self._retry = retry
         self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry
@@ -256,7 +255,7 @@ class ToolDispatch:
         spec = tool.spec
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
-        shown = await self._redaction.call(redact, len(asked), context.run.tenant)
+        shown = await self._redaction.call(redact, len(asked))
         # Some endpoints encode thousands of characters of state in an ID.
         about: dict[str, Any] = {} if shown is None else {"args": shown}
         if call_id is not None:
@@ -282,7 +281,7 @@ class ToolDispatch:
             ),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
-            pause=partial(context.run.slots.turns.pause, context.run.tenant),
+            pause=context.run.slots.turns.pause,
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from caseworker.engine import concurrency
 from caseworker.engine.concurrency import LoopTurns
+from caseworker.platform.fair_slots import TENANT
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ async def test_busy_runs_go_on_one_by_one_in_different_iterations() -> None:
 
     async def run() -> None:
         for _ in range(3):
-            await turns.pause("acme")
+            await turns.pause()
             steps.append(iterations[0])
 
     counting = asyncio.create_task(count_iterations())
@@ -43,7 +44,8 @@ async def test_tenants_take_turns() -> None:
     turns, order = LoopTurns(), list[str]()
 
     async def run(tenant: str) -> None:
-        await turns.pause(tenant)
+        TENANT.set(tenant)
+        await turns.pause()
         order.append(tenant)
 
     async with asyncio.TaskGroup() as runs:
@@ -56,13 +58,13 @@ async def test_tenants_take_turns() -> None:
 async def test_a_cancelled_run_leaves_its_turn_to_the_next() -> None:
     """A cancellation while a run waits for its turn, or during it, blocks nobody."""
     turns = LoopTurns()
-    runs = [asyncio.create_task(turns.pause("acme")) for _ in range(3)]
+    runs = [asyncio.create_task(turns.pause()) for _ in range(3)]
     await asyncio.sleep(0)
     for run in runs:
         run.cancel()
     await asyncio.wait(runs)
 
-    await turns.pause("acme")
+    await turns.pause()
 
 
 async def test_a_loop_that_is_not_busy_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +74,6 @@ async def test_a_loop_that_is_not_busy_costs_no_pause(monkeypatch: pytest.Monkey
     asyncio.get_running_loop().call_soon(other.append, "another callback")
 
     for _ in range(100):
-        await turns.pause("acme")
+        await turns.pause()
 
     assert other == []

@@ -8,7 +8,7 @@ from caseworker.main.agent_folder import read_agents, register_agents, with_code
 from caseworker.main.configuration import StartupError
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def registry(api: Api) -> Definitions:
-    return Definitions(api.definitions, api.catalog, graph_limits(), FairThread())
+    return Definitions(api.definitions, api.catalog, graph_limits(), PacedThread())
 
 
 @pytest.mark.req("003/FR1.2", "003/FR4.1")

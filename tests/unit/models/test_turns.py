@@ -61,6 +61,7 @@ def test_who_waits_for_a_turn_holds_nothing_that_others_need() -> None:
         turn = partial(Turns(limits).turn, LIMIT, "t")
         waits = asyncio.create_task(gateway.perform(answers, key="a/llm", turn=turn))
         await asyncio.sleep(1)
+        assert gateway.journal.events[-1] == "touch"  # the stored trace shows that it waits
         await gateway.perform(answers, key="b/llm")
         assert now() == 1
         await waits

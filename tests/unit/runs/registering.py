@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, GraphLimits, Registered
@@ -40,7 +40,7 @@ class World:
     def __init__(self, api: Api, limits: GraphLimits = LIMITS) -> None:
         self.api = api
         self.store = CountedDefinitions(api._engines, api.definitions._heads)
-        self.graphs = Definitions(self.store, api.catalog, limits, FairThread())
+        self.graphs = Definitions(self.store, api.catalog, limits, PacedThread())
 
     async def register(self, name: str, graph: dict[str, Any]) -> Registered:
         return await self.graphs.register(TENANT, DefinitionRef(name), graph)

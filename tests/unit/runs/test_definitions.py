@@ -9,7 +9,7 @@ from psycopg import Connection
 from caseworker.core.graph.validation import Severity
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.expansion import SMALL_BYTES
@@ -235,7 +235,7 @@ class TestLimits:
         roomy, tight = World(api), World(api, limits)
         await roomy.register("c", flat("a", "b"))
         await roomy.register("b", containing(named("c"), named("c")))
-        tight.graphs = Definitions(roomy.store, api.catalog, limits, FairThread())
+        tight.graphs = Definitions(roomy.store, api.catalog, limits, PacedThread())
 
         assert await tight.inline(containing(named("c")))
         problems = await tight.refused(containing(named("b")))
@@ -323,7 +323,7 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
 
     store = Deleting(world.api._engines)
     await world.store.add(new_graph("g", flat("a")))
-    graphs = Definitions(store, world.api.catalog, LIMITS, FairThread())
+    graphs = Definitions(store, world.api.catalog, LIMITS, PacedThread())
 
     with pytest.raises(GraphRefusedError) as refused:
         await graphs.register(TENANT, DefinitionRef("user"), containing(named("g")))
@@ -340,7 +340,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
             kept.append(new)
             return await super().add(new)
 
-    graphs = Definitions(Watching(world.api._engines), world.api.catalog, LIMITS, FairThread())
+    graphs = Definitions(Watching(world.api._engines), world.api.catalog, LIMITS, PacedThread())
     await graphs.register(TENANT, DefinitionRef("g"), flat("a"))
     await graphs.register(
         TENANT, DefinitionRef("user"), containing(named("g"), containing(named("g", 1)), named("g"))
@@ -353,7 +353,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
 async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
     """The worker thread finds the same problems."""
     graph = flat(*(f"s{n}" for n in range(SMALL_BYTES)), "s0")
-    world.graphs = Definitions(world.store, world.api.catalog, graph_limits(), FairThread())
+    world.graphs = Definitions(world.store, world.api.catalog, graph_limits(), PacedThread())
 
     problems = await world.refused(graph)
 
@@ -372,7 +372,7 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The level counts under any path that the catalog gives a nested graph."""
-    graphs = Definitions(world.store, world.api.catalog, graph_limits(max_depth=1), FairThread())
+    graphs = Definitions(world.store, world.api.catalog, graph_limits(max_depth=1), PacedThread())
     await world.register("g", flat("a"))
     elsewhere = DefinitionReference(("steps", 0, "data", "body"), GRAPH, "g")
     monkeypatch.setattr(

@@ -1,5 +1,7 @@
 """The tools of a process by name, and which of them are allowed."""
 
+from dataclasses import replace
+
 import pytest
 
 from caseworker.tools.registry import DuplicateToolError, ToolPolicy, ToolRegistry
@@ -32,6 +34,27 @@ def test_two_tools_of_one_name_are_refused() -> None:
     """The tool that runs must not depend on chance."""
     with pytest.raises(DuplicateToolError, match="respond"):
         ToolRegistry([Respond(), Respond()])
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("name", "configured", "matches"),
+    [
+        ("pay", set(), False),
+        ("pay", {"pay"}, True),
+        ("pay", {"pay.*"}, True),
+        ("bank.pay", {"bank.pay"}, True),
+        ("bank.pay", {"bank.*"}, True),
+        ("bank.pay", {"bank", "pay", "bank.read", "other.*"}, False),
+    ],
+)
+def test_a_tool_or_the_operator_requires_approval(
+    name: str, configured: set[str], matches: bool, own: bool
+) -> None:
+    """Either of them suffices; the operator may name a tool or all tools of a server."""
+    spec = replace(Calculator.spec, name=name, requires_approval=own)
+
+    assert ToolPolicy(approval=frozenset(configured)).requires_approval(spec) is (matches or own)
 
 
 NAMES = ("calendar", "calculator", "plotter")

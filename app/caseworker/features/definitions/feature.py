@@ -5,7 +5,7 @@ from typing import Final
 from caseworker.features.definitions import http
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.postgres.definition_heads import DefinitionHeads
@@ -17,7 +17,7 @@ def open_definitions(parts: Parts) -> Opened:
     heads = DefinitionHeads(parts.url, parts.patience)
     store = PostgresDefinitions(parts.engines, heads, parts.limits.quota)
     limits = parts.service(ApiLimits).of_graphs
-    catalog, thread = parts.service(NodeCatalog), parts.service(FairThread)
+    catalog, thread = parts.service(NodeCatalog), parts.service(PacedThread)
     definitions = Definitions(store, catalog, limits, thread)
     return Opened(services=[definitions], begin=heads.begin, close=heads.stop)
 

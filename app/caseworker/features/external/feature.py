@@ -71,7 +71,7 @@ def open_external(parts: Parts) -> Opened:
         own=own,
     )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
-    keys = RunKeys(KEY_PREFIX, caller_of, http.SUPERSEDED)
+    keys = RunKeys(KEY_PREFIX, caller_of)
     access = ExternalAccess(
         opened=opened,
         parented=children.parented,

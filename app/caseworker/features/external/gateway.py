@@ -453,7 +453,7 @@ async def _read(
 
     with _naming(session):
         size = size_bytes // BYTES_PER_CHAR
-        body = await sessions.reading.call(read, size, session.key.tenant)
+        body = await sessions.reading.call(read, size)
         if references := references_in(body.parts):
             tenant, named = session.key.tenant, [each for _, each in references]
             known = await sessions.known_objects(tenant, named)

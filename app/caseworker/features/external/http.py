@@ -15,7 +15,13 @@ from caseworker.features.external.session import (
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, invalid
+from caseworker.platform.http.problems import (
+    ATTEMPT_SUPERSEDED,
+    Errors,
+    ProblemError,
+    ProblemType,
+    invalid,
+)
 from caseworker.platform.http.request import (
     ApiRequest,
     api_router,
@@ -37,12 +43,6 @@ ENDED: Final = ProblemType(
     status=409,
     title="The run has ended differently",
     detail="GET /runs/{run_id} returns how the run ended. An equal second finish returns 200.",
-)
-SUPERSEDED: Final = ProblemType(
-    slug="attempt-superseded",
-    status=409,
-    title="A later attempt was opened",
-    detail="Another client opened a later attempt of the run. This client must stop.",
 )
 EXTERNAL_RUNS_FULL: Final = ProblemType(
     slug="external-runs-full",
@@ -88,7 +88,9 @@ class HeartbeatView(View):
 @router.post(
     "/finish",
     response_model=HeartbeatView,
-    responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY, RUN_NOT_FOUND, NOT_OWNED, ENDED, SUPERSEDED),
+    responses=answers(
+        *EVERY_RUN_ROUTE, *EVERY_BODY, RUN_NOT_FOUND, NOT_OWNED, ENDED, ATTEMPT_SUPERSEDED
+    ),
 )
 @for_run_keys
 async def finish_run(
@@ -121,7 +123,7 @@ async def finish_run(
 @router.post(
     "/heartbeat",
     response_model=HeartbeatView,
-    responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, NOT_OWNED, SUPERSEDED),
+    responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, NOT_OWNED, ATTEMPT_SUPERSEDED),
 )
 @for_run_keys
 async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView | Response:
@@ -173,4 +175,4 @@ def _ended_like(run: Run, body: FinishBody) -> bool:
 
 
 ERRORS: Errors = {ExternalRunsFullError: EXTERNAL_RUNS_FULL}
-PROBLEMS: Final = (NOT_OWNED, ENDED, SUPERSEDED)
+PROBLEMS: Final = (NOT_OWNED, ENDED, ATTEMPT_SUPERSEDED)

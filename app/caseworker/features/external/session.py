@@ -60,7 +60,7 @@ from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
 from caseworker.nodes.reading import StepData
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.outcome import RESULT
 from caseworker.runs.replay import spent_before
@@ -753,7 +753,7 @@ class Sessions:
         """Secret of this process, which makes the keys of its steps."""
         self.url: str | None = None
         """URL at which this process serves HTTP; None if it does not."""
-        self.reading = FairThread()
+        self.reading = PacedThread()
         """Reads long bodies, one at a time, next to the event loop."""
 
     def get(self, key: RunKey) -> Session | None:

@@ -43,6 +43,8 @@ MAX_CLIENTS: Final = 64
 CONNECT_SECONDS: Final = 1.0
 """Time to connect to another process, in seconds."""
 
+_TIME_DIGITS: Final = 12
+"""Maximum number of digits of the time in a signature, in seconds."""
 _OF_A_CONNECTION: Final = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "upgrade", HEADER}
 )
@@ -120,7 +122,8 @@ class ForwardedRequests:
         at, client, digest = [*sent[0].split(" "), "", ""][:3]
         signed = _signed(self._secret, scope["method"], _path_of(scope), digest, client, at)
         is_valid = len(sent) == 1 and hmac.compare_digest(sent[0].encode(), signed.encode())
-        if not (is_valid and abs(time.time() - int(at)) <= VALID_SECONDS):
+        is_time = at.isdecimal() and len(at) <= _TIME_DIGITS
+        if not (is_valid and is_time and abs(time.time() - int(at)) <= VALID_SECONDS):
             refusal = problem_response(scope, ProblemError(FORGED))
             await refusal(scope, receive, send)
             return

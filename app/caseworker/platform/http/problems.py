@@ -109,6 +109,12 @@ SCOPE_MISSING = ProblemType(
     detail="Use an API key or token with the required scope.",
     challenge='Bearer realm="caseworker", error="insufficient_scope"',
 )
+ATTEMPT_SUPERSEDED = ProblemType(
+    slug="attempt-superseded",
+    status=409,
+    title="A later attempt was opened",
+    detail="Another client opened a later attempt of the run. This client must stop.",
+)
 TENANT_REFUSED = ProblemType(
     slug="tenant-refused",
     status=403,

@@ -6,10 +6,11 @@ time. Bodies must be sent, and responses read, at a minimum rate. The number of 
 process is limited. Rejected requests receive a problem document with an X-Request-ID, like all
 others.
 
-Less than twice ``READ_BYTES`` of a body are read before the application wants them, so a caller is
-authenticated before. If a response is sent before the whole body has arrived, the rest is read and
-dropped, up to ``MAX_DROPPED_BYTES`` and ``LINGER_SECONDS``: many clients read the response only
-after they have sent the body, and closing a connection with unread bytes resets it.
+Less than twice ``READ_BYTES`` of a body are read before the application requests them, which it
+does after it has authenticated the caller. If a response is sent before the whole body has arrived,
+the rest is read and dropped, up to ``MAX_DROPPED_BYTES`` and ``LINGER_SECONDS``: many clients read
+the response only after they have sent the body, and closing a connection with unread bytes resets
+it.
 
 A connection is unidentified until it carries a request of an authenticated caller. Unidentified
 connections may use at most nine tenths of the limit. Beyond that, a new one replaces the oldest. A
@@ -193,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a part of the body; stop reading while the application wants no more of it."""
+        """Pass on a part of the body; stop reading until the application requests more of it."""
         self._claimed = True
         self._body_bytes += len(body)
         super().on_body(body)
@@ -406,7 +407,7 @@ class _SmallReads(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on what was read."""
+        """Pass on the bytes that were read."""
         self._receive(bytes(self._buffer[:nbytes]))
 
 

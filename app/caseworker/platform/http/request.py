@@ -29,7 +29,7 @@ from caseworker.platform.caller import (
     ScopeMissingError,
 )
 from caseworker.platform.fair_slots import TENANT, FairSlots, share_of
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.bodies import (
     MalformedJsonError,
     UnstorableTextError,
@@ -40,6 +40,7 @@ from caseworker.platform.http.deadline import extend_deadline, paused_deadline
 from caseworker.platform.http.openapi import SCOPE, operation_id
 from caseworker.platform.http.problems import (
     ANONYMOUS_REFUSED,
+    ATTEMPT_SUPERSEDED,
     BODY_TOO_LARGE,
     INVALID_REQUEST,
     MALFORMED_BODY,
@@ -153,8 +154,6 @@ class RunKeys:
     caller_of: Callable[[str], Awaitable[Caller]]
     """Function that returns the caller with a key, or raises InvalidCredentialError. The caller has
     no scope if a later attempt of the run was opened."""
-    superseded: ProblemType
-    """Problem of a request with the key of an earlier attempt."""
 
 
 class Shares:
@@ -371,7 +370,7 @@ class ApiRequest(Request):
             ProblemError: the caller has the key of a run, and a later attempt was opened.
         """
         if self.caller.run_id is not None and not self.caller.scopes:
-            raise ProblemError(self.service(RunKeys).superseded)
+            raise ProblemError(ATTEMPT_SUPERSEDED)
         if scope not in self.caller.scopes:
             raise ScopeMissingError(scope)
 
@@ -439,8 +438,8 @@ class ApiRequest(Request):
     async def computed(self, compute: Callable[[], T]) -> T:
         """Return the result of a computation on the body; a large one is processed in a thread."""
         size = len(self._content or b"")
-        thread, tenant = self.service(FairThread), self.caller.tenant
-        return await thread.call(compute, size, tenant, most_on_loop=_SMALL_BODY_BYTES)
+        thread = self.service(PacedThread)
+        return await thread.call(compute, size, most_on_loop=_SMALL_BODY_BYTES)
 
     def parsed(self, content: bytes, accepts: Callable[[str], bool] = is_storable) -> Any:
         """Return the JSON value in the body of this request, with strings that ``accepts`` allows.

@@ -13,6 +13,7 @@ from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.deadline import extend_deadline
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED
 from caseworker.platform.http.request import (
     ApiRequest,
     PostingRoute,
@@ -81,6 +82,7 @@ _ACCEPTED: Responses = {
         RUN_NOT_FOUND,
         RUN_NOT_ENDED,
         RUN_CONFLICT,
+        ATTEMPT_SUPERSEDED,
         IDEMPOTENCY_MISMATCH,
         QUEUE_FULL,
         QUOTA_EXCEEDED,
@@ -178,7 +180,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
     return await run_in_threadpool(RunPage.of, page, request.root, request.service(Payloads))
 
 
-@router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
+@router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, ATTEMPT_SUPERSEDED))
 @for_run_keys
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: status, input, result, usage and stop reason."""
@@ -324,7 +326,7 @@ async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     If ``wait`` is None, the run is returned as it is.
 
     Raises:
-        AccessRefusedError, ProblemError: the caller's credential became invalid meanwhile.
+        AccessRefusedError, ProblemError: the caller's credential became invalid during the wait.
     """
     if wait is None or run.finished:
         return run

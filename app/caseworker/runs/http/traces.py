@@ -13,6 +13,7 @@ from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
+from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED
 from caseworker.platform.http.request import ApiRequest, api_router, for_run_keys
 from caseworker.runs.http.call_views import CallDetails
 from caseworker.runs.http.fields import RunIdPath
@@ -32,7 +33,7 @@ NodeIdPath = Annotated[str, Path(description="ID of a CallNode, such as n000003.
     "/{run_id}/trace",
     response_model=TraceView,
     responses={
-        **answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND),
+        **answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND, ATTEMPT_SUPERSEDED),
         200: {
             "description": "The snapshot as JSON, the explanation as text, or spans in OTLP JSON.",
             "content": {"text/plain": {"schema": {"type": "string"}}},

@@ -7,7 +7,7 @@ import pytest
 from caseworker.models.table import ModelTable
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.router import router_type
-from caseworker.platform.fair_thread import FairThread
+from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.admission import GraphAdmission
 from caseworker.runs.http.body import GraphRunBody
@@ -36,7 +36,7 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
 ) -> None:
     """The admitted run contains the prepared graph, so it need not be parsed again."""
     graphs = Definitions(
-        api.definitions, NodeCatalog((router_type(),)), graph_limits(), FairThread()
+        api.definitions, NodeCatalog((router_type(),)), graph_limits(), PacedThread()
     )
     await graphs.register("t", DefinitionRef("route"), ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})

@@ -6,21 +6,22 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from caseworker.platform.fair_thread import MOST_CHARS_ON_LOOP, PAUSE, FairThread
+from caseworker.platform.fair_slots import TENANT
+from caseworker.platform.fair_threads import MOST_CHARS_ON_LOOP, PAUSE, PacedThread
 
 
 async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> None:
     """A short text is redacted on the event loop while a long one occupies the thread."""
-    thread, begun, may_end = FairThread(), threading.Event(), threading.Event()
+    thread, begun, may_end = PacedThread(), threading.Event(), threading.Event()
 
     def slow() -> int:
         begun.set()
         may_end.wait(150)
         return threading.get_ident()
 
-    long = asyncio.create_task(thread.call(slow, MOST_CHARS_ON_LOOP + 1, "acme"))
+    long = asyncio.create_task(thread.call(slow, MOST_CHARS_ON_LOOP + 1))
     await asyncio.to_thread(begun.wait, 150)
-    short = await thread.call(threading.get_ident, MOST_CHARS_ON_LOOP, "acme")
+    short = await thread.call(threading.get_ident, MOST_CHARS_ON_LOOP)
     may_end.set()
 
     assert short == threading.get_ident()
@@ -29,7 +30,7 @@ async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> N
 
 async def test_long_texts_take_turns_with_pauses() -> None:
     """The thread pauses between long texts, so that one tenant does not hold the GIL."""
-    thread = FairThread()
+    thread = PacedThread()
     spans: list[tuple[float, float]] = []
 
     def taking(seconds: float) -> Callable[[], None]:
@@ -42,7 +43,7 @@ async def test_long_texts_take_turns_with_pauses() -> None:
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(3):
-            tasks.create_task(thread.call(taking(0.02), MOST_CHARS_ON_LOOP + 1, "acme"))
+            tasks.create_task(thread.call(taking(0.02), MOST_CHARS_ON_LOOP + 1))
 
     pauses = [began - ended for (_, ended), (began, _) in pairwise(spans)]
     assert [pause > 0.9 * PAUSE * 0.02 for pause in pauses] == [True, True]
@@ -50,10 +51,11 @@ async def test_long_texts_take_turns_with_pauses() -> None:
 
 async def test_the_long_texts_of_tenants_take_turns() -> None:
     """A tenant with many texts delays that of another tenant by one text only."""
-    thread, order = FairThread(), list[str]()
+    thread, order = PacedThread(), list[str]()
 
     async def redact(tenant: str) -> None:
-        await thread.call(lambda: order.append(tenant), MOST_CHARS_ON_LOOP + 1, tenant)
+        TENANT.set(tenant)
+        await thread.call(lambda: order.append(tenant), MOST_CHARS_ON_LOOP + 1)
 
     async with asyncio.TaskGroup() as tasks:
         for tenant in (*("mallory",) * 5, "acme"):
