@@ -24,7 +24,7 @@ from tests.support.graph_invariants import violations
 
 REFUSE_ROWS = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+BEGIN RAISE EXCEPTION 'could not extend file: No space left' USING ERRCODE = '53100'; END $$;
 DO $$ DECLARE each text; BEGIN
 FOR each IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
 EXECUTE 'CREATE TRIGGER refused BEFORE INSERT ON ' || each || ' EXECUTE FUNCTION refuse()';

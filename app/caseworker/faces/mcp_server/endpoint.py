@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from caseworker.faces.mcp_server.offers import Offers
 from caseworker.platform.caller import KeyScope as AccessScope
-from caseworker.platform.http.deadline import lift_deadline
+from caseworker.platform.http.deadline import lift_deadline, paused_deadline
 from caseworker.platform.http.problems import MALFORMED_BODY, ProblemError
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.errors import TooManyPendingCancelsError
@@ -82,8 +82,10 @@ class McpEndpoint:
             await send(event)
 
         scope["api_request"] = request
+        with paused_deadline(scope):
+            server = await self._loaded()
         lift_deadline(scope)  # the tools have limits of their own
-        await (await self._loaded()).answer(content)(scope, receive, named)
+        await server.answer(content)(scope, receive, named)
 
     async def _cancel(self, request: ApiRequest, params: Any) -> None:
         """Store a cancel request for the run of another request in the same session."""
