@@ -353,7 +353,7 @@ async def ages(side: Side) -> None:
 
 
 async def beats(side: Side) -> Any:
-    """Return what the worker that owns runs of the tenant learns from its last heartbeat."""
+    """Return the result of the last heartbeat of the worker that owns runs of the tenant."""
     workers = PostgresWorkers(side.api.parts.engines)
     beat = await workers.beat(side.worker)
     await workers.leave(side.worker)  # so that its runs are lost
@@ -468,7 +468,7 @@ async def test_tenants_with_identical_names_never_meet(postgres: TestServer) -> 
 
 
 async def tell(url: str, connection: psycopg.Connection[Any]) -> None:
-    """Tell the story on a database, in which only the statements keep the tenants apart."""
+    """Play the story on a database in which only the statements separate the tenants."""
     walls = connection.execute("SELECT relname FROM pg_class WHERE relrowsecurity").fetchall()
     for (table,) in walls:
         off = sql.SQL("ALTER TABLE {} DISABLE ROW LEVEL SECURITY").format(sql.Identifier(table))

@@ -355,6 +355,6 @@ async def test_the_ids_of_another_tenant_are_unknown_on_every_route(database_url
 
 
 async def seen(world: World) -> list[str]:
-    """Return what the first tenant has."""
+    """Return the resources of the first tenant."""
     paths = ("/runs", "/graphs", "/agents", "/threads", "/schedules", "/keys", "/approvals")
     return [said(await world.ask("first", "GET", path), {})[1] for path in paths]

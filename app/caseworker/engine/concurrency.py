@@ -26,8 +26,8 @@ TURN_SECONDS = 0.005
 class LoopTurns:
     """Limits how long steps that never wait block the event loop, for all runs together.
 
-    Runs that go on after the end of a turn do so one by one, in different iterations of the loop;
-    their tenants take turns.
+    Runs that continue after the end of a turn do so one by one, in different iterations of the
+    loop; their tenants take turns.
     """
 
     def __init__(self) -> None:

@@ -295,7 +295,7 @@ class _ToolCall(Call):
     keeper: ArtifactKeeper | None
     logged_with: Callable[[Exception], Exception | None]
     pause: Callable[[], Awaitable[None]]
-    """Lets other runs go on before a result, which may be large, is processed."""
+    """Lets other runs continue before a result, which may be large, is processed."""
 
     async def send(self, attempt: int) -> Reply:
         """Run the tool once; a result with an error is a failed attempt, so the trace shows it."""

@@ -56,7 +56,7 @@ async def test_tenants_take_turns() -> None:
 
 
 async def test_a_cancelled_run_leaves_its_turn_to_the_next() -> None:
-    """A cancellation while a run waits for its turn, or during it, blocks nobody."""
+    """After a cancellation while a run waits for its turn, or during it, other runs continue."""
     turns = LoopTurns()
     runs = [asyncio.create_task(turns.pause()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -68,7 +68,7 @@ async def test_a_cancelled_run_leaves_its_turn_to_the_next() -> None:
 
 
 async def test_a_loop_that_is_not_busy_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a turn, a run goes on in the same iteration of the loop."""
+    """Within a turn, a run continues in the same iteration of the loop."""
     monkeypatch.setattr(concurrency, "TURN_SECONDS", 3600.0)
     turns, other = LoopTurns(), list[str]()
     asyncio.get_running_loop().call_soon(other.append, "another callback")

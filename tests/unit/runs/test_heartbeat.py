@@ -219,7 +219,7 @@ def test_a_mismatch_of_long_ago_does_not_count() -> None:
 
 
 def test_a_run_that_was_lost_and_claimed_back_is_not_stopped_by_the_next_loss_at_once() -> None:
-    """A heartbeat in between has seen that this process owns what it executes."""
+    """A heartbeat in between has seen that this process owns the runs that it executes."""
 
     async def story() -> None:
         process = Process(waits)

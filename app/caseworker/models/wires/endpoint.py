@@ -102,7 +102,7 @@ class EndpointProvider:
         self.mask: SecretMask = SecretMask(
             value for name, value in dialect.headers.items() if names_secret(name)
         )
-        """Masks the key of the endpoint in what it answers."""
+        """Masks the key of the endpoint in its replies."""
         # istr: aiohttp would make lower-case copies of other names for each request.
         self._headers: dict[str, str] = {
             istr(k): v for k, v in {**_HEADERS, **dialect.headers}.items()

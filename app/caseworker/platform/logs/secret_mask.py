@@ -43,7 +43,7 @@ class SecretMask:
     """Replaces secrets in texts."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        """Mask values of headers or variables, and what they contain; see :func:`_parts_of`."""
+        """Mask values of headers or variables, and the secrets in them; see :func:`_parts_of`."""
         parts = {part for secret in secrets for part in _parts_of(secret)}
         parts = {part for part in parts if len(part) >= LEAST_CHARS}
         parts |= {encoded for part in parts for encoded in _in_base64(part)}
@@ -151,7 +151,7 @@ class _Plain:
 
 
 def _character(escape: re.Match[str]) -> str | None:
-    """Return the character that an escape stands for, or "" for backslashes before a character."""
+    """Return the character that an escape represents, or "" for backslashes before a character."""
     code, percent, hexadecimal, decimal, name = escape.groups()
     if name is not None:
         return _ENTITIES.get(name)
@@ -181,7 +181,7 @@ def _parts_of(secret: str) -> Iterator[str]:
 
 
 def _in_base64(secret: str) -> Iterator[str]:
-    """Yield what is equal in each Base64 text that contains a secret, at any position."""
+    """Yield the common part of all Base64 texts that contain a secret, for each position."""
     data = secret.encode()
     for before in range(3):
         padded = bytes(before) + data

@@ -108,7 +108,7 @@ def story(
 
 @BOTH
 def test_a_call_ends_some_time_after_its_last_client_has_left(reply: Reply) -> None:
-    """It goes on so that its reply is recorded, but not for longer than the linger time."""
+    """It continues so that its reply is recorded, but not for longer than the linger time."""
 
     async def call(relay: Relay) -> None:
         started(relay, reply)
