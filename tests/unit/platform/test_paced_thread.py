@@ -58,11 +58,7 @@ async def test_the_long_texts_of_tenants_take_turns() -> None:
         await thread.call(lambda: order.append(tenant), MOST_CHARS_ON_LOOP + 1)
 
     async with asyncio.TaskGroup() as tasks:
-<<<<<<< HEAD
         for tenant in (*("mallory",) * 5, "acme"):
-=======
-        for tenant in ("mallory",) * 5:
->>>>>>> i21-pots
             tasks.create_task(redact(tenant))
 
     assert order.index("acme") <= 1
