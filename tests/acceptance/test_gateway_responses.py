@@ -191,7 +191,8 @@ async def test_an_incomplete_response_is_recorded_and_a_failed_one_is_not(
     run = await opened(run_id=f"ends-{status}-{streamed}")
 
     reply = await asked(run, marker, stream=streamed)
-    again = await asked(await opened(run_id=run.run_id), marker, stream=streamed)
+    later = await opened(run_id=run.run_id)
+    again = await asked(later, marker, stream=streamed)
 
     for each in (reply, again):
         assert each.status_code == 200
@@ -201,7 +202,7 @@ async def test_an_incomplete_response_is_recorded_and_a_failed_one_is_not(
         assert b"event: error" not in each.content
     made = 1 if status == "incomplete" else 2
     assert await provider.count(marker) == made
-    assert (await run.usage())["tokens"] == 120 * made
+    assert (await later.usage())["tokens"] == 120 * made
 
 
 async def test_a_broken_stream_is_not_given_to_a_repeated_request(

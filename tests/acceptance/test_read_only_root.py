@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -55,24 +56,23 @@ async def test_the_service_runs_without_privileges_and_writes_to_its_home_alone(
     tmp_path: Path, database_url: str
 ) -> None:
     """It starts, executes a run and shuts down on SIGTERM, like in the image."""
-    home = tmp_path / "home"
-    home.mkdir()
     (tmp_path / "places.py").write_text(TOOL)
     (tmp_path / "caseworker.yaml").write_text("tools: {plugins: ['places:where']}\n")
-    settings = {"HOME": str(home), "TMPDIR": str(home)}
     step = {"id": "where", "type": "tool", "data": {"tool": "where", "args": {}}}
-    async with (
-        # By TCP, because only the owner of the server may use its socket.
-        FaultProxy(upstream_of(database_url)) as proxy,
-        ServiceProcess(
-            proxied(database_url, proxy), settings=settings, prefix=CONTAINER, cwd=tmp_path
-        ) as service,
-        service.client() as client,
-    ):
-        run = await client.run_graph({"steps": [step], "edges": []}, wait_seconds=120)
-        code = await service.child.terminate()
+    with TemporaryDirectory(prefix="home-") as home:  # a short path, because of its Unix socket
+        settings = {"HOME": home, "TMPDIR": home}
+        async with (
+            # By TCP, because only the owner of the server may use its socket.
+            FaultProxy(upstream_of(database_url)) as proxy,
+            ServiceProcess(
+                proxied(database_url, proxy), settings=settings, prefix=CONTAINER, cwd=tmp_path
+            ) as service,
+            service.client() as client,
+        ):
+            run = await client.run_graph({"steps": [step], "edges": []}, wait_seconds=120)
+            code = await service.child.terminate()
 
     assert run["status"] == "completed", run
     [found] = run["result"]["outputs"]["where"].values()
-    assert found == {"user": 10001, "writable": [str(home)]}
+    assert found == {"user": 10001, "writable": [home]}
     assert code == 0

@@ -128,3 +128,6 @@ async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
     finally:
         server.should_exit = server.force_exit = True
         await serving
+        for connection in list(server.server_state.connections):  # it read no end of them
+            connection.transport.abort()
+        await asyncio.sleep(0)

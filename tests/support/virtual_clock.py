@@ -11,7 +11,7 @@ Functions given to an executor (``asyncio.to_thread``) run as one step of the lo
 import asyncio
 import select
 import selectors
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import count
@@ -21,6 +21,7 @@ from unittest.mock import patch
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from caseworker.platform.postgres.connections import Connection
 from tests.support.seeded_loop import SeededTask
 
 T = TypeVar("T")
@@ -140,7 +141,16 @@ class _Selector(selectors.DefaultSelector):
 @contextmanager
 def virtual_clock() -> Iterator[asyncio.Runner]:
     """Yield a runner with such a loop."""
-    wait = psycopg.AsyncConnection.wait
+    with (
+        patch.object(psycopg.AsyncConnection, "wait", _noted(psycopg.AsyncConnection.wait)),
+        patch.object(Connection, "wait", _noted(Connection.wait)),
+        asyncio.Runner(loop_factory=VirtualClockLoop) as runner,
+    ):
+        yield runner
+
+
+def _noted(wait: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return ``wait`` of a connection that notes for which statement the loop waits."""
 
     async def noted(self: psycopg.AsyncConnection[Any], *arguments: Any, **options: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -152,11 +162,7 @@ def virtual_clock() -> Iterator[asyncio.Runner]:
         finally:
             loop.waiting.pop(descriptor, None)
 
-    with (
-        patch.object(psycopg.AsyncConnection, "wait", noted),
-        asyncio.Runner(loop_factory=VirtualClockLoop) as runner,
-    ):
-        yield runner
+    return noted
 
 
 def run_virtually(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

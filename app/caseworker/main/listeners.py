@@ -82,13 +82,18 @@ async def forwarding_served(process: Process, app: Any, number: int | None) -> A
     ``number`` is as for :func:`forwarding_address`.
 
     Raises:
-        StartupError: the port is not free.
+        StartupError: the port is not free, or the path of the Unix socket is too long.
     """
     if (address := process.address) is None:
         yield
         return
     settings, near = process.settings, socket.socket(socket.AF_UNIX)
-    near.bind(address.socket)
+    try:
+        near.bind(address.socket)
+    except OSError as error:
+        near.close()
+        advice = f"The Unix socket {address.socket} cannot be opened: {error}. Set TMPDIR."
+        raise StartupError(advice) from None
     listening = [near]
     if address.url is not None and number is not None:
         port = _advertised_port(address.url)

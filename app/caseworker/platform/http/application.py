@@ -288,8 +288,8 @@ class RequestEnvelope:
                 await response(scope, receive, send_named)
             finally:
                 if deadline is not None:
-                    deadline.lift()
-                    await deadline.responded()
+                    await deadline.close()
+                    deadline = None
                 for release in scope[RELEASES]:
                     release()
                 seconds = time.perf_counter() - began

@@ -78,10 +78,14 @@ class Deadline:
         """Seconds until the response, also after the limit was removed."""
         return self._seconds if self._timer is None else self._timer.when() - self._loop.time()
 
-    async def responded(self) -> None:
-        """Wait until the response is sent, if the deadline has passed."""
+    async def close(self) -> None:
+        """Remove the limit, and wait until the response is sent if the deadline has passed."""
+        self.lift()
         if self._responding is not None:
             await asyncio.wait((self._responding,))
+        # The scope refers to this object: without a cycle, memory is freed at once.
+        scope, *_ = self._connection
+        scope.pop(DEADLINE, None)
 
     def _stop(self) -> None:
         if self._timer is not None:

@@ -29,7 +29,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
@@ -57,6 +56,10 @@ MAX_DROPPED_BYTES: Final = 1024 * 1024
 LINGER_SECONDS: Final = 1.0
 """How long an answered client may send the rest of its body. An early reset of the connection could
 discard the response."""
+IDENTIFIED_LINGER: Final = 5
+"""How many times as long an authenticated client may send the rest of a body that is too long, and
+``IDENTIFIED_DROPS`` times as many bytes, so that it can read why."""
+IDENTIFIED_DROPS: Final = 32
 _MAX_PIPELINED = 4
 """Number of pipelined requests that may wait for the response to the first one."""
 LAST_REQUEST_SECONDS = 0.5
@@ -109,6 +112,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._is_identified = False
+        """Whether the caller of the current request is authenticated."""
         self._dropped_bytes = 0
         """Bytes that arrived after the response to their request, and were dropped."""
         self._ending = False
@@ -185,13 +190,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(MALFORMED_REQUEST)
         self._set_timer(None)
         scope = cast("dict[str, Any]", self.scope)
-        scope[IDENTIFIED] = partial(self.unidentified.pop, self, None)
+        scope[IDENTIFIED], self._is_identified = self._identify, False
         scope[IS_CLOSED] = self.transport.is_closing
         self._in_head, self._in_body = False, True
         self._body_bytes = 0
         super().on_headers_complete()
         if self._ending:
             self.cycle.keep_alive = False
+
+    def _identify(self) -> None:
+        self._is_identified = True
+        self.unidentified.pop(self, None)
 
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body; stop reading until the application requests more of it."""
@@ -219,7 +228,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:  # not a pipelined one that waits
             self.cycle.body.clear()
             if self._in_body and not self.transport.is_closing():
-                self._set_timer(LINGER_SECONDS, self.transport.close)
+                times = IDENTIFIED_LINGER if self._is_identified else 1
+                self._set_timer(LINGER_SECONDS * times, self.transport.close)
         if self._is_answered() and not self.transport.is_closing():  # its body may still arrive
             self.unidentified.pop(self, None)
             self.unidentified[self] = None
@@ -310,18 +320,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def _drop(self, size: int) -> None:
         """Count bytes that are read and dropped; read no more of them if these are too many."""
         self._dropped_bytes += size
+        most = MAX_DROPPED_BYTES * (IDENTIFIED_DROPS if self._is_identified else 1)
         try:
-            self.bodies.hold(size, None)
+            if not self._is_identified:
+                self.bodies.hold(size, None)
         except ProblemError:
             self.flow.pause_reading()
-        if self._dropped_bytes + READ_BYTES > MAX_DROPPED_BYTES:
+        if self._dropped_bytes + READ_BYTES > most:
             self.flow.pause_reading()
 
     def _release_body(self) -> None:
         """Note that no more of a body arrives."""
-        if self._dropped_bytes:
+        if self._dropped_bytes and not self._is_identified:
             self.bodies.release(self._dropped_bytes, None)
-            self._dropped_bytes = 0
+        self._dropped_bytes = 0
         if not self._has_no_request():
             self.cycle.transport = self.transport
 
