@@ -261,7 +261,6 @@ class GraphExecution:
         try:
             # The task has its own copy of the context, so it needs its own mutable holder.
             HOLDER.set(Holder(self._step_runner.path_of(step_id)))
-            await self._run.slots.turns.pause()
             step, report = self._steps[step_id], self._reports[step_id]
             await self._step_runner.execute(step, report, self)
         finally:
