@@ -42,7 +42,7 @@ def show(text: str) -> None:
 
 
 def show_json(data: Any) -> None:
-    """Print ``data`` as JSON; datetimes, decimals and frozensets are converted."""
+    """Print ``data`` as JSON; datetimes have microseconds, as in responses of the HTTP API."""
     out.print_json(data=data, default=_as_json)
 
 
@@ -121,7 +121,7 @@ def utc_text(at: datetime) -> str:
 def _as_json(value: object) -> object:
     match value:
         case datetime():
-            return utc_text(value)
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case Decimal():
             return float(value)
         case frozenset():
