@@ -95,9 +95,7 @@ SHARED: Final = {
     "caseworker/platform/postgres/engines.py Lock": OF_ONE,
     "caseworker/platform/postgres/engines.py create_async_engine": UNLIMITED,
     "caseworker/platform/postgres/group_commit.py FairQueue": PART,
-    "caseworker/runs/executor.py LoopTurns": (
-        "event loop, for runs whose steps follow one another and never wait"
-    ),
+    "caseworker/runs/executor.py LoopTurns": "event loop, for steps that never wait",
     "caseworker/runs/executor.py RunSlots": "run slots",
     "caseworker/runs/executor.py Semaphore": "releases of runs at the end of a process",
     "caseworker/runs/executor.py StepSlots": "steps of a run",

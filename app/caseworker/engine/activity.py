@@ -84,6 +84,17 @@ class Activity:
             if area is None or path in area:
                 raise stop.with_traceback(None)
 
+    @contextmanager
+    def works(self, path: StepPath) -> Iterator[None]:
+        """Mark the block as work of a step or call."""
+        key = object()
+        self.working[key] = path
+        try:
+            yield
+        finally:
+            del self.working[key]
+            self.changed()
+
     @asynccontextmanager
     async def waits(self, path: StepPath) -> AsyncIterator[None]:
         """Mark the block, which only waits, as a wait of the step or call with this path.

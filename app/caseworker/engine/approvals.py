@@ -185,13 +185,9 @@ class Approvals:
         return decision
 
     async def _decided(self, context: FlowContext, path: StepPath, asked: Asked) -> Decision:
-        working = context.calls.activity.working
-        working[path.text] = path  # not idle until the question is stored: no suspension yet
-        try:
+        with context.calls.activity.works(path):  # no suspension until the question is stored
             await context.calls.journal.barrier(external=True)
             decision = await self._desk.ask(asked)
-        finally:
-            working.pop(path.text, None)
         # Approvers see the full message; events have more readers, so redact it there.
         shown = redact_text(asked.question.message)
         about = {"subject": asked.question.subject, "message": shown}

@@ -38,12 +38,19 @@ class LoopTurns:
 
     async def pause(self) -> None:
         """Return at once, or in another iteration of the loop if the turn has ended."""
+        if self.is_over():
+            await self.next()
+
+    def is_over(self) -> bool:
+        """Return whether the turn has ended; the first call in an iteration starts it."""
         loop = asyncio.get_running_loop()
         if self._ends_at is None:
             self._ends_at = loop.time() + TURN_SECONDS
             loop.call_soon(self._end)
-        if loop.time() < self._ends_at:
-            return
+        return loop.time() >= self._ends_at
+
+    async def next(self) -> None:
+        """Return in another iteration of the loop, when those that came before have had theirs."""
         async with self._next.held():
             # Two iterations: one makes due timers ready, the next runs their callbacks.
             await asyncio.sleep(0)

@@ -67,7 +67,7 @@ class GraphExecution:
         values = None if limits is None else StepValues(limits, total)
         self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps
-        self._run = run
+        self._run, self._turns = run, run.slots.turns
         # Steps get half the grace period, so they are abandoned before the task that awaits them.
         self._grace_seconds = run.grace_seconds / 2
         self._reports = self._routing.reports
@@ -194,10 +194,8 @@ class GraphExecution:
         while self._ready or self._tasks:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.pop(0)
-                report = self._reports[step_id]
-                await self._step_runner.execute(self._steps[step_id], report, self)
-                self._take(self._tell(step_id, report))
-                await self._run.slots.turns.pause()
+                await self._execute(step_id)
+                self._take(self._tell(step_id, self._reports[step_id]))
             else:
                 await self._work_side_by_side()
         if not self._steps:
@@ -261,11 +259,17 @@ class GraphExecution:
         try:
             # The task has its own copy of the context, so it needs its own mutable holder.
             HOLDER.set(Holder(self._step_runner.path_of(step_id)))
-            step, report = self._steps[step_id], self._reports[step_id]
-            await self._step_runner.execute(step, report, self)
+            await self._execute(step_id)
         finally:
             self._ended.append(step_id)
             self._wake()
+
+    async def _execute(self, step_id: str) -> None:
+        if self._turns.is_over():
+            # The step counts as work: a wait beside it must not suspend or release the run.
+            with self._run.calls.activity.works(self._step_runner.path_of(step_id)):
+                await self._turns.next()
+        await self._step_runner.execute(self._steps[step_id], self._reports[step_id], self)
 
     async def _something_ended(self) -> None:
         if not self._ended:

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -281,6 +281,7 @@ class ToolDispatch:
             ),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
+            pause=context.run.slots.turns.pause,
         )
 
 
@@ -293,6 +294,8 @@ class _ToolCall(Call):
     context: ToolContext
     keeper: ArtifactKeeper | None
     logged_with: Callable[[Exception], Exception | None]
+    pause: Callable[[], Awaitable[None]]
+    """Lets other runs continue before a result, which may be large, is processed."""
 
     async def send(self, attempt: int) -> Reply:
         """Run the tool once; a result with an error is a failed attempt, so the trace shows it."""
@@ -304,6 +307,7 @@ class _ToolCall(Call):
                 result = dict(await tool.run(self.args, given))
             except ToolRefusedError as refusal:
                 result = refusal.result()
+            await self.pause()
         except ArtifactTooLargeError as refusal:
             raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
         except Exception as error:

@@ -1,12 +1,15 @@
 """Steps that never wait share the event loop: with the loop's other work, and between tenants."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from caseworker.engine import concurrency
 from caseworker.engine.concurrency import LoopTurns
+from caseworker.engine.context import FlowContext
 from caseworker.platform.fair_slots import TENANT
+from tests.unit.engine.driving import Scripted, World, drive, flow, graph, statuses
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +80,38 @@ async def test_a_loop_that_is_not_busy_costs_no_pause(monkeypatch: pytest.Monkey
         await turns.pause()
 
     assert other == []
+
+
+def test_a_run_between_two_steps_is_not_quiet() -> None:
+    """However long a step waits for its turn, a step beside it that waits suspends no run."""
+    quiet, decided = list[bool](), asyncio.Event()
+
+    async def waits(context: FlowContext, _: object) -> Mapping[str, str]:
+        async with context.calls.activity.waits(context.path):
+            await decided.wait()
+        return {"default": "decided"}
+
+    async def decides(_: object, __: object) -> Mapping[str, str]:
+        decided.set()
+        return {"default": "C"}
+
+    def crowd(world: World) -> None:
+        async def other() -> None:
+            while not decided.is_set():
+                await asyncio.sleep(1)  # as long as a step: all continue at the same instant
+                await world.slots.turns.pause()
+
+        async def watch() -> None:
+            calls = world.gateway.calls
+            while not decided.is_set():
+                quiet.append(await calls.are_quiet(lambda: calls.activity.waiting))
+                await asyncio.sleep(0.5)
+
+        tasks.extend(asyncio.create_task(each()) for each in (*(other,) * 20, watch))
+
+    tasks = list[asyncio.Task[None]]()
+    steps = graph("WABC", flow("A", "B"), flow("B", "C"), max_parallel=2)
+    outcome, _ = drive(steps, Scripted(W=waits, C=decides), before=crowd, after_seconds=2)
+
+    assert set(statuses(outcome).values()) == {"completed"}
+    assert set(quiet) == {False}
