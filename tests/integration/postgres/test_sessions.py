@@ -3,12 +3,14 @@
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import waiting
 from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import text
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres import connections
@@ -23,6 +25,7 @@ from caseworker.platform.postgres.engines import (
     KeptConnection,
     Pool,
     driver_of,
+    read_row,
     takes_writes,
     transaction,
 )
@@ -176,9 +179,9 @@ async def _opened_and_demoted(
     execute: Any = connection.execute
 
     async def demoted(*arguments: Any) -> Any:
-        connection._opened_at = math.inf  # so that the next statement does not close it yet
+        connection.opened_at = math.inf  # so that the next statement does not close it yet
         await execute(BECOME_READ_ONLY)
-        connection._opened_at = 0.0
+        connection.opened_at = 0.0
         return await execute(*arguments)
 
     connection.execute = demoted  # type: ignore[assignment, method-assign]
@@ -233,6 +236,44 @@ async def test_a_pool_does_not_wait_for_a_silent_server_beyond_its_time(database
         proxy.resume()
         assert await takes_writes(pool)
         await pool.dispose()
+
+
+async def cancelled_after(turns: int, work: Coroutine[Any, Any, object]) -> None:
+    """Start a task, and cancel it after it was suspended ``turns`` times."""
+    task = asyncio.create_task(work)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def test_a_cancelled_read_leaves_no_connection_that_commits_by_itself(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next user of the connection gets a transaction, whenever the read was cancelled."""
+    monkeypatch.setattr(waiting, "MAX_BUSY_TIME", 0.0)  # so that each exchange suspends the task
+    for turns in range(60):
+        await cancelled_after(turns, read_row(pool, "SELECT 1 AS a", ()))
+        async with transaction(pool) as connection:
+            assert not (await driver_of(connection)).autocommit, turns
+
+
+async def test_connections_in_use_outlive_the_discovery_of_a_lost_one(pool: Pool) -> None:
+    """They are closed when they are used again, because they are as old as the lost one."""
+    async with transaction(pool) as used:
+        of_used = await driver_of(used)
+        async with transaction(pool) as other:
+            of_other = await driver_of(other)
+        of_other.pgconn.finish()
+        async with transaction(pool) as fresh:
+            of_fresh = await driver_of(fresh)
+        assert await used.scalar(text("SELECT 1")) == 1
+    async with transaction(pool) as first, transaction(pool) as second:
+        later = {await driver_of(first), await driver_of(second)}
+
+    assert of_fresh in later
+    assert of_used not in later
+    assert of_used.closed
 
 
 @pytest.mark.parametrize(

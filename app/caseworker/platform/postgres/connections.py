@@ -97,7 +97,8 @@ class Connection(psycopg.AsyncConnection[Any]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._opened_at = time.monotonic()
+        self.opened_at = time.monotonic()
+        """Clock at which the connection was opened."""
         self._is_new = True
         self._cancelling: asyncio.Task[None] | None = None
 
@@ -124,11 +125,10 @@ class Connection(psycopg.AsyncConnection[Any]):
         if self._is_new:
             self._is_new = False
             return
-        before = self.autocommit
-        async with asyncio.timeout(CHECK_SECONDS):
-            await self.set_autocommit(True)
-            await self.execute("")
-            await self.set_autocommit(before)
+        # Not by ``execute``, which would begin a transaction, nor with autocommit, which a
+        # cancellation would leave switched on.
+        async with asyncio.timeout(CHECK_SECONDS), self.lock:
+            await self.wait(self._exec_command("SELECT 1"))
 
     async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Exchange data with the server within the time limit; psycopg calls this internally.
@@ -174,7 +174,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         return (
             self.pgconn.transaction_status == TransactionStatus.IDLE
             and any(self.pgconn.parameter_status(name) == b"on" for name in _READ_ONLY)
-            and time.monotonic() - self._opened_at > READ_ONLY_SECONDS
+            and time.monotonic() - self.opened_at > READ_ONLY_SECONDS
         )
 
     def _abandon(self) -> None:

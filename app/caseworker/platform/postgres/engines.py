@@ -1,6 +1,7 @@
 """Connection pools: one for work, and small separate pools for operations that must not wait."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -53,6 +54,8 @@ class Pool:
         self._connect = connect
         self._wait_seconds = wait_seconds
         self._slots = FairSlots(size)
+        self._lost_at = 0.0
+        """Clock at which a connection was last found to be lost."""
         self._engine = create_async_engine(
             "postgresql+psycopg://",
             async_creator=connect,
@@ -89,17 +92,23 @@ class Pool:
     @asynccontextmanager
     async def _checked(self) -> AsyncIterator[AsyncConnection]:
         """Use a connection that works: an idle one that answers, else a new one."""
-        async with self._engine.connect() as connection:
-            try:
-                await (await driver_of(connection)).check()
-            except ERRORS:
+        while True:
+            async with self._engine.connect() as connection:
+                if await self._works(await driver_of(connection)):
+                    yield connection
+                    return
                 await connection.invalidate()
-            else:
-                yield connection
-                return
-        await self._engine.dispose()  # the other idle connections are as old
-        async with self._engine.connect() as connection:
-            yield connection
+
+    async def _works(self, driver: Connection) -> bool:
+        """Check a connection. When one is lost, so are those that were opened before."""
+        if driver.opened_at < self._lost_at:
+            return False
+        try:
+            await driver.check()
+        except ERRORS:
+            self._lost_at = time.monotonic()
+            return False
+        return True
 
     async def can_grow(self) -> bool:
         """Return whether the database accepts a new connection as soon as a heartbeat needs it."""
@@ -273,8 +282,8 @@ async def read_row(pool: Pool, statement: str, values: Sequence[Any]) -> Mapping
     try:
         async with pool.connected() as connection:
             driver = await driver_of(connection)
-            await driver.set_autocommit(True)
             try:
+                await driver.set_autocommit(True)
                 async with driver.cursor(row_factory=dict_row) as cursor:
                     await cursor.execute(statement, values, prepare=True)
                     return await cursor.fetchone()
