@@ -52,6 +52,8 @@ SELECT conrelid::regclass::text, pg_get_constraintdef(oid)
 UNION ALL SELECT tablename, indexdef FROM pg_indexes WHERE tablename = ANY(%(tables)s)
 UNION ALL SELECT table_name, concat_ws(' ', column_name, data_type, is_nullable, column_default)
     FROM information_schema.columns WHERE table_name = ANY(%(tables)s)
+UNION ALL SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc
+    WHERE pronamespace = 'public'::regnamespace AND prokind = 'f'
 ORDER BY 1, 2
 """
 
@@ -75,7 +77,7 @@ def objects(url: str) -> set[str]:
 
 
 def shapes(url: str) -> list[tuple[str, str]]:
-    """Return the columns, constraints and indexes of our tables."""
+    """Return the columns, constraints and indexes of our tables, and the text of all functions."""
     with psycopg.connect(url) as connection:
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         tables = [name for (name,) in found if name != ALEMBIC_S_OWN]

@@ -25,6 +25,7 @@ from tests.support.stores import (
     Stores,
     end_of,
     new_run,
+    open_oracle,
     open_stores,
     recovery_of,
 )
@@ -247,6 +248,29 @@ async def test_who_waits_for_a_tenant_holds_no_run(
         await oracle.until_waiting("advisory")
         await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))
     assert claiming.result() is not None
+
+
+@pytest.mark.parametrize("more", ["", ", '{}'", ", '{}', true"])
+async def test_a_claim_finds_a_run_that_is_queued_after_its_start(
+    pair: tuple[Stores, Stores], oracle: Oracle, database_url: str, more: str
+) -> None:
+    """The run's own claim may have taken the older run; nothing else would claim it soon."""
+    claim = f"SELECT run_id FROM caseworker_claim('w1', NULL, NULL, NULL{more})"  # noqa: S608
+    meanwhile = """WITH taken AS (
+            UPDATE runs SET status = 'running', worker_id = 'w2', fence = fence + 1
+        )
+        INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
+            queued_at)
+        SELECT tenant_id, 'r2', kind, request, '', '{}', 'queued', clock_timestamp() FROM runs"""
+    await give(pair[0], max_running=5)
+    await pair[0].runs.accept(run("r1"), worker_id=None)
+    async with open_oracle(database_url) as claims, asyncio.TaskGroup() as group:
+        async with transaction(pair[0].engines.work) as others:
+            await others.exec_driver_sql(LOCK, ("default",))
+            claiming = group.create_task(claims.value(claim))
+            await oracle.until_waiting("advisory")
+            await others.exec_driver_sql(meanwhile)
+        assert await claiming == "r2"
 
 
 async def test_who_keeps_one_tenant_waits_for_no_other(

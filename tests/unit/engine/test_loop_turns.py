@@ -83,7 +83,7 @@ async def test_a_loop_that_is_not_busy_costs_no_pause(monkeypatch: pytest.Monkey
 
 
 def test_a_run_between_two_steps_is_not_quiet() -> None:
-    """However long a step waits for its turn, a step beside it that waits suspends no run."""
+    """A step that waits for its turn counts as work, so the run is not suspended."""
     quiet, decided = list[bool](), asyncio.Event()
 
     async def waits(context: FlowContext, _: object) -> Mapping[str, str]:

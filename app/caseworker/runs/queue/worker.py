@@ -147,6 +147,7 @@ class QueueWorker:
             looked=self.looked,
         )
         app.job_manager = jobs
+        self.due.set()  # a lost connection may have taken jobs without claiming their runs
         app.task(name=EXECUTE, queue=QUEUE)(self._execute)
         async with connections(self.url, self.patience, at_most=CONCURRENCY) as pool:
             await pool.wait(self.patience.connect_seconds)
@@ -180,7 +181,11 @@ class QueueWorker:
         """Start the next run: a job signals that a run is queued, not which one."""
         while self.executor.free_slots <= 0:
             await self.executor.room()
-        await self._take_next()
+        try:
+            await self._take_next()
+        except BaseException:
+            self.due.set()  # the job ends now, so nothing else would claim the run soon
+            raise
 
     async def _take_next(self) -> bool:
         """Claim and start the next run; return False if there is none, or no free slot."""
