@@ -19,8 +19,12 @@ from weakref import WeakKeyDictionary
 from caseworker.platform.fair_slots import TENANT, FairSlots
 
 DEFAULT_CEILING = 64
-TURN_SECONDS = 0.005
-"""Time, in seconds, for which steps that never wait may block the event loop."""
+TURN_SECONDS = 0.025
+"""Time, in seconds, for which steps that never wait may block the event loop.
+
+With shorter turns, the journal writes of parallel runs no longer share commits: 5 ms made those of
+16 agents cost Postgres a third more.
+"""
 
 
 class LoopTurns:
