@@ -102,6 +102,7 @@ async def _load(url: str, key: str, name: str | None) -> None:
         return
     connections, requests = LOADS[name]
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    headers |= {"prefer": "wait=60"}  # a load leaves no runs behind
     limits = httpx.Limits(max_connections=connections)
     async with (
         httpx.AsyncClient(base_url=url, headers=headers, timeout=120, limits=limits) as client,

@@ -67,7 +67,7 @@ class GraphExecution:
         values = None if limits is None else StepValues(limits, total)
         self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps
-        self._run, self._turns = run, run.slots.turns
+        self._run, self._slots = run, run.slots
         # Steps get half the grace period, so they are abandoned before the task that awaits them.
         self._grace_seconds = run.grace_seconds / 2
         self._reports = self._routing.reports
@@ -138,7 +138,7 @@ class GraphExecution:
         Raises:
             asyncio.CancelledError: this task was cancelled without a stop of the run.
         """
-        self._run.slots.widen(self._prepared.graph.max_parallel)
+        self._slots.widen(self._prepared.graph.max_parallel)
         # A nested graph runs in the task of its step: restore that step's holder afterwards.
         around = HOLDER.get()
         HOLDER.set(self._step_runner.holder)
@@ -157,7 +157,7 @@ class GraphExecution:
             self._recall(self._outcome.stop)
         finally:
             HOLDER.set(around)
-            self._run.slots.forget(self._wake)
+            self._slots.forget(self._wake)
         return self._outcome
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
@@ -265,10 +265,11 @@ class GraphExecution:
             self._wake()
 
     async def _execute(self, step_id: str) -> None:
-        if self._turns.is_over():
+        turns = self._slots.turns
+        if turns.is_over(self._slots):
             # The step counts as work: a wait beside it must not suspend or release the run.
             with self._run.calls.activity.works(self._step_runner.path_of(step_id)):
-                await self._turns.next()
+                await turns.next()
         await self._step_runner.execute(self._steps[step_id], self._reports[step_id], self)
 
     async def _something_ended(self) -> None:
@@ -285,7 +286,7 @@ class GraphExecution:
 
     def _take_slot(self) -> bool:
         """Acquire the graph's own slot, then slots of the run's pool; False if none is free."""
-        if self._slots_used and not self._run.slots.take(self._wake):
+        if self._slots_used and not self._slots.take(self._wake):
             return False
         self._slots_used += 1
         return True
@@ -293,7 +294,7 @@ class GraphExecution:
     def _free_slot(self) -> None:
         self._slots_used -= 1
         if self._slots_used:
-            self._run.slots.give()
+            self._slots.give()
 
     async def _let_end(self, stop: Stop) -> None:
         """After a budget stop, wait for the calls in flight of the steps that were running.

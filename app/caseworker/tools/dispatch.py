@@ -281,7 +281,7 @@ class ToolDispatch:
             ),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
-            pause=context.run.slots.turns.pause,
+            pause=partial(context.run.slots.turns.pause, context.run.slots),
         )
 
 

@@ -16,6 +16,7 @@ from tests.unit.engine.driving import Scripted, World, drive, flow, graph, statu
 def _endless_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn has ended when it begins, as if a step had just used all of its time."""
     monkeypatch.setattr(concurrency, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(concurrency, "BUSY_SECONDS", 0.0)
 
 
 async def test_busy_runs_go_on_one_by_one_in_different_iterations() -> None:
@@ -30,7 +31,7 @@ async def test_busy_runs_go_on_one_by_one_in_different_iterations() -> None:
 
     async def run() -> None:
         for _ in range(3):
-            await turns.pause()
+            await turns.pause(object())
             steps.append(iterations[0])
 
     counting = asyncio.create_task(count_iterations())
@@ -48,7 +49,7 @@ async def test_tenants_take_turns() -> None:
 
     async def run(tenant: str) -> None:
         TENANT.set(tenant)
-        await turns.pause()
+        await turns.pause(tenant)
         order.append(tenant)
 
     async with asyncio.TaskGroup() as runs:
@@ -61,25 +62,38 @@ async def test_tenants_take_turns() -> None:
 async def test_a_cancelled_run_leaves_its_turn_to_the_next() -> None:
     """After a cancellation while a run waits for its turn, or during it, other runs continue."""
     turns = LoopTurns()
-    runs = [asyncio.create_task(turns.pause()) for _ in range(3)]
+    runs = [asyncio.create_task(turns.pause(object())) for _ in range(3)]
     await asyncio.sleep(0)
     for run in runs:
         run.cancel()
     await asyncio.wait(runs)
 
-    await turns.pause()
+    await turns.pause("another")
 
 
 async def test_a_loop_that_is_not_busy_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a turn, a run continues in the same iteration of the loop."""
+    """Within a turn, runs continue in the same iteration of the loop."""
     monkeypatch.setattr(concurrency, "TURN_SECONDS", 3600.0)
     turns, other = LoopTurns(), list[str]()
     asyncio.get_running_loop().call_soon(other.append, "another callback")
 
-    for _ in range(100):
-        await turns.pause()
+    for number in range(100):
+        await turns.pause(number)
 
     assert other == []
+
+
+async def test_a_run_with_many_steps_gives_way_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs with a single step in an iteration continue together, so that they share commits."""
+    monkeypatch.setattr(concurrency, "TURN_SECONDS", 3600.0)
+    turns, other = LoopTurns(), list[str]()
+    asyncio.get_running_loop().call_soon(other.append, "another callback")
+
+    await turns.pause("busy")
+    await turns.pause("another")
+    assert other == []
+    await turns.pause("busy")
+    assert other == ["another callback"]
 
 
 def test_a_run_between_two_steps_is_not_quiet() -> None:
@@ -99,7 +113,7 @@ def test_a_run_between_two_steps_is_not_quiet() -> None:
         async def other() -> None:
             while not decided.is_set():
                 await asyncio.sleep(1)  # as long as a step: all continue at the same instant
-                await world.slots.turns.pause()
+                await world.slots.turns.pause(object())
 
         async def watch() -> None:
             calls = world.gateway.calls
