@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +19,10 @@ BOOTSTRAP: Final = "b" * 40
 QUIET: Final = f"{OURS}, quiet"
 SLOWER: Final = Target(must=5, stretch=3)
 HOLDS: Final = Target(must=0, unit="times")
-RUNS: Final = 30
+RUNS: Final = 200
+MANY: Final = 10**9
+LEAD_SECONDS: Final = 4.0
+"""Seconds for which a load lasts before the small runs."""
 STEP: Final[Mapping[str, Any]] = {
     "type": "router",
     "data": {"routes": [{"when": {"path": "default", "op": "exists"}, "to": "a"}]},
@@ -73,7 +77,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
 
 async def _key(url: str, tenant: str) -> str:
     headers = {"authorization": f"Bearer {BOOTSTRAP}"}
-    body = {"name": tenant, "tenant": tenant, "scopes": ["run"]}
+    body = {"name": tenant, "tenant": tenant, "scopes": ["run", "admin"]}
     async with httpx.AsyncClient(base_url=url, headers=headers) as client:
         created = (await client.post("/keys", json=body)).raise_for_status()
         return str(created.json()["key"])
@@ -83,6 +87,7 @@ async def _beside(url: str, own: str, other: str, load: str | None) -> float:
     """Return the median milliseconds of small runs, next to a load."""
     loading = asyncio.create_task(_load(url, other, load))
     try:
+        await asyncio.sleep(LEAD_SECONDS)
         small = Request(
             path="/runs",
             body=_graph_run([STEP], 1),
@@ -94,6 +99,24 @@ async def _beside(url: str, own: str, other: str, load: str | None) -> float:
         loading.cancel()
         with suppress(asyncio.CancelledError):
             await loading
+        await _stop_runs(url, other)
+
+
+async def _stop_runs(url: str, key: str) -> None:
+    """Stop all runs of a tenant, and wait for their ends."""
+    async with httpx.AsyncClient(
+        base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=120
+    ) as client:
+        await client.post("/runs/cancel", json={"kind": "graph"})
+        while any(  # noqa: ASYNC110 - another process ends the runs
+            [await _active(client, status) for status in ("queued", "running")]
+        ):
+            await asyncio.sleep(0.1)
+
+
+async def _active(client: httpx.AsyncClient, status: str) -> int:
+    page = (await client.get("/runs", params={"status": status})).raise_for_status()
+    return len(page.json()["runs"])
 
 
 async def _load(url: str, key: str, name: str | None) -> None:
@@ -101,23 +124,12 @@ async def _load(url: str, key: str, name: str | None) -> None:
     if name is None:
         return
     connections, requests = LOADS[name]
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    headers |= {"prefer": "wait=60"}  # a load leaves no runs behind
-    limits = httpx.Limits(max_connections=connections)
-    async with (
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=120, limits=limits) as client,
-        asyncio.TaskGroup() as group,
-    ):
-        for number in range(connections):
-            request = requests[number % len(requests)]
-            group.create_task(_lane(client, request))
-
-
-async def _lane(client: httpx.AsyncClient, request: Request) -> None:
-    while True:
-        answer = await client.request(request.method, request.path, content=request.body)
-        if answer.status_code >= 500 and answer.status_code != 503:
-            raise RuntimeError(f"{request.path} answered {answer.status_code}: {answer.text[:500]}")
+    headers = f"Authorization: Bearer {key}\r\nPrefer: wait=60\r\n"
+    async with asyncio.TaskGroup() as group:
+        for request in requests:
+            sent = replace(request, headers=headers, expect=(200, 202, 503))
+            each = connections // len(requests)
+            group.create_task(put_load(url, sent, connections=each, requests=MANY))
 
 
 async def _holds(url: str) -> float:

@@ -67,7 +67,7 @@ class GraphExecution:
         values = None if limits is None else StepValues(limits, total)
         self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps
-        self._run, self._slots = run, run.slots
+        self._run, self._slots, self._turns = run, run.slots, run.slots.turns
         # Steps get half the grace period, so they are abandoned before the task that awaits them.
         self._grace_seconds = run.grace_seconds / 2
         self._reports = self._routing.reports
@@ -194,8 +194,11 @@ class GraphExecution:
         while self._ready or self._tasks:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.pop(0)
-                await self._execute(step_id)
-                self._take(self._tell(step_id, self._reports[step_id]))
+                if self._turns.is_over(self._slots):
+                    await self._next_turn(step_id)
+                report = self._reports[step_id]
+                await self._step_runner.execute(self._steps[step_id], report, self)
+                self._take(self._tell(step_id, report))
             else:
                 await self._work_side_by_side()
         if not self._steps:
@@ -259,18 +262,18 @@ class GraphExecution:
         try:
             # The task has its own copy of the context, so it needs its own mutable holder.
             HOLDER.set(Holder(self._step_runner.path_of(step_id)))
-            await self._execute(step_id)
+            if self._turns.is_over(self._slots):
+                await self._next_turn(step_id)
+            step, report = self._steps[step_id], self._reports[step_id]
+            await self._step_runner.execute(step, report, self)
         finally:
             self._ended.append(step_id)
             self._wake()
 
-    async def _execute(self, step_id: str) -> None:
-        turns = self._slots.turns
-        if turns.is_over(self._slots):
-            # The step counts as work: a wait beside it must not suspend or release the run.
-            with self._run.calls.activity.works(self._step_runner.path_of(step_id)):
-                await turns.next()
-        await self._step_runner.execute(self._steps[step_id], self._reports[step_id], self)
+    async def _next_turn(self, step_id: str) -> None:
+        # The step counts as work: a wait beside it must not suspend or release the run.
+        with self._run.calls.activity.works(self._step_runner.path_of(step_id)):
+            await self._turns.next()
 
     async def _something_ended(self) -> None:
         if not self._ended:
