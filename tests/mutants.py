@@ -61,7 +61,8 @@ NEAR: Final[Mapping[str, str]] = {
     "features/definitions": "contract/test_http_graphs contract/test_http_agents"
     " contract/test_http_remembered_definitions contract/test_graph_store",
     "features/external": "unit/features/external acceptance/test_gateway_*"
-    " acceptance/test_external_* acceptance/test_agents_over_sockets acceptance/test_exec*",
+    " acceptance/test_external_* acceptance/test_agents_over_sockets acceptance/test_code_agents"
+    " acceptance/test_exec*",
     "features/mcp_credentials": "acceptance/test_mcp_credentials contract/test_http_audit",
     "features/quotas": "contract/test_http_quotas integration/postgres/test_quotas"
     " integration/postgres/test_storage_quotas unit/runs",

@@ -102,6 +102,22 @@ async def test_a_run_that_got_on_since_it_was_last_lost_does_not_wait(world: Wor
     assert (again.losses, again.attempts) == (0, 2)
 
 
+@pytest.mark.parametrize("other", ["case-0", "case-2"])
+async def test_the_results_of_another_run_are_no_progress(world: World, other: str) -> None:
+    """Neither those of an earlier run of the tenant, nor those of a later one."""
+    await world.beat("dead", seconds_ago=15)
+    await world.beat("alive")
+    await world.claimed()
+    await world.oracle.rows("UPDATE runs SET losses = 1")
+    beside = await world.claimed(other, worker_id="alive")
+    records = records_of(graph_with_calls(other, llm_calls=2))
+    calls = tuple(replace(each, call_key=each.node_id, outcome="result") for each in records)
+    await world.stores.journal.write(JournalWrite(key=beside.key, fence=beside.fence, calls=calls))
+
+    assert await world.recover() == [KEY]
+    assert (await world.stored()).losses == 2
+
+
 @pytest.mark.req("card/delete")
 async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: World) -> None:
     """The number of losses makes no difference."""

@@ -1,12 +1,20 @@
 """Names of files that tools create."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.artifacts import artifact_name, artifact_uri, stem_of
+from caseworker.tools.artifacts import (
+    SavedArtifact,
+    artifact_name,
+    artifact_uri,
+    references_in,
+    stem_of,
+    with_references,
+)
 
 
 def test_a_name_is_made_of_stem_number_and_media_type() -> None:
@@ -46,3 +54,29 @@ def test_any_words_make_a_plain_stem(words: list[str]) -> None:
 
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", stem)
     artifact_name(stem, 1, "image/png")
+
+
+SAVED = SavedArtifact(name="plot-1.png", media_type="image/png", size_bytes=3, sha256="0" * 64)
+REFERENCE = with_references({}, [SAVED], "run-1")["artifacts"][0]
+
+
+@pytest.mark.parametrize(
+    ("listed", "count"),
+    [
+        ([REFERENCE], 1),
+        ([REFERENCE, REFERENCE], 2),
+        ([], 0),
+        ([REFERENCE, {}], 0),
+        ([{**REFERENCE, "more": 1}], 0),
+        ([{"name": "plot-1.png"}], 0),
+        (["plot-1.png"], 0),
+        ([None], 0),
+        (REFERENCE, 0),
+        ("plot-1.png", 0),
+        (None, 0),
+    ],
+)
+def test_only_whole_references_are_files_of_a_result(listed: Any, count: int) -> None:
+    """A tool may return a list of its own with the same name."""
+    assert len(references_in({"artifacts": listed})) == count
+    assert references_in({}) == []

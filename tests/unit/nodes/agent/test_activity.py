@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
 from caseworker.nodes.agent.activity import CHUNK_CHARS
-from caseworker.nodes.agent.references import MAX_SHOWN_CHARS
+from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS
 from tests.support.limits import retry_policy
 from tests.unit.nodes.agent.world import agent, asking, events, kinds, said, text_of, wants, world
 
@@ -90,3 +90,25 @@ async def test_what_tools_take_and_give_is_shown_in_bounded_form() -> None:
     }
     assert len(about[1]["result"]) <= MAX_SHOWN_CHARS + 100
     assert len(here.small.requests[1].messages[-1].content) > 50_000
+
+
+@pytest.mark.parametrize(
+    ("chars", "refers"),
+    [
+        (LEAST_CHARS - 1, False),
+        (LEAST_CHARS, True),
+        (MAX_SHOWN_CHARS, True),
+        (MAX_SHOWN_CHARS + 1, False),
+    ],
+)
+async def test_an_event_refers_to_a_result_that_is_neither_short_nor_long(
+    chars: int, refers: bool
+) -> None:
+    """A short result costs no more than the reference, and a long one is shown truncated."""
+    say: Any = "x" * (chars - len('{"said":"","times":1}'))
+    here = world(said("", wants("echo", say=say)), "Ok.")
+
+    await here.run(asking(agent(tools=["echo"])), default="?")
+
+    ended = dict(events(here)[kinds(here).index("tool_call_end")][1])
+    assert ("text_of" in ended, "result" in ended) == (refers, not refers)

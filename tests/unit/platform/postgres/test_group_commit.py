@@ -349,3 +349,19 @@ def test_newcomers_of_another_tenant_are_next() -> None:
     run(main, 0)
 
     assert entered[:2] == ["many", "other"]
+
+
+def test_a_line_without_writes_stops_at_once() -> None:
+    """Its task does not wait for a write, nor its caller for the end of the grace period."""
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        return list(writes)
+
+    async def main() -> float:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+        await asyncio.sleep(1)
+        await line.stop(grace_seconds=60)
+        return asyncio.get_running_loop().time()
+
+    assert run(main, 0).result == 1
