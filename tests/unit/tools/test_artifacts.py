@@ -77,6 +77,6 @@ REFERENCE = with_references({}, [SAVED], "run-1")["artifacts"][0]
     ],
 )
 def test_only_whole_references_are_files_of_a_result(listed: Any, count: int) -> None:
-    """A tool may return a list of its own with the same name."""
+    """A tool may return another list under the same name."""
     assert len(references_in({"artifacts": listed})) == count
     assert references_in({}) == []
