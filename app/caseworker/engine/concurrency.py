@@ -26,7 +26,7 @@ BUSY_SECONDS = 0.0005
 """The same time for a run that has already started a step in this iteration of the loop.
 
 Such runs delay all other runs. The short turns make a wide map a tenth slower. Runs with one step
-in an iteration continue together: if 16 agents take short turns, their journal writes no longer
+in an iteration continue together: if 16 of them take short turns, their journal writes no longer
 share commits, and Postgres uses a third more CPU.
 """
 

@@ -133,7 +133,7 @@ async def test_steps_that_wait_for_nothing_do_not_keep_the_loop_from_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A cancellation, a timer or another run gets control between steps."""
-    monkeypatch.setattr(concurrency, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(concurrency, "BUSY_SECONDS", 0.0)
     graph, token = Graph("g"), CancellationToken()
     for index in range(50):
         graph.add_step(constant(index), f"s{index}")
