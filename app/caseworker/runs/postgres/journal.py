@@ -57,7 +57,7 @@ USUAL_SECONDS = 30.0
 DELAYED_SECONDS = 0.15
 """Seconds by which a response must exceed the fastest response time to count as slow."""
 
-LARGE_BYTES = 16 * 1024
+LARGE_BYTES = 64 * 1024
 """Size in bytes from which a write uses a separate connection, so that small ones overtake it."""
 
 LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
