@@ -48,6 +48,7 @@ TOOLS: list[dict[str, Any]] = [
     tool("crash_reading", annotations=READS),
     tool("hang"),
     tool("deaf"),
+    tool("detach"),
     tool("endless"),
     tool("chatter"),
     tool("large"),
@@ -138,6 +139,10 @@ class Server:
             case "deaf":
                 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
                 time.sleep(600)
+            case "detach":
+                sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+                child = subprocess.Popen(sleep, start_new_session=True)
+                self.text(number, str(child.pid))
             case "endless":
                 while True:
                     sys.stdout.write("x" * 65536)

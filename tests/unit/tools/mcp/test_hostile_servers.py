@@ -142,6 +142,16 @@ async def test_a_server_that_reads_nothing_more_is_ended_with_all_it_has_started
         assert (await server.call("echo", text="y")) == {"text": "y"}
 
 
+async def test_a_process_that_keeps_the_pipes_of_a_server_delays_no_end(log: Path) -> None:
+    """It is in another process group, so it outlives the server."""
+    async with asyncio.timeout(150):
+        async with hostile(log) as server:
+            started = await server.call("detach")
+        detached = psutil.Process(int(started["text"]))
+        assert detached.is_running()
+        detached.kill()
+
+
 async def test_a_cancelled_caller_does_not_wait_and_disturbs_nobody(log: Path) -> None:
     """The server gets the protocol's cancel notification."""
     async with hostile(log) as server:
