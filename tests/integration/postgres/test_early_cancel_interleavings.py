@@ -69,8 +69,8 @@ EXHAUSTIVE = pytest.mark.parametrize(
         (post_with_a_key, an_expired_pending_cancel, {EARLY, AT_BARRIER}),
         (post_apart, an_expired_pending_cancel, {EARLY, AT_BARRIER}),
         (claim, it_was_queued, {EARLY, AT_BARRIER}),
-        (give_back, it_was_running, {EARLY, LATER}),
-        (recover, it_was_running, {EARLY, AT_BARRIER, LATER}),
+        (give_back, it_was_running, {LATER}),  # it is claimed for its end, since it has started
+        (recover, it_was_running, {AT_BARRIER, LATER}),
         (complete, it_was_running, {EARLY, "completed before"}),
     ],
 )
