@@ -204,6 +204,7 @@ async def test_tenants_alternate_where_there_is_one_run_slot(
         await fake.script("hold", [Step(hang=True)], repeat_last=True)
         held = {"kind": "agent", "agent": SLOW, "input": "[hold]", "run_id": "a0"}
         await tenants.ask("a", "POST", "/runs", held)
+        await fake.wait_for_arrivals(1, containing="[hold]")
         for tenant, run_id in [*(("a", f"a{n}") for n in range(1, 6)), ("b", "b0")]:
             body: dict[str, Any] = {"kind": "graph", "graph": QUICK, "run_id": run_id}
             body["inputs"] = {"default": 1}
