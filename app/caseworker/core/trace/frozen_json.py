@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, final
 
+import orjson
+
 from caseworker.core.trace.json_values import MAX_DEPTH
 
 _WRITE: Final = json.JSONEncoder(
@@ -22,6 +24,8 @@ _WRITE: Final = json.JSONEncoder(
 ).encode
 _NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _SMALL: Final = frozenset({bool, type(None)})
+_PLAIN: Final = _SMALL | {str, int, float, dict, list, tuple}
+"""Types that both writers of JSON write in the same way."""
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
@@ -79,9 +83,9 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
             ``max_depth``; the message is a predicate, such as "has more than 10 bytes as JSON".
         ValueError: the value is not JSON.
     """
-    _, digits = _measure(value, max_bytes, max_depth, key)
+    _, digits, is_plain = _measure(value, max_bytes, max_depth, key)
     try:
-        text = _WRITE(value)
+        text = _written(value, is_plain=is_plain)
     except (TypeError, RecursionError) as error:
         raise ValueError("Only JSON can be stored.") from error
     if "\\u0000" in text:
@@ -117,8 +121,20 @@ def too_large(max_bytes: int, key: str) -> ValueTooLargeError:
     return ValueTooLargeError(f"has more than {max_bytes:,} bytes as JSON ({key})")
 
 
-def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int, int]:
+def _written(value: Any, *, is_plain: bool) -> str:
+    """Return a value as JSON text; for a plain value that takes a tenth of the time."""
+    if is_plain:
+        try:
+            return orjson.dumps(value).decode()
+        except orjson.JSONEncodeError:
+            pass  # a long integer, a name that is a number, or an unpaired surrogate
+    return _WRITE(value)
+
+
+def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int, int, bool]:
     """Return the minimum size of a value in bytes, and how many of them Postgres adds as digits.
+
+    The third part is whether the value has only plain types and finite numbers.
 
     The value is visited level by level, because functions in C count a whole level. Before a level
     is visited, its number of values is known to be less than ``max_bytes``.
@@ -127,11 +143,13 @@ def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int,
         ValueTooLargeError: the value exceeds a limit.
     """
     size = digits = depth = 0
+    is_plain = True
     level: Sequence[Any] = (value,)
     while level:
         depth += 1
         inner: list[Iterable[Iterable[Any]]] = []
         kinds = {*map(type, level)}
+        is_plain = is_plain and kinds <= _PLAIN
         for kind in kinds:
             if kind in _SMALL:
                 continue
@@ -145,6 +163,7 @@ def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int,
             elif kind is float:
                 zeros = sum(map(_zeros, items))
                 digits, size = digits + zeros, size + zeros
+                is_plain = is_plain and math.isfinite(sum(items))
             elif issubclass(kind, dict | list | tuple):
                 if depth > max_depth:
                     raise ValueTooLargeError(
@@ -161,7 +180,7 @@ def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int,
         if size > max_bytes:
             raise too_large(max_bytes, key)
         level = [*chain.from_iterable(chain.from_iterable(inner))] if inner else ()
-    return size, digits
+    return size, digits, is_plain
 
 
 def _zeros(number: float) -> int:

@@ -1,7 +1,11 @@
 """JSON values are measured before they are serialized, and serialized once."""
 
 import json
+from datetime import date
+from enum import IntFlag, StrEnum
+from functools import reduce
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -45,6 +49,40 @@ def test_the_limit_is_exact_to_the_byte(value: Any) -> None:
     assert frozen(value, size).value() == value
     with pytest.raises(ValueTooLargeError, match="more than"):
         frozen(value, size - 1)
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Text(str):
+    """A text of a tool's own type."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(1e16, 1e-5, -0.0, 5e-324, 1.7e308, [1.7e308, 1.7e308]),
+        *(2**64, [2**200], "\ud800", "a\\u0000", Colour.RED, Text("x"), {Text("x"): Colour.RED}),
+        *((1, (2, 3)), {1: 2}, {None: 1, True: 2, 1.5: 3}, IntFlag("Bits", "A B")(3)),
+        reduce(lambda inner, _: [inner], range(300), 0),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_both_writers_write_the_same_value(value: Any) -> None:
+    """Numbers, types, names and depths that the fast writer refuses or may write differently."""
+    assert frozen(value, max_depth=1000).value() == json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), [float("-inf")], [1, {"a": [float("inf")]}, 0.5], UUID(int=1), date.max, {1}],
+    ids=repr,
+)
+def test_only_json_is_written(value: Any) -> None:
+    """Types and numbers that the fast writer would accept are refused."""
+    with pytest.raises(ValueError, match="JSON"):
+        frozen([value])
 
 
 def test_shared_parts_count_each_time() -> None:
