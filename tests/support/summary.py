@@ -1,7 +1,7 @@
 """A pytest plugin that ends a run with a summary of proofs, skips and CPU time.
 
 Each xdist worker measures CPU seconds (user and system, of itself and its child processes) whenever
-the tests move to another directory of ``tests``. The controller adds them up, counts the
+the tests move to another file. The controller adds them up, counts the
 requirements and guarantees that passing tests are marked with, and lists random seeds. In CI it
 fails a run that skipped a test for a reason outside the allow-list, or that left a requirement
 without proof.
@@ -27,6 +27,8 @@ FAST = "not proof"
 """The marker expression of the fast tier, as in ``addopts`` of pyproject.toml."""
 ALLOWED_SKIPS: tuple[re.Pattern[str], ...] = ()
 """Reasons for which CI accepts a skipped test. A whole reason must match."""
+DEAREST = 20
+"""Number of the most expensive files that the summary lists."""
 
 
 def known_ids(marker: str) -> frozenset[str]:
@@ -67,19 +69,26 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 class Costs:
-    """CPU seconds by directory, measured in the process that runs the tests."""
+    """CPU seconds by file, measured in the process that runs the tests."""
 
     def __init__(self) -> None:
-        self.by_directory: dict[str, float] = defaultdict(float)
+        self.by_file: dict[str, float] = defaultdict(float)
         self._current = "imports and collection"
         self._at = 0.0
 
-    def move_to(self, directory: str) -> None:
-        """Charge the CPU time since the last move, and charge ``directory`` from now on."""
-        if directory != self._current:
+    def move_to(self, file: str) -> None:
+        """Charge the CPU time since the last move, and charge ``file`` from now on."""
+        if file != self._current:
             now = cpu_seconds()
-            self.by_directory[self._current] += now - self._at
-            self._current, self._at = directory, now
+            self.by_file[self._current] += now - self._at
+            self._current, self._at = file, now
+
+    def by_directory(self) -> dict[str, float]:
+        """Return the CPU seconds of each directory of ``tests``."""
+        costs: dict[str, float] = defaultdict(float)
+        for file, seconds in self.by_file.items():
+            costs[file.split("/")[0]] += seconds
+        return costs
 
 
 class Summary:
@@ -99,7 +108,7 @@ class Summary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self.costs.move_to(item.path.relative_to(TESTS).parts[0])
+        self.costs.move_to(item.path.relative_to(TESTS).as_posix())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and isinstance(report.longrepr, tuple):
@@ -117,15 +126,15 @@ class Summary:
             self.costs.move_to("end")
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output["costs"] = dict(self.costs.by_directory)
+            output["costs"] = dict(self.costs.by_file)
         elif os.environ.get("CI") and any(self.complaints(session.config)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         output: Mapping[str, Any] = getattr(node, "workeroutput", {})
-        for directory, seconds in output.get("costs", {}).items():
-            self.costs.by_directory[directory] += seconds
+        for file, seconds in output.get("costs", {}).items():
+            self.costs.by_file[file] += seconds
 
     def complaints(self, config: pytest.Config) -> Iterator[str]:
         """Return the reasons why CI rejects the run although every test passed."""
@@ -143,9 +152,13 @@ class Summary:
         if config.option.collectonly:
             return
         terminalreporter.section("summary")
-        costs = self.costs.by_directory
-        for directory, seconds in sorted(costs.items(), key=itemgetter(1), reverse=True):
-            terminalreporter.write_line(f"{seconds:8.1f} core-seconds  {directory}")
+        costs = self.costs.by_directory()
+        directories, files = (
+            sorted(each.items(), key=itemgetter(1), reverse=True)
+            for each in (costs, self.costs.by_file)
+        )
+        for name, seconds in (*directories, *files[:DEAREST]):
+            terminalreporter.write_line(f"{seconds:8.1f} core-seconds  {name}")
         total = sum(costs.values())
         terminalreporter.write_line(f"{total:8.1f} core-seconds  in all processes that ran tests")
         for marker, name in (("req", "requirements"), ("guarantee", "guarantees")):
