@@ -6,12 +6,13 @@ from importlib import resources
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from caseworker.ui.pages import prefers_html, viewer_routes
 
-MAX_BYTES = 200_000
+MAX_BYTES = 200 * 1024
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
@@ -73,7 +74,7 @@ def test_every_module_that_is_imported_exists() -> None:
 )
 def test_html_is_for_those_who_would_rather_read_it(accept: str, html: bool) -> None:
     """A client that prefers HTML and JSON equally is a program."""
-    assert prefers_html(accept) is html
+    assert prefers_html(Headers({"accept": accept})) is html
 
 
 async def test_the_page_of_a_run_stands_at_the_address_of_its_trace() -> None:

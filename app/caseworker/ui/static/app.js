@@ -5,13 +5,14 @@ import { add, fill, h, nothing, s } from "./dom.js";
 import { ago } from "./format.js";
 
 const ROUTES = [
-  [/^\/ui\/?$/, "Runs", () => import("./runs.js")],
+  [/^\/ui(?:\/runs)?\/?$/, "Runs", () => import("./runs.js")],
   [/^\/ui\/overview$/, "Overview", () => import("./statistics.js")],
   [/^\/(?:ui\/)?runs\/([^/]+)(?:\/trace)?$/, "Runs", () => import("./run.js")],
   [/^\/ui\/threads$/, "Chats", () => import("./threads.js")],
   [/^\/ui\/threads\/([^/]+)$/, "Chats", () => import("./thread.js")],
   [/^\/ui\/(agents|graphs)$/, null, () => import("./definitions.js")],
   [/^\/ui\/(agents|graphs)\/([^/]+)$/, null, () => import("./definition.js")],
+  [/^\/ui\/(tools|models|keys)$/, null, () => import("./catalog.js")],
   [/^\/ui\/schedules$/, "Schedules", () => import("./schedules.js")],
   [/^\/ui\/quotas$/, "Quotas", () => import("./quotas.js")],
   [/^\/ui\/evaluations$/, "Evaluations", () => import("./evaluations.js")],
@@ -23,7 +24,10 @@ const NAVIGATION = [
   ["Chats", "/ui/threads"],
   ["Agents", "/ui/agents"],
   ["Graphs", "/ui/graphs"],
+  ["Tools", "/ui/tools"],
+  ["Models", "/ui/models"],
   ["Schedules", "/ui/schedules"],
+  ["Keys", "/ui/keys"],
   ["Quotas", "/ui/quotas"],
   ["Evaluations", "/ui/evaluations"],
 ];
@@ -96,7 +100,7 @@ async function show({ keepFocus = false } = {}) {
   const path = location.pathname.slice(root.length);
   const [pattern, title, load] = ROUTES.find(([one]) => one.test(path)) ?? [];
   const params = pattern?.exec(path).slice(1).map(decodeURIComponent) ?? [];
-  const section = title ?? (params[0] === "agents" ? "Agents" : "Graphs");
+  const section = title ?? params[0]?.replace(/^./, (letter) => letter.toUpperCase());
   for (const [name, link] of links) {
     if (pattern && name === section) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
