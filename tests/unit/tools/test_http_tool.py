@@ -313,7 +313,7 @@ DOCUMENT: Mapping[str, Any] = {
             },
         },
         "/upload": {
-            "put": {"operationId": "upload", "requestBody": {"content": {"image/png": {}}}}
+            "put": {"operationId": "upload", "requestBody": {"content": {"multipart/mixed": {}}}}
         },
     },
     "components": {
@@ -424,7 +424,10 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
         ({"url": url, "signing_secret_env": "A_SECRET"}, "A_SECRET must be a secret in base64"),
         ({"url": url, "parameters": {**ORDER, "type": "array"}}, "schema of tool 'it' must be an"),
         ({**document, "operation_id": "createTickets"}, "no operation 'createTickets'. Did you"),
-        ({**document, "operation_id": "upload", "url": "https://x"}, "its body is image/png, not"),
+        (
+            {**document, "operation_id": "upload", "url": "https://x", "description": "It."},
+            "operation_id: its body is multipart/mixed, which is not supported",
+        ),
         ({**document, "openapi": str(tmp_path / "none.json")}, "No such file"),
         ({**cycle, "operation_id": "cyclic"}, "'#/components/schemas/A' refers to itself"),
         ({**cycle, "operation_id": "unfilled"}, r"url: {id} is no required argument"),
