@@ -43,7 +43,7 @@ STYLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """Styles of parameters by place; the first one is the default."""
 PLACEHOLDER: Final = re.compile(r"\{([^{}/]+)\}")
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE"})
-_DELIMITERS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
+_DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _PREFIXES: Final = {"label": ".", "matrix": ";"}
 _RESERVED: Final = ":/?@!$'()*,="
 """Reserved characters that separate no names in a query."""
@@ -87,7 +87,7 @@ class Parameter:
             if self.style is None:
                 return [(name, encoded(_text(value), safe))]
             return [(encoded(key, ""), encoded(_text(each), safe)) for key, each in value.items()]
-        delimiter, safe = _DELIMITERS.get(self.style, ","), safe.replace(",", "")
+        delimiter, safe = encoded(_DELIMITERS.get(self.style, ","), ","), safe.replace(",", "")
         joined = delimiter.join(encoded(each, safe) for each in _flat(value))
         return [(name, joined)] if value else []
 
@@ -112,6 +112,10 @@ class Parameter:
 
     def parts(self, value: Any) -> Iterator[tuple[str, tuple[str | None, bytes, str | None]]]:
         """Yield name, file name, content and media type for each part of a multipart body."""
+        if self.style is not None:
+            for name, text in self.pairs(value, _plain):
+                yield name, (None, text.encode(), None)
+            return
         for each in value if isinstance(value, list) else [value]:
             if each is None:
                 continue

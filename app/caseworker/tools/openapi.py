@@ -106,7 +106,7 @@ def operation_of(
     defined = {"$defs": definitions} if definitions else {}
     return HttpOperation(
         method=method.upper(),
-        url=base.rstrip("/") + path,
+        url=base.rstrip("/") + path.partition("#")[0],  # a fragment only makes paths differ
         parameters={**whole, "properties": properties, **defined},
         places=places,
         body=body,
@@ -196,12 +196,14 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
         text = {"type": "string", "description": f"As {kind}." if is_text(kind) else _FILE}
         sent = Body(media_type=kind, is_required=is_required)
         return sent, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
+    is_first = str(references.document["openapi"]).startswith("3.0")
+    is_styled = essence(kind) == FORM or (essence(kind) == MULTIPART and not is_first)
     fields, arguments = dict[str, Parameter](), list[Argument]()
     for name, each, inner in _properties(references, schema, base):
         if not references.is_read_only(each, inner):
             encoding = _object(_object(media.get("encoding")).get(name))
             is_file = essence(kind) == MULTIPART and _is_file(references, each, inner)
-            fields[name] = _field(name, encoding, kind, is_file=is_file)
+            fields[name] = _field(name, encoding, is_styled=is_styled, is_file=is_file)
             one = _object(references.schema(each, inner))
             must = is_required and name in schema.get("required", ())
             arguments.append((fields[name], _described(one) if is_file else one, must))
@@ -223,19 +225,18 @@ def _properties(
         yield from _properties(references, _object(part), inner)
 
 
-def _field(name: str, encoding: Object, kind: str, *, is_file: bool) -> Parameter:
+def _field(name: str, encoding: Object, *, is_styled: bool, is_file: bool) -> Parameter:
     """Return how a form contains a property; a style takes precedence over a media type."""
-    style = encoding.get("style", "form") if encoding.keys() & _STYLED else None
-    style = style if essence(kind) == FORM else None
     media_type = encoding.get("contentType", "").partition(",")[0].strip()
+    if not is_styled or not encoding.keys() & _STYLED:
+        return Parameter(place="body", name=name, media_type=media_type or None, is_file=is_file)
+    style = encoding.get("style", "form")
     return Parameter(
         place="body",
         name=name,
         style=style,
         explode=encoding.get("explode", style == "form"),
         allow_reserved=encoding.get("allowReserved", False),
-        media_type=(media_type or None) if style is None else None,
-        is_file=is_file,
     )
 
 
