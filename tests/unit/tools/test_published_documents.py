@@ -575,7 +575,7 @@ REQUESTS = [*STYLES, *PETSTORE, *RCLONE, *DIALOGPORTEN, *FIGMA, *CATALYST, *AIRF
 def tools(api_server: Api) -> list[Tool]:
     """Return the tools of all requests, which share a client."""
     configured = {
-        f"tool-{number}": {
+        f"tool-{number:03}": {
             "openapi": str(DOCUMENTS / f"{each.document}.json"),
             "operation_id": each.operation,
             "url": api_server.url,
