@@ -179,7 +179,7 @@ def _http_tool(
     except (ValueError, OSError) as error:
         of_file = isinstance(error, OSError | json.JSONDecodeError)
         raise StartupError(f"{key}: {'openapi: ' if of_file else ''}{error}") from None
-    except (AttributeError, LookupError, TypeError) as error:  # the document has another form
+    except (AttributeError, LookupError, TypeError, RecursionError) as error:
         raise StartupError(f"{key}: openapi: the document is not valid ({error!r})") from None
 
 

@@ -96,7 +96,7 @@ class Parameter:
         if self.style is None:
             return encoded(self._text(value), "")
         value = _without_null(value)
-        first = _PREFIXES.get(self.style, "")
+        prefix = _PREFIXES.get(self.style, "")
         is_named = self.style == "matrix"
         if isinstance(value, dict) and self.explode:
             parts = [f"{encoded(key, '')}={encoded(_text(one), '')}" for key, one in value.items()]
@@ -108,7 +108,7 @@ class Parameter:
         if is_named:
             name = encoded(self.name, "")
             parts = [f"{name}={each}" if each else name for each in parts]
-        return first * bool(parts) + (first or ",").join(parts)
+        return prefix * bool(parts) + (prefix or ",").join(parts)
 
     def parts(self, value: Any) -> Iterator[tuple[str, tuple[str | None, bytes, str | None]]]:
         """Yield name, file name, content and media type for each part of a multipart body."""
@@ -123,9 +123,9 @@ class Parameter:
             if not self.is_file:
                 yield self.name, (None, _in_media_type(each, kind or "").encode(), kind)
                 continue
-            sent, content = _file(each)
+            file_type, content = _file(each)
             if kind is None or "*" in kind:
-                kind = sent
+                kind = file_type
             yield self.name, (self.name, content, kind)
 
     def _text(self, value: Any) -> str:
@@ -164,8 +164,8 @@ class Body:
             content = _text(value).encode()
             is_clear = content.isascii() or charset_of(self.media_type)
             return self.media_type + ("" if is_clear else "; charset=utf-8"), content
-        sent, content = _file(value)
-        return sent if "*" in kind else self.media_type, content
+        file_type, content = _file(value)
+        return file_type if "*" in kind else self.media_type, content
 
     def _field(self, name: str) -> Parameter:
         return self.fields.get(name) or Parameter(place="body", name=name)
@@ -227,9 +227,9 @@ class HttpOperation:
         if cookies := self._pairs(at.get("cookie", ()), "cookie"):
             headers["cookie"] = "; ".join(f"{name}={value}" for name, value in cookies)
         content = b""
-        given = {parameter.name: value for parameter, value in at.get("body", ())}
-        if self.body is not None and (given or self.body.is_required):
-            headers["content-type"], content = self.body.content(given.get("", given))
+        fields = {parameter.name: value for parameter, value in at.get("body", ())}
+        if self.body is not None and (fields or self.body.is_required):
+            headers["content-type"], content = self.body.content(fields.get("", fields))
         return "/".join(segments) + (f"?{query}" if query else ""), headers, content
 
     @staticmethod
@@ -243,20 +243,20 @@ class HttpOperation:
         return segment
 
     def _pairs(
-        self, given: Iterable[tuple[Parameter, Any]], place: Place, fixed: str = ""
+        self, arguments: Iterable[tuple[Parameter, Any]], place: Place, fixed: str = ""
     ) -> Pairs:
         """Return encoded names and values; an object may not set the value of another name."""
         names = {quote(each.name, "") for each in self.places.values() if each.place == place}
         names |= {pair.partition("=")[0] for pair in fixed.split("&")}
         pairs = Pairs()
-        for parameter, value in given:
-            own = parameter.pairs(value, quote)
-            for name, _ in own:
+        for parameter, value in arguments:
+            argument_pairs = parameter.pairs(value, quote)
+            for name, _ in argument_pairs:
                 if name in names - {quote(parameter.name, "")}:
                     raise ToolRefusedError(
                         f"{parameter.name}: {unquote(name)!r} is another argument, or fixed."
                     )
-            pairs += own
+            pairs += argument_pairs
         return pairs
 
 
@@ -361,5 +361,5 @@ def _multipart(
     kind = f"{MULTIPART}; boundary={boundary}"
     if not parts:
         return kind, f"--{boundary}--\r\n".encode()
-    made = httpx2.Request("POST", "http://body", files=parts, headers={"content-type": kind})
-    return kind, made.read()
+    request = httpx2.Request("POST", "http://body", files=parts, headers={"content-type": kind})
+    return kind, request.read()

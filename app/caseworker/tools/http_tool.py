@@ -105,11 +105,11 @@ class HttpTool:
                     if len(content) > self._max_bytes:
                         break
         except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError):
-            said = "The arguments are too long, or not allowed in headers."
-            return failure(said, "invalid_arguments")
+            message = "The arguments are too long, or not allowed in headers."
+            return failure(message, "invalid_arguments")
         except (httpx2.HTTPError, OSError) as error:
-            said = f"The server cannot be reached ({type(error).__name__})."
-            return failure(said, UNAVAILABLE)
+            message = f"The server cannot be reached ({type(error).__name__})."
+            return failure(message, UNAVAILABLE)
         return await asyncio.to_thread(self._result, response, content)  # parsing may take long
 
     def _signature(self, key: str, body: bytes) -> dict[str, str]:
@@ -123,13 +123,13 @@ class HttpTool:
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:
-            said = f"The server answered {status}: {text[:_EXCERPT_CHARS]}".rstrip(": ")
+            message = f"The server answered {status}: {text[:_EXCERPT_CHARS]}".rstrip(": ")
             after = seconds_asked(response.headers.get("retry-after", ""))
             code = UNAVAILABLE if status in _TRANSIENT else "http_error"
-            return failure(said, code, retry_after_seconds=after)
+            return failure(message, code, retry_after_seconds=after)
         if len(content) > self._max_bytes:
-            said = f"The response has more than {self._max_bytes // 1024} KiB: ask for less."
-            return failure(said, "too_large")
+            message = f"The response has more than {self._max_bytes // 1024} KiB: ask for less."
+            return failure(message, "too_large")
         if not text.strip():
             return {"status": status}
         kind = essence(header)
@@ -142,8 +142,8 @@ class HttpTool:
             return failure("The response is not valid JSON.", "unfit_response")
         if is_text(kind) or not kind or (kind == _BYTES and _is_utf8_text(content)):
             return {"text": text}
-        said = f"The response is neither JSON nor text, but {self._mask.apply(kind)}."
-        return failure(said, "unfit_response")
+        message = f"The response is neither JSON nor text, but {self._mask.apply(kind)}."
+        return failure(message, "unfit_response")
 
     def _masked(self, text: str) -> str:
         """Return a text that can be stored, without the secrets of the operator."""

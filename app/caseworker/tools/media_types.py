@@ -29,7 +29,7 @@ _DECLARED: Final = re.compile(
 _NOT_CHARSETS: Final = frozenset(
     {"idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem"}
 )
-"""Codecs of Python that are no character encodings of the web; some take quadratic time."""
+"""Codecs of Python other than character encodings of the web; some take quadratic time."""
 _MARKS: Final = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",

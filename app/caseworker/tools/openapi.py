@@ -75,10 +75,10 @@ def operation_of(
         if method in item
     }
     if operation_id not in operations:
-        known = sorted(operations)
-        hint = suggestion(operation_id, known)
+        names = sorted(operations)
+        hint = suggestion(operation_id, names)
         raise ValueError(
-            f"operation_id: no operation {operation_id!r}.{hint} Available: {', '.join(known)}"
+            f"operation_id: no operation {operation_id!r}.{hint} Available: {', '.join(names)}"
         )
     path, method, item = operations[operation_id]
     operation = item[method]
@@ -86,28 +86,33 @@ def operation_of(
     text = description or operation.get("description") or operation.get("summary")
     if not text:
         raise ValueError("description: the operation has none, and models need it")
-    fixed = {name.lower() for name in headers}
+    operator_headers = {name.lower() for name in headers}
     arguments = [
         each
         for each in _parameters(references, item, operation)
-        if not (each[0].place == "header" and each[0].name.lower() in _RESERVED | fixed)
-        and not (each[0].place == "cookie" and "cookie" in fixed)
+        if not (each[0].place == "header" and each[0].name.lower() in _RESERVED | operator_headers)
+        and not (each[0].place == "cookie" and "cookie" in operator_headers)
     ]
-    body, of_body = None, list[Argument]()
+    body, fields = None, list[Argument]()
     if "requestBody" in operation:
-        body, of_body = _body(references, references.resolved(operation["requestBody"])[0])
+        body, fields = _body(references, references.resolved(operation["requestBody"])[0])
     properties, required, places = dict[str, Any](), list[str](), dict[str, Parameter]()
-    for parameter, schema, is_required in (*arguments, *of_body):
+    for parameter, schema, is_required in (*arguments, *fields):
         name = _name(parameter, properties)
         properties[name], places[name] = schema, parameter
         required += [name] * is_required
-    whole = {"type": "object", "additionalProperties": False, "required": required}
-    definitions = references.definitions()
-    defined = {"$defs": definitions} if definitions else {}
+    schema_of_arguments = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": required,
+        "properties": properties,
+    }
+    if definitions := references.definitions():
+        schema_of_arguments["$defs"] = definitions
     return HttpOperation(
         method=method.upper(),
         url=base.rstrip("/") + path.partition("#")[0],  # a fragment only makes paths differ
-        parameters={**whole, "properties": properties, **defined},
+        parameters=schema_of_arguments,
         places=places,
         body=body,
         description=" ".join(text.split()),
@@ -115,7 +120,7 @@ def operation_of(
 
 
 def _name(parameter: Parameter, taken: Collection[str]) -> str:
-    """Return a name of its own for an argument."""
+    """Return a unique name for an argument."""
     wanted = _UNSAFE.sub("_", parameter.name or "body")[:_ARGUMENT_CHARS]
     names = (wanted, f"{wanted}_{parameter.place}")
     more = (f"{wanted[:-3]}_{number}" for number in range(2, len(taken) + 3))
@@ -125,8 +130,8 @@ def _name(parameter: Parameter, taken: Collection[str]) -> str:
 def _server(document: Object, item: Object, operation: Object, *, has_headers: bool) -> str:
     """Return the address of the server that the document names for an operation.
 
-    Headers of the operator go to no host that only the default of a server variable names: each
-    customer of such an API has another host, and the default may belong to somebody else.
+    Headers of the operator are not sent to a host that is only the default of a server variable:
+    each customer of such an API has a different host, and the default may be a foreign one.
     """
     listed = next(
         (each["servers"] for each in (operation, item, document) if each.get("servers")), ()
@@ -194,24 +199,27 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
     if not has_fields:
         scalar = references.schema(schema, base) if schema.get("type") in _SCALARS else {}
         text = {"type": "string", "description": f"As {kind}." if is_text(kind) else _FILE}
-        sent = Body(media_type=kind, is_required=is_required)
-        return sent, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
+        raw = Body(media_type=kind, is_required=is_required)
+        return raw, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
     is_first = str(references.document["openapi"]).startswith("3.0")
     is_styled = essence(kind) == FORM or (essence(kind) == MULTIPART and not is_first)
     fields, arguments = dict[str, Parameter](), list[Argument]()
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
     for name, each, inner in _properties(references, schema, base):
         if not references.is_read_only(each, inner):
             encoding = _object(_object(media.get("encoding")).get(name))
             is_file = essence(kind) == MULTIPART and _is_file(references, each, inner)
             fields[name] = _field(name, encoding, is_styled=is_styled, is_file=is_file)
-            one = _object(references.schema(each, inner))
-            must = is_required and name in schema.get("required", ())
-            arguments.append((fields[name], _described(one) if is_file else one, must))
-    sent = Body(media_type=kind, is_required=is_required, fields=fields)
+            argument = _object(references.schema(each, inner))
+            if is_file:
+                argument = _described(argument)
+            arguments.append((fields[name], argument, is_required and name in required))
+    form = Body(media_type=kind, is_required=is_required, fields=fields)
     if arguments and not schema.keys() & _COMPOSED:
-        return sent, arguments
-    whole = {**_object(references.schema(schema, base)), **about}
-    return sent, [(Parameter(place="body"), whole, is_required)]
+        return form, arguments
+    argument_schema = {**_object(references.schema(schema, base)), **about}
+    return form, [(Parameter(place="body"), argument_schema, is_required)]
 
 
 def _properties(

@@ -30,7 +30,7 @@ class References:
     """The targets of the references in a document, and the schemas that arguments refer to."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        """Read the document; an embedded schema with ``$id`` is a resource of its own."""
+        """Read the document; an embedded schema with ``$id`` is a separate resource."""
         self.document = document
         self._names: dict[int, str] = {}
         """Names of definitions, by the identity of the original schema."""
@@ -54,21 +54,23 @@ class References:
                 inner = node.values() if isinstance(node, Mapping) else node
                 unseen += [(each, uri) for each in inner]
 
-    def resolved(self, value: Any, base: Any = None) -> tuple[Any, Any]:
+    def resolved(
+        self, value: Any, base: Any = None, pending: frozenset[tuple[int, str]] = frozenset()
+    ) -> tuple[Any, Any]:
         """Return the value at the end of a chain of references, and the resource around it.
 
-        ``base`` is the resource around ``value``; None is the document.
+        ``base`` is the resource around ``value``; None is the document. ``pending`` holds the
+        references that are being resolved.
 
         Raises:
             ValueError: a reference has no target in the document, or refers to itself.
         """
-        seen = set[tuple[int, str]]()
         base = self.document if base is None else base
         while isinstance(value, Mapping) and (reference := _reference_in(value)) is not None:
-            if (id(base), reference) in seen:
+            if (id(base), reference) in pending:
                 raise ValueError(f"openapi: {reference!r} refers to itself")
-            seen.add((id(base), reference))
-            value, base = self._target(reference, base)
+            pending |= {(id(base), reference)}
+            value, base = self._target(reference, base, pending)
         return value, base
 
     def schema(self, node: Any, base: Any = None) -> Any:
@@ -112,11 +114,11 @@ class References:
         return _as_json_schema(schema)
 
     def definitions(self) -> dict[str, Any]:
-        """Return the schemas to which the schemas that were made so far refer, by name."""
-        made = dict[str, Any]()
-        while unmade := [name for name in self._referred if name not in made]:
-            made |= {name: self.schema(*self._referred[name]) for name in unmade}
-        return made
+        """Return the schemas that :meth:`schema` referred to so far, by name."""
+        definitions = dict[str, Any]()
+        while unmade := [name for name in self._referred if name not in definitions]:
+            definitions |= {name: self.schema(*self._referred[name]) for name in unmade}
+        return definitions
 
     def is_read_only(self, node: Any, base: Any = None) -> bool:
         """Return whether requests do not have a property with this schema."""
@@ -125,8 +127,8 @@ class References:
 
     def _definition(self, reference: str, base: Any) -> str:
         """Return a reference to the copy of a schema in the definitions."""
+        self.resolved({"$ref": reference}, base)  # raises for a cycle without a schema
         target, inner = self._target(reference, base)
-        self.resolved(target, inner)
         if id(target) not in self._names:
             last = unquote(reference).rpartition("/")[2].rpartition("#")[2]
             wanted = _UNSAFE.sub("_", last) or "schema"
@@ -147,7 +149,9 @@ class References:
     def _base(self, node: Mapping[str, Any], base: Any) -> Any:
         return node if id(node) in self._uris else base
 
-    def _target(self, reference: str, base: Any) -> tuple[Any, Any]:
+    def _target(
+        self, reference: str, base: Any, pending: frozenset[tuple[int, str]] = frozenset()
+    ) -> tuple[Any, Any]:
         """Return the target of one reference, and the resource around it."""
         location, _, fragment = reference.partition("#")
         uri = self._uris.get(id(base), "")
@@ -166,7 +170,7 @@ class References:
         for part in fragment.split("/")[1:]:
             key = _key_in(value, part)
             if key is None:
-                value, base = self.resolved(value, base)
+                value, base = self.resolved(value, base, pending)
                 key = _key_in(value, part)
             if key is None:
                 raise ValueError(f"openapi: {reference!r} is not in the document")

@@ -44,7 +44,7 @@ def operation(item: dict[str, Any], path: str = "/x", **more: Any) -> HttpOperat
 
 def taking(place: str, path: str = "/x", name: str = "color", **about: Any) -> HttpOperation:
     """Return an operation with one parameter."""
-    schema = {} if "content" in about else {"schema": {}}
+    schema: dict[str, Any] = {} if "content" in about else {"schema": {}}
     given = {key: value for key, value in about.items() if value is not None}
     parameter = {"name": name, "in": place, "required": True, **schema, **given}
     return operation({"get": {"parameters": [parameter]}}, path)
@@ -188,7 +188,7 @@ def test_a_header_is_written_in_the_simple_style(
 def test_a_cookie_is_written_in_the_form_style(
     explode: bool | None, value: Any, expected: str
 ) -> None:
-    """Several cookies are separated as RFC 6265 says, not with an ampersand."""
+    """Semicolons separate cookies (RFC 6265); ampersands do not."""
     made_of = taking("cookie", explode=explode)
 
     assert made_of.request({"color": value})[1] == {"cookie": expected}
@@ -218,7 +218,7 @@ def test_reserved_characters_stay_where_the_parameter_allows_them(
 @pytest.mark.parametrize("place", ["query", "cookie"])
 def test_an_object_sets_no_other_parameter(place: str, name: str) -> None:
     """The properties of an exploded object are names in the request, which a model may choose."""
-    others = [
+    others: list[dict[str, Any]] = [
         {"name": each, "in": place, "schema": {}} for each in ("admin", "api-key", "notify[all]")
     ]
     free = {"name": "free", "in": place, "schema": {"type": "object"}}
@@ -551,7 +551,7 @@ SCHEMAS = "#/components/schemas"
 def test_references_of_bundlers_are_resolved(
     reference: str, valid: Any, invalid: Any, version: str, place: str
 ) -> None:
-    """The schema of the arguments is self-contained, and checks what the target checks."""
+    """The schema of the arguments is self-contained, and equivalent to the target."""
     schema = {"$ref": reference}
     own: dict[str, Any] = {"parameters": [{"name": "v", "in": "query", "schema": schema}]}
     if place == "body":
@@ -592,8 +592,10 @@ def test_references_of_bundlers_are_resolved(
     [
         (f"{SCHEMAS}/None", "'#/components/schemas/None' is not in the document"),
         (f"{SCHEMAS}/Either/oneOf/7", "oneOf/7' is not in the document"),
-        (f"{SCHEMAS}/Loop", "'#/components/schemas/Back' refers to itself"),
+        (f"{SCHEMAS}/Loop", "'#/components/schemas/Loop' refers to itself"),
         (f"{SCHEMAS}/Loop/properties/x", "refers to itself"),
+        (f"{SCHEMAS}/Self", "Self/properties/x' refers to itself"),
+        (f"{SCHEMAS}/Self/properties/y", "Self/properties/x' refers to itself"),
         ("#nothing", "'#nothing' is not in the document"),
         ("models.yaml#/Pet", "refers to another document: bundle them into one"),
         ("https://example.com/other.json", "refers to another document: bundle them into one"),
@@ -602,6 +604,7 @@ def test_references_of_bundlers_are_resolved(
 def test_a_reference_without_a_target_is_named(reference: str, said: str) -> None:
     """No reference is fetched."""
     loop = {"Loop": {"$ref": f"{SCHEMAS}/Back"}, "Back": {"$ref": f"{SCHEMAS}/Loop"}}
+    loop["Self"] = {"$ref": f"{SCHEMAS}/Self/properties/x"}
     parameter = {"name": "v", "in": "query", "schema": {"items": {"$ref": reference}}}
 
     with pytest.raises(ValueError, match=said):
@@ -863,7 +866,7 @@ paths:
 
 
 async def test_a_document_in_yaml_has_the_values_of_yaml_1_2(tmp_path: Path) -> None:
-    """Dates, times and ``no`` are text, as OpenAPI says."""
+    """Dates, times and ``no`` are text."""
     (tmp_path / "api.yaml").write_text(YAML)
 
     tool = made(openapi=str(tmp_path / "api.yaml"), operation_id="it")
