@@ -10,7 +10,7 @@ from typing import Final
 _TEXTS: Final = frozenset(
     f"application/{each}"
     for each in (
-        *("xml", "yaml", "x-yaml", "yml", "toml", "x-toml", "sql", "graphql", "rtf", "csv"),
+        *("xml", "yaml", "x-yaml", "vnd.yaml", "toml", "x-toml", "sql", "graphql", "rtf", "csv"),
         *(
             "javascript",
             "x-javascript",

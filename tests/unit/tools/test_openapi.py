@@ -484,6 +484,18 @@ def test_a_multipart_body_of_openapi_3_0_has_no_styles() -> None:
     assert parts_of(made_of, {"a": {"x": 1}}) == [("a", None, "application/json", b'{"x":1}')]
 
 
+def test_the_parts_of_a_composed_body_follow_their_own_schemas() -> None:
+    """A body of several schemas is one argument, and its files are still files."""
+    file = {"type": "object", "properties": {"a": BINARY}}
+    name = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    made_of = posting(MULTIPART, {"allOf": [file, name]})
+
+    assert parts_of(made_of, {"body": {"a": "x", "n": 2.0}}) == [
+        ("a", "a", "application/octet-stream", b"x"),
+        ("n", None, None, b"2"),
+    ]
+
+
 def test_an_invalid_data_url_is_refused() -> None:
     """The model reads what to change."""
     with pytest.raises(ToolRefusedError, match="valid Base64"):
