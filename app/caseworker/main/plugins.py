@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, cast
 
 from caseworker.main.entry_points import created, loaded_from, registered, unique
@@ -85,9 +86,10 @@ class Toolbox:
         named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
         made = [(at, _tool(at, resources)) for at in (*registered(TOOLS, points), *named)]
         found = [(tool.spec.name, at.value, tool) for at, tool in made]
+        documents = dict[Path, Any]()
         for name, each in settings.http.items():
             key = f"tools.http.{name}"
-            found.append((name, key, _http_tool(key, name, each, resources)))
+            found.append((name, key, _http_tool(key, name, each, resources, documents)))
         by_name = unique("tool", found)
         self.tools: tuple[Tool, ...] = tuple(by_name.values())
         self.servers = _tool_servers(settings.mcp, os.environ, credentials)
@@ -134,13 +136,22 @@ def _tool_servers(
     return McpServers(configs, credentials)
 
 
-def _http_tool(key: str, name: str, settings: HttpToolSettings, resources: ToolResources) -> Tool:
+def _http_tool(
+    key: str,
+    name: str,
+    settings: HttpToolSettings,
+    resources: ToolResources,
+    documents: dict[Path, Any],
+) -> Tool:
     """Return a configured HTTP tool; without any, the HTTP client is not imported.
+
+    ``documents`` keeps the OpenAPI documents that were read, since reading YAML is slow.
 
     Raises:
         StartupError: it is misconfigured; the message names the key and the fix.
     """
-    from caseworker.tools.http_tool import HttpTool, templated
+    from caseworker.tools.http_request import templated
+    from caseworker.tools.http_tool import HttpTool
     from caseworker.tools.openapi import operation_of
 
     try:
@@ -149,10 +160,16 @@ def _http_tool(key: str, name: str, settings: HttpToolSettings, resources: ToolR
                 settings.method, str(settings.url), settings.parameters, str(settings.description)
             )
         else:
-            path = settings.openapi  # the YAML parser is slow
-            is_json = path.suffix == ".json"
+            path = settings.openapi
+            if path not in documents:
+                is_json = path.suffix == ".json"
+                documents[path] = (
+                    json.loads(path.read_bytes())
+                    if is_json
+                    else read_yaml(path, is_core_schema=True)
+                )
             operation = operation_of(
-                json.loads(path.read_bytes()) if is_json else read_yaml(path),
+                documents[path],
                 str(settings.operation_id),
                 server=settings.url,
                 description=settings.description,
@@ -162,7 +179,7 @@ def _http_tool(key: str, name: str, settings: HttpToolSettings, resources: ToolR
     except (ValueError, OSError) as error:
         of_file = isinstance(error, OSError | json.JSONDecodeError)
         raise StartupError(f"{key}: {'openapi: ' if of_file else ''}{error}") from None
-    except (AttributeError, LookupError, TypeError) as error:  # the document has another form
+    except (AttributeError, LookupError, TypeError, RecursionError) as error:
         raise StartupError(f"{key}: openapi: the document is not valid ({error!r})") from None
 
 

@@ -166,7 +166,7 @@ class HttpToolSettings(Section):
     url: Endpoint | None = key(None, "URL with {placeholders}; with openapi: the server's URL.")
     parameters: dict[str, Any] | None = key(None, "JSON Schema of the arguments; null: strings.")
     openapi: Path | None = key(None, "OpenAPI document, a JSON or YAML file.")
-    operation_id: Text | None = key(None, "The operation's operationId in the document.")
+    operation_id: Text | None = key(None, "The operation's operationId, or `GET /path`.")
     headers_env: dict[Text, Variable] = key({}, "Headers, each from an environment variable.")
     signing_secret_env: Variable | None = key(None, "Environment variable with a signing secret.")
     timeout_seconds: Seconds = key(10.0, "Timeout of one attempt.")

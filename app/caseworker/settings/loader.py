@@ -111,15 +111,33 @@ class _PlainLoader(yaml.SafeLoader):
         return mapping
 
 
-def read_yaml(path: Path) -> Any:
+class _CoreLoader(_PlainLoader):
+    """A loader for the core schema of YAML 1.2, which reads ``no`` and ``2025-01-31`` as text."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - those of YAML 1.1 are not inherited
+
+
+for _tag, _pattern, _first in (
+    ("null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+):
+    _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+def read_yaml(path: Path, *, is_core_schema: bool = False) -> Any:
     """Return the contents of a YAML file. Aliases and duplicate keys are rejected.
+
+    ``is_core_schema`` selects the core schema of YAML 1.2, which OpenAPI documents use.
 
     Raises:
         SettingsError: the file cannot be read; the message names it and shows no secret.
     """
     try:
         with path.open("rb") as file:  # as bytes, because errors would quote text
-            return yaml.load(file, Loader=_PlainLoader)  # noqa: S506 - safe
+            loader = _CoreLoader if is_core_schema else _PlainLoader
+            return yaml.load(file, Loader=loader)  # noqa: S506 - safe
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         from caseworker.platform.logs.redaction import redact_text  # slow, and only for errors
 

@@ -1,21 +1,13 @@
-"""Tools that call HTTP APIs: each call is one request to an address that the operator configures.
-
-An argument fills its own place in a request. It cannot change the host, the segments of the path,
-or the names in the query. Servers decode ``%2F`` before they route a request, and normalize
-``%2E%2E``, so encoding alone would not protect the path. Values with slashes are therefore
-rejected, and so are segments that consist of dots.
-"""
+"""Tools that call HTTP APIs: a call is one request to an address that the operator configures."""
 
 import asyncio
 import json
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final, Literal
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from typing import Any, Final
 
 import httpx2
 
@@ -24,113 +16,20 @@ from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 from caseworker.platform.retry_after import seconds_asked
 from caseworker.platform.signing import signed_headers
 from caseworker.tools.arguments import ArgumentCheck, is_storable
-from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
+from caseworker.tools.http_request import HttpOperation
+from caseworker.tools.media_types import decoded, essence, is_json, is_text
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from caseworker.tools.resources import ToolResources
 
 UNAVAILABLE: Final = "unavailable"
 """Error code for a server that is unreachable, or asks to be called again later."""
 _TRANSIENT: Final = frozenset({429, 503})
-_WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+_BYTES: Final = "application/octet-stream"
+_UNTYPED: Final = frozenset({"", _BYTES, "binary/octet-stream", "text/plain", "text/html"})
+"""Media types that servers also give to JSON."""
 _EXCERPT_CHARS: Final = 500
-_PLACEHOLDER: Final = re.compile(r"\{([^{}/]+)\}")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-
-Place = Literal["path", "query", "header", "body"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOperation:
-    """A request whose arguments a model chooses."""
-
-    method: str
-    url: str
-    """Address, with placeholders such as ``{order_id}`` in the path or the query."""
-    parameters: Mapping[str, Any]
-    """JSON Schema of the arguments."""
-    places: Mapping[str, tuple[Place, str]]
-    """Place and name of each argument in the request; ``path`` is the whole URL, and an empty name
-    the whole body."""
-    description: str
-
-    def __post_init__(self) -> None:
-        """Check that the placeholders are required arguments, and not in the host.
-
-        Raises:
-            ValueError: one of them is not.
-        """
-        required = self.parameters.get("required", ())
-        filled = {
-            wire
-            for place, wire in (self.places[name] for name in required if name in self.places)
-            if place == "path"
-        }
-        if re.search("[{}]", urlsplit(self.url).netloc + _PLACEHOLDER.sub("", self.url)):
-            raise ValueError("url: placeholders are {name}, in the path or the query only")
-        for name in _PLACEHOLDER.findall(self.url):
-            if name not in filled:
-                known = ", ".join(required) or "none"
-                raise ValueError(f"url: {{{name}}} is no required argument; those are: {known}")
-
-    def request(self, args: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:
-        """Return URL, headers and body for arguments; the body is empty if there is none.
-
-        Raises:
-            ToolRefusedError: a value could change the path.
-        """
-        at: dict[Place, dict[str, Any]] = {"path": {}, "query": {}, "header": {}, "body": {}}
-        for name, value in args.items():
-            place, wire = self.places[name]
-            at[place][wire] = value
-
-        def filled(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda found: quote(_text(at["path"][found[1]]), ""), text)
-
-        path, _, query = self.url.partition("?")
-        segments = path.split("/")
-        for number, segment in enumerate(segments):
-            segments[number] = filled(segment)
-            plain = unquote(segments[number])
-            if plain != segment and (set(plain) <= {"."} or re.search(r"[/\\]", plain)):
-                raise ToolRefusedError(
-                    f"{segment} may not be empty or dots, or contain a slash or a backslash."
-                )
-        pairs = [
-            (name, [_text(each) for each in value] if isinstance(value, list) else _text(value))
-            for name, value in at["query"].items()
-            if value is not None
-        ]
-        query = "&".join(filter(None, (filled(query), urlencode(pairs, True, quote_via=quote))))
-        sends = "body" in (place for place, _ in self.places.values())
-        body = json.dumps(at["body"].get("", at["body"])).encode() if sends else b""
-        headers = {name: _text(value) for name, value in at["header"].items()}
-        return "/".join(segments) + (f"?{query}" if query else ""), headers, body
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def templated(
-    method: str, url: str, parameters: Mapping[str, Any] | None, description: str
-) -> HttpOperation:
-    """Return an operation whose other arguments go to the query, or to a JSON body.
-
-    Without ``parameters``, the placeholders are arguments of type string.
-    """
-    names = list(dict.fromkeys(_PLACEHOLDER.findall(url)))
-    texts = {name: {"type": "string"} for name in names}
-    schema = parameters or {"type": "object", "properties": texts, "required": names}
-    rest: Place = "query" if method in _WITHOUT_BODY else "body"
-    return HttpOperation(
-        method=method,
-        url=url,
-        parameters={"type": "object", "additionalProperties": False, **schema},
-        places={
-            name: ("path" if name in names else rest, name) for name in schema.get("properties", {})
-        },
-        description=description,
-    )
 
 
 class HttpTool:
@@ -194,7 +93,6 @@ class HttpTool:
             "accept": "application/json, */*;q=0.5",
             "accept-encoding": "identity",
             "idempotency-key": key,
-            **({"content-type": "application/json"} if body else {}),
             **({} if span is None else {HEADER: span}),
             **given,
             **self._signature(key, body),
@@ -210,11 +108,11 @@ class HttpTool:
                     if len(content) > self._max_bytes:
                         break
         except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError):
-            said = "The arguments are too long, or not allowed in headers."
-            return failure(said, "invalid_arguments")
+            message = "The arguments are too long, or not allowed in headers."
+            return failure(message, "invalid_arguments")
         except (httpx2.HTTPError, OSError) as error:
-            said = f"The server cannot be reached ({type(error).__name__})."
-            return failure(said, UNAVAILABLE)
+            message = f"The server cannot be reached ({type(error).__name__})."
+            return failure(message, UNAVAILABLE)
         return await asyncio.to_thread(self._result, response, content)  # parsing may take long
 
     def _signature(self, key: str, body: bytes) -> dict[str, str]:
@@ -223,33 +121,58 @@ class HttpTool:
         return signed if self._secrets else {}
 
     def _result(self, response: httpx2.Response, content: bytearray) -> ToolResult:
-        status = response.status_code
-        kind = self._mask.apply(response.headers.get("content-type", ""))
-        text = self._mask.apply(_UNSTORABLE.sub("\ufffd", content.decode(errors="replace")))
+        status, header = response.status_code, response.headers.get("content-type", "")
+        text = self._masked(decoded(content, header))
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:
-            said = f"The server answered {status}: {text[:_EXCERPT_CHARS]}".rstrip(": ")
+            message = f"The server answered {status}: {text[:_EXCERPT_CHARS]}".rstrip(": ")
             after = seconds_asked(response.headers.get("retry-after", ""))
             code = UNAVAILABLE if status in _TRANSIENT else "http_error"
-            return failure(said, code, retry_after_seconds=after)
+            return failure(message, code, retry_after_seconds=after)
         if len(content) > self._max_bytes:
-            said = f"The response has more than {self._max_bytes // 1024} KiB: ask for less."
-            return failure(said, "too_large")
-        if not content:
+            message = f"The response has more than {self._max_bytes // 1024} KiB: ask for less."
+            return failure(message, "too_large")
+        if not text.strip():
             return {"status": status}
-        if "json" not in kind:
-            if kind.startswith(("text/", "application/xml")) or not kind:
-                return {"text": text}
-            return failure(f"The response is neither JSON nor text, but {kind}.", "unfit_response")
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = float("nan")
-        if not is_storable({"": value}):
+        kind = essence(header)
+        is_document = is_json(kind)
+        if is_document or (kind in _UNTYPED and text.lstrip().startswith(("{", "["))):
+            result = _json_result(text)
+            if result is not None:
+                return result
+        if is_document:
             return failure("The response is not valid JSON.", "unfit_response")
-        # The key "error" could make the result a failure of the tool.
-        return value if isinstance(value, dict) and "error" not in value else {"value": value}
+        if is_text(kind) or not kind or (kind == _BYTES and _is_utf8_text(content)):
+            return {"text": text}
+        message = f"The response is neither JSON nor text, but {self._mask.apply(kind)}."
+        return failure(message, "unfit_response")
+
+    def _masked(self, text: str) -> str:
+        """Return a text that can be stored, without the secrets of the operator."""
+        if "\x00" in text and self._mask:  # zero bytes could split a secret
+            bare = text.replace("\x00", "")
+            text = bare if self._mask.apply(bare) != bare else text
+        return self._mask.apply(_UNSTORABLE.sub("\ufffd", text))
+
+
+def _json_result(text: str) -> ToolResult | None:
+    """Return the result for a JSON text; None if it is invalid or the journal cannot store it."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not is_storable({"": value}):
+        return None
+    # The key "error" could make the result a failure of the tool.
+    return value if isinstance(value, dict) and "error" not in value else {"value": value}
+
+
+def _is_utf8_text(content: bytes | bytearray) -> bool:
+    try:
+        return b"\x00" not in content and bool(content.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def http_client(_: ToolResources) -> httpx2.AsyncClient:

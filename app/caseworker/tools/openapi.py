@@ -1,13 +1,22 @@
 """Reads operations of OpenAPI documents (3.0 and 3.1)."""
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from caseworker.platform.suggestions import suggestion
-from caseworker.tools.http_tool import HttpOperation, Place
+from caseworker.tools.http_request import (
+    FORM,
+    MULTIPART,
+    PLACEHOLDER,
+    STYLES,
+    Body,
+    HttpOperation,
+    Parameter,
+)
+from caseworker.tools.media_types import essence, is_json, is_text
+from caseworker.tools.openapi_references import References
 
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
 _RESERVED: Final = frozenset(
@@ -21,9 +30,20 @@ _RESERVED: Final = frozenset(
 """Headers that are not arguments."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 """Characters that some providers reject in the names of arguments."""
-_REFERENCE: Final = re.compile(r'"#/components/schemas/([^"/]+)"')
+_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[^\s?#\\{}]*)?", re.ASCII)
+"""An address without credentials, query, and anything that parsers read in two ways."""
+_COMPOSED: Final = frozenset({"allOf", "anyOf", "oneOf"})
+_SCALARS: Final = ("string", "integer", "number", "boolean")
+_STYLED: Final = frozenset({"style", "explode", "allowReserved"})
+_ANY: Final = ("*/*", "application/*")
+_UNSUPPORTED: Final = 9
+_BINARY: Final = "application/octet-stream"
+_FILE: Final = "The content: text, or a data URL with Base64."
+_ARGUMENT_CHARS: Final = 57
 
-Document = Mapping[str, Any]
+Object = Mapping[str, Any]
+Argument = tuple[Parameter, Any, bool]
+"""A parameter, its schema, and whether it is required."""
 
 
 def operation_of(
@@ -34,118 +54,239 @@ def operation_of(
     description: str | None,
     headers: Collection[str],
 ) -> HttpOperation:
-    """Return the operation with this ID, at ``server`` or else at the document's first server.
+    """Return the operation with this ID, or without one, with a name such as ``GET /orders``.
 
-    The properties of a JSON body are separate arguments, unless the body is no plain object.
+    Its address is ``server``, or else the first server of the operation, of its path, or of the
+    document. The properties of a body are separate arguments, unless the body is no plain object.
     ``headers`` are set by the operator and are no arguments.
 
     Raises:
-        ValueError: the document has no such operation, or it cannot be called with JSON. The
-            message starts with the setting to change.
+        ValueError: the document has no such operation, or it cannot be called. The message starts
+            with the setting to change.
     """
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3."):
         raise ValueError("openapi: this is no document of OpenAPI 3.0 or 3.1")
+    references = References(document)
+    paths = {path: references.resolved(item)[0] for path, item in document.get("paths", {}).items()}
     operations = {
-        item[method].get("operationId"): (path, method, item)
-        for path, item in document.get("paths", {}).items()
+        item[method].get("operationId", f"{method.upper()} {path}"): (path, method, item)
+        for path, item in paths.items()
         for method in _METHODS
         if method in item
     }
     if operation_id not in operations:
-        known = sorted(filter(None, operations))
-        hint = suggestion(operation_id, known)
+        names = sorted(operations)
+        hint = suggestion(operation_id, names)
         raise ValueError(
-            f"operation_id: no operation {operation_id!r}.{hint} Available: {', '.join(known)}"
+            f"operation_id: no operation {operation_id!r}.{hint} Available: {', '.join(names)}"
         )
     path, method, item = operations[operation_id]
-    base = server or next((each["url"] for each in document.get("servers", ())), "")
-    if not urlsplit(base).netloc or "{" in base:
-        raise ValueError(f"url: set the server's address; the document names {base!r}")
-    text = description or item[method].get("description") or item[method].get("summary")
+    operation = item[method]
+    base = server or _server(document, item, operation, has_headers=bool(headers))
+    text = description or operation.get("description") or operation.get("summary")
     if not text:
         raise ValueError("description: the operation has none, and models need it")
-    fixed = {*_RESERVED, *map(str.lower, headers)}
-    properties, required, places = dict[str, Any](), list[str](), dict[str, tuple[Place, str]]()
-    for wire, place, schema, is_required in _arguments(document, item, item[method]):
-        name = _UNSAFE.sub("_", wire or "body")[:57]
-        name = f"{name}_{place}" if name in properties else name
-        if place in ("path", "query", "body") or (place == "header" and wire.lower() not in fixed):
-            properties[name], places[name] = schema, (place, wire)
-            required += [name] * is_required
+    operator_headers = {name.lower() for name in headers}
+    arguments = [
+        each
+        for each in _parameters(references, item, operation)
+        if not (each[0].place == "header" and each[0].name.lower() in _RESERVED | operator_headers)
+        and not (each[0].place == "cookie" and "cookie" in operator_headers)
+    ]
+    body, fields = None, list[Argument]()
+    if "requestBody" in operation:
+        body, fields = _body(references, references.resolved(operation["requestBody"])[0])
+    properties, required, places = dict[str, Any](), list[str](), dict[str, Parameter]()
+    for parameter, schema, is_required in (*arguments, *fields):
+        name = _name(parameter, properties)
+        properties[name], places[name] = schema, parameter
+        required += [name] * is_required
+    schema_of_arguments = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": required,
+        "properties": properties,
+    }
+    if definitions := references.definitions():
+        schema_of_arguments["$defs"] = definitions
     return HttpOperation(
         method=method.upper(),
-        url=base.rstrip("/") + path,
-        parameters=_self_contained(properties, required, document),
+        url=base.rstrip("/") + path.partition("#")[0],  # a fragment only makes paths differ
+        parameters=schema_of_arguments,
         places=places,
+        body=body,
         description=" ".join(text.split()),
     )
 
 
-def _arguments(
-    document: Document, item: Document, operation: Document
-) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield the name, place and schema of each argument, and whether it is required."""
+def _name(parameter: Parameter, taken: Collection[str]) -> str:
+    """Return a unique name for an argument."""
+    wanted = _UNSAFE.sub("_", parameter.name or "body")[:_ARGUMENT_CHARS]
+    names = (wanted, f"{wanted}_{parameter.place}")
+    more = (f"{wanted[:-3]}_{number}" for number in range(2, len(taken) + 3))
+    return next(each for each in (*names, *more) if each not in taken)
+
+
+def _server(document: Object, item: Object, operation: Object, *, has_headers: bool) -> str:
+    """Return the address of the server that the document names for an operation.
+
+    Headers of the operator are not sent to a host that is only the default of a server variable:
+    each customer of such an API has a different host, and the default may be a foreign one.
+    """
+    listed = next(
+        (each["servers"] for each in (operation, item, document) if each.get("servers")), ()
+    )
+    server = listed[0] if listed else {}
+    template, variables = str(server.get("url", "")), server.get("variables", {})
+    address = PLACEHOLDER.sub(
+        lambda name: str(variables.get(name[1], {}).get("default", name[0])), template
+    )
+    if not _ADDRESS.fullmatch(address):
+        raise ValueError(f"url: set the server's address; the document names {template!r}")
+    host = template.rpartition("://")[2].partition("/")[0]
+    host = re.sub(r":(\d+|\{[^{}]*\})$", "", host)
+    if has_headers and any("enum" not in variables[name] for name in PLACEHOLDER.findall(host)):
+        raise ValueError(
+            f"url: set the server's address; headers_env is not sent to {urlsplit(address).netloc},"
+            f" because {template!r} in the document leaves the host open"
+        )
+    return address
+
+
+def _parameters(references: References, item: Object, operation: Object) -> Iterator[Argument]:
+    """Yield the parameters of a path and an operation; those of the operation take precedence."""
     listed = (*item.get("parameters", ()), *operation.get("parameters", ()))
-    found = [_resolved(each, document) for each in listed]
-    for each in {(one["name"], one["in"]): one for one in found}.values():
-        about = {key: each[key] for key in ("description",) if key in each}
-        schema = {**each.get("schema", {}), **about}
-        yield each["name"], each["in"], schema, each.get("required", False)
-    if "requestBody" not in operation:
-        return
-    body = _resolved(operation["requestBody"], document)
-    kinds, required = body.get("content", {}), body.get("required", False)
-    media = next((each for kind, each in kinds.items() if "json" in kind), None)
-    if media is None:
-        raise ValueError(f"operation_id: its body is {', '.join(kinds)}, not JSON")
-    schema = _resolved(media.get("schema", {}), document)
-    if not schema.get("properties") or schema.keys() & {"allOf", "anyOf", "oneOf"}:
-        yield "", "body", schema, required
-        return
-    for name, one in schema["properties"].items():
-        if not _resolved(one, document).get("readOnly"):
-            yield name, "body", one, required and name in schema.get("required", ())
+    parameters = [references.resolved(each)[0] for each in listed]
+    for one in {(each["name"], each["in"]): each for each in parameters}.values():
+        name, place = one["name"], one["in"]
+        if place not in STYLES:
+            raise ValueError(f"openapi: parameter {name!r} is in {place!r}, which is not supported")
+        kind, media = next(iter(one.get("content", {}).items()), (None, one))
+        style = one.get("style", STYLES[place][0])
+        if style not in STYLES[place]:
+            raise ValueError(
+                f"openapi: parameter {name!r} has style {style!r};"
+                f" in {place}, use {' or '.join(STYLES[place])}"
+            )
+        schema = _object(references.schema(media.get("schema", {})))
+        about = {key: one[key] for key in ("description",) if key in one}
+        parameter = Parameter(
+            place=place,
+            name=name,
+            style=style if kind is None else None,
+            explode=one.get("explode", style == "form"),
+            allow_reserved=place == "query" and one.get("allowReserved", False),
+            media_type=kind,
+        )
+        yield parameter, {**schema, **about}, place == "path" or one.get("required", False)
 
 
-def _resolved(value: Any, document: Document) -> Any:
-    """Return the target of a reference, or the value itself."""
-    seen = set[str]()
-    while isinstance(value, Mapping) and "$ref" in value:
-        reference, value = str(value["$ref"]), document
-        try:
-            for part in reference.removeprefix("#/").split("/"):
-                value = value[part.replace("~1", "/").replace("~0", "~")]
-        except (LookupError, TypeError):
-            raise ValueError(f"openapi: {reference!r} is not in the document") from None
-        if reference in seen:
-            raise ValueError(f"openapi: {reference!r} refers to itself")
-        seen.add(reference)
-    return value
+def _body(references: References, body: Object) -> tuple[Body | None, list[Argument]]:
+    """Return how a body is sent, and its arguments."""
+    contents = {
+        kind: references.resolved(each)[0] for kind, each in _object(body.get("content")).items()
+    }
+    if not contents:
+        return None, []
+    kind = min(contents, key=_rank)
+    if _rank(kind) == _UNSUPPORTED:
+        raise ValueError(f"operation_id: its body is {kind}, which is not supported")
+    media, is_required = contents[kind], body.get("required", False)
+    schema, base = references.resolved(media.get("schema", {}))
+    schema, kind = _object(schema), _concrete(kind, _object(schema))
+    about = {key: body[key] for key in ("description",) if key in body}
+    has_fields = is_json(kind) or essence(kind) in (FORM, MULTIPART)
+    if not has_fields:
+        scalar = references.schema(schema, base) if schema.get("type") in _SCALARS else {}
+        text = {"type": "string", "description": f"As {kind}." if is_text(kind) else _FILE}
+        raw = Body(media_type=kind, is_required=is_required)
+        return raw, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
+    is_first = str(references.document["openapi"]).startswith("3.0")
+    is_styled = essence(kind) == FORM or (essence(kind) == MULTIPART and not is_first)
+    fields, arguments = dict[str, Parameter](), list[Argument]()
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
+    for name, each, inner in _properties(references, schema, base):
+        if not references.is_read_only(each, inner):
+            encoding = _object(_object(media.get("encoding")).get(name))
+            is_file = essence(kind) == MULTIPART and _is_file(references, each, inner)
+            fields[name] = _field(name, encoding, is_styled=is_styled, is_file=is_file)
+            argument = _object(references.schema(each, inner))
+            if is_file:
+                argument = _described(argument)
+            arguments.append((fields[name], argument, is_required and name in required))
+    form = Body(media_type=kind, is_required=is_required, fields=fields)
+    if arguments and not schema.keys() & _COMPOSED:
+        return form, arguments
+    argument_schema = {**_object(references.schema(schema, base)), **about}
+    return form, [(Parameter(place="body"), argument_schema, is_required)]
 
 
-def _self_contained(
-    properties: Mapping[str, Any], required: list[str], document: Document
-) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments, with the schemas to which it refers."""
-    whole: dict[str, Any] = {"type": "object", "additionalProperties": False}
-    whole |= {"required": required, "properties": properties}
-    kept, names = dict[str, Any](), _REFERENCE.findall(json.dumps(whole))
-    while names:
-        if (name := names.pop()) not in kept:
-            kept[name] = _resolved({"$ref": f"#/components/schemas/{name}"}, document)
-            names += _REFERENCE.findall(json.dumps(kept[name]))
-    text = json.dumps({**whole, "$defs": kept} if kept else whole)
-    text = _REFERENCE.sub(r'"#/$defs/\1"', text)
-    schema: dict[str, Any] = json.loads(text, object_hook=_as_json_schema)
-    return schema
+def _properties(
+    references: References, schema: Object, base: Any
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the properties of an object and of the schemas that it is composed of."""
+    for name, each in _object(schema.get("properties")).items():
+        yield name, each, base
+    for each in schema.get("allOf", ()):
+        part, inner = references.resolved(each, base)
+        yield from _properties(references, _object(part), inner)
 
 
-def _as_json_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Convert a schema of OpenAPI 3.0; a schema of 3.1 is a JSON Schema already."""
-    for name in ("exclusiveMinimum", "exclusiveMaximum"):
-        if isinstance(schema.get(name), bool):  # the server checks the limit
-            del schema[name]
-    if schema.get("nullable") is True:
-        del schema["nullable"]
-        return {"anyOf": [schema, {"type": "null"}]}
-    return schema
+def _field(name: str, encoding: Object, *, is_styled: bool, is_file: bool) -> Parameter:
+    """Return how a form contains a property; a style takes precedence over a media type."""
+    media_type = encoding.get("contentType", "").partition(",")[0].strip()
+    if not is_styled or not encoding.keys() & _STYLED:
+        return Parameter(place="body", name=name, media_type=media_type or None, is_file=is_file)
+    style = encoding.get("style", "form")
+    return Parameter(
+        place="body",
+        name=name,
+        style=style,
+        explode=encoding.get("explode", style == "form"),
+        allow_reserved=encoding.get("allowReserved", False),
+    )
+
+
+def _is_file(references: References, schema: Any, base: Any) -> bool:
+    """Return whether a part of a multipart body is a file, or a list of files."""
+    target, inner = references.resolved(schema, base)
+    target = _object(target)
+    if target.get("format") == "binary":
+        return True
+    if "contentMediaType" in target and "contentEncoding" not in target:
+        return True
+    branches = (*target.get("anyOf", ()), *target.get("oneOf", ()), target.get("items"))
+    return any(_is_file(references, each, inner) for each in branches if each)
+
+
+def _described(schema: Object) -> Object:
+    """Return the schema of a file as models see it."""
+    if schema.get("type") == "array":
+        return {**schema, "items": _described(_object(schema.get("items")))}
+    kind = {} if schema.keys() & {"$ref", *_COMPOSED} else {"type": "string"}
+    return {**kind, **schema, "description": f"{schema.get('description', '')} {_FILE}".strip()}
+
+
+def _rank(kind: str) -> int:
+    """Return the order in which the media types of a body are preferred."""
+    name = essence(kind)
+    kinds = (is_json(name), name == FORM, name == MULTIPART, name in _ANY, is_text(name))
+    if any(kinds):
+        return kinds.index(True)
+    return _UNSUPPORTED if name.startswith("multipart/") else len(kinds)
+
+
+def _concrete(kind: str, schema: Object) -> str:
+    """Return the media type that is sent where the document has a range such as ``*/*``."""
+    name = essence(kind)
+    if name == "text/*":
+        return "text/plain"
+    if name in _ANY:
+        return _BINARY if schema.get("format") == "binary" else "application/json"
+    return kind
+
+
+def _object(value: Any) -> Object:
+    """Return an object, or an empty one for a schema such as ``true``."""
+    return value if isinstance(value, Mapping) else {}

@@ -4,32 +4,24 @@ import asyncio
 import gzip
 import html
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pytest
-import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
 
 from caseworker import ToolRefusedError
 from caseworker.main.configuration import StartupError
-from caseworker.main.plugins import Toolbox
 from caseworker.runtime_api import agents
-from caseworker.settings.cases import ToolSettings
 from caseworker.testing import run_tool
 from caseworker.tools.dispatch import ONE_ATTEMPT
-from caseworker.tools.ports import Tool, ToolContext
+from tests.unit.tools.http_support import CONTEXT, Api, made, reply
 
-CONTEXT = ToolContext(
-    run_id="r", timezone="UTC", now=datetime(2025, 1, 1, tzinfo=UTC), call_key="the-call"
-)
 SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 ORDER = {
     "type": "object",
@@ -40,64 +32,6 @@ ORDER = {
     },
     "required": ["order_id"],
 }
-
-
-class Api:
-    """A server that notes requests as they arrive, and answers with prepared bytes."""
-
-    def __init__(self) -> None:
-        self.answer: bytes | None = reply(b"{}")
-        """None gives no answer."""
-        self.requests: list[tuple[str, dict[str, str], bytes]] = []
-        self.arrived = asyncio.Event()
-        self.closed = asyncio.Event()
-        self.url = ""
-
-    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {
-            name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])
-        }
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        self.requests.append((head[0], headers, body))
-        self.arrived.set()
-        if self.answer is not None:
-            writer.write(self.answer)
-        else:
-            await reader.read()
-            self.closed.set()
-        with suppress(ConnectionError):
-            await writer.drain()
-        writer.close()
-
-
-def reply(body: bytes, status: int = 200, kind: str = "application/json", *more: str) -> bytes:
-    lines = (f"HTTP/1.1 {status} X", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *more)
-    return "\r\n".join((*lines, "Connection: close", "", "")).encode() + body
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def server() -> AsyncIterator[Api]:
-    api = Api()
-    listening = await asyncio.start_server(api.talk, "127.0.0.1", 0)
-    async with listening:
-        api.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        yield api
-
-
-@pytest.fixture
-def api(server: Api) -> Api:
-    server.answer = reply(b"{}")
-    server.requests.clear()
-    server.arrived.clear()
-    return server
-
-
-def made(**configured: Any) -> Tool:
-    """Return an HTTP tool as the configuration makes it."""
-    values = {"http": {"it": {"description": "Returns it.", **configured}}}
-    (tool,) = Toolbox(ToolSettings.model_validate(values), points=[]).tools
-    return tool
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -313,7 +247,7 @@ DOCUMENT: Mapping[str, Any] = {
             },
         },
         "/upload": {
-            "put": {"operationId": "upload", "requestBody": {"content": {"image/png": {}}}}
+            "put": {"operationId": "upload", "requestBody": {"content": {"multipart/mixed": {}}}}
         },
     },
     "components": {
@@ -424,7 +358,10 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
         ({"url": url, "signing_secret_env": "A_SECRET"}, "A_SECRET must be a secret in base64"),
         ({"url": url, "parameters": {**ORDER, "type": "array"}}, "schema of tool 'it' must be an"),
         ({**document, "operation_id": "createTickets"}, "no operation 'createTickets'. Did you"),
-        ({**document, "operation_id": "upload", "url": "https://x"}, "its body is image/png, not"),
+        (
+            {**document, "operation_id": "upload", "url": "https://x", "description": "It."},
+            "operation_id: its body is multipart/mixed, which is not supported",
+        ),
         ({**document, "openapi": str(tmp_path / "none.json")}, "No such file"),
         ({**cycle, "operation_id": "cyclic"}, "'#/components/schemas/A' refers to itself"),
         ({**cycle, "operation_id": "unfilled"}, r"url: {id} is no required argument"),

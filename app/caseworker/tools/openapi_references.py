@@ -1,0 +1,213 @@
+"""Resolves references in an OpenAPI document, and makes its schemas self-contained.
+
+Bundlers write references into each part of a document, such as
+``#/paths/~1orders~1%7Bid%7D/get/parameters/0/schema``. Some of them lead through a reference: a
+step into ``{"$ref": …}`` is a step into its target.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote, urljoin
+
+_DROPPED: Final = frozenset(
+    {
+        *("$id", "$schema", "$anchor", "$dynamicAnchor", "$defs", "definitions"),
+        *("xml", "externalDocs"),
+    }
+)
+"""Keywords without a meaning in the schema of an argument; references point to copies instead."""
+_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
+"""Keywords that map arbitrary names to schemas."""
+_VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
+"""Keywords that contain values, which may look like schemas."""
+_LISTS: Final = frozenset({"required", "examples"})
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
+_LIMITS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+
+
+class References:
+    """The targets of the references in a document, and the schemas that arguments refer to."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        """Read the document; an embedded schema with ``$id`` is a separate resource."""
+        self.document = document
+        self._names: dict[int, str] = {}
+        """Names of definitions, by the identity of the original schema."""
+        self._referred: dict[str, tuple[Any, Any]] = {}
+        """Schemas that other schemas refer to, and the resources around them, by name."""
+        self._uris: dict[int, str] = {}
+        self._resources: dict[str, Any] = {"": document}
+        self._anchors: dict[tuple[str, str], Any] = {}
+        unseen: list[tuple[Any, str]] = [(document, "")]
+        while unseen:
+            node, uri = unseen.pop()
+            if isinstance(node, Mapping):
+                if isinstance(node.get("$id"), str):
+                    uri = urljoin(uri, node["$id"]).removesuffix("#")
+                    self._resources.setdefault(uri, node)
+                    self._uris[id(node)] = uri
+                for keyword in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(node.get(keyword), str):
+                        self._anchors.setdefault((uri, node[keyword]), node)
+            if isinstance(node, Mapping | list):
+                inner = node.values() if isinstance(node, Mapping) else node
+                unseen += [(each, uri) for each in inner]
+
+    def resolved(
+        self, value: Any, base: Any = None, pending: frozenset[tuple[int, str]] = frozenset()
+    ) -> tuple[Any, Any]:
+        """Return the value at the end of a chain of references, and the resource around it.
+
+        ``base`` is the resource around ``value``; None is the document. ``pending`` holds the
+        references that are being resolved.
+
+        Raises:
+            ValueError: a reference has no target in the document, or refers to itself.
+        """
+        base = self.document if base is None else base
+        while isinstance(value, Mapping) and (reference := _reference_in(value)) is not None:
+            if (id(base), reference) in pending:
+                raise ValueError(f"openapi: {reference!r} refers to itself")
+            pending |= {(id(base), reference)}
+            value, base = self._target(reference, base, pending)
+        return value, base
+
+    def schema(self, node: Any, base: Any = None) -> Any:
+        """Return a schema as JSON Schema 2020-12; its references lead to ``#/$defs``.
+
+        Properties that only responses have are left out.
+        """
+        base = self.document if base is None else base
+        if isinstance(node, list):
+            return [self.schema(each, base) for each in node]
+        if not isinstance(node, Mapping):
+            return node
+        base = self._base(node, base)
+        read_only = {
+            name
+            for name, each in _mapping(node.get("properties")).items()
+            if self.is_read_only(each, base)
+        }
+        schema = dict[str, Any]()
+        for keyword, value in node.items():
+            if keyword in _DROPPED:
+                continue
+            if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
+                schema["$ref"] = self._definition(value, base)
+            elif keyword == "discriminator" and isinstance(value, Mapping):
+                schema[keyword] = self._discriminator(value, base)
+            elif keyword in _BY_NAME and isinstance(value, Mapping):
+                schema[keyword] = {
+                    name: self.schema(each, base)
+                    for name, each in value.items()
+                    if keyword != "properties" or name not in read_only
+                }
+            elif keyword in _LISTS and not isinstance(value, list):
+                continue  # such as "required: true", which is no JSON Schema but is common
+            elif keyword == "required":
+                schema[keyword] = [each for each in value if each not in read_only]
+            elif keyword in _VALUES or keyword.startswith("x-"):
+                schema[keyword] = value
+            else:
+                schema[keyword] = self.schema(value, base)
+        return _as_json_schema(schema)
+
+    def definitions(self) -> dict[str, Any]:
+        """Return the schemas that :meth:`schema` referred to so far, by name."""
+        definitions = dict[str, Any]()
+        while unmade := [name for name in self._referred if name not in definitions]:
+            definitions |= {name: self.schema(*self._referred[name]) for name in unmade}
+        return definitions
+
+    def is_read_only(self, node: Any, base: Any = None) -> bool:
+        """Return whether requests do not have a property with this schema."""
+        target = self.resolved(node, base)[0]
+        return any(_mapping(each).get("readOnly") is True for each in (node, target))
+
+    def _definition(self, reference: str, base: Any) -> str:
+        """Return a reference to the copy of a schema in the definitions."""
+        self.resolved({"$ref": reference}, base)  # raises for a cycle without a schema
+        target, inner = self._target(reference, base)
+        if id(target) not in self._names:
+            last = unquote(reference).rpartition("/")[2].rpartition("#")[2]
+            wanted = _UNSAFE.sub("_", last) or "schema"
+            name, number = wanted, 2
+            while name in self._referred:
+                name, number = f"{wanted}_{number}", number + 1
+            self._names[id(target)], self._referred[name] = name, (target, inner)
+        return f"#/$defs/{self._names[id(target)]}"
+
+    def _discriminator(self, value: Mapping[str, Any], base: Any) -> Mapping[str, Any]:
+        """Return a discriminator whose mapping leads to definitions; names stay as they are."""
+        mapping = {
+            key: self._definition(each, base) if "#" in str(each) else each
+            for key, each in _mapping(value.get("mapping")).items()
+        }
+        return {**value, "mapping": mapping} if mapping else value
+
+    def _base(self, node: Mapping[str, Any], base: Any) -> Any:
+        return node if id(node) in self._uris else base
+
+    def _target(
+        self, reference: str, base: Any, pending: frozenset[tuple[int, str]] = frozenset()
+    ) -> tuple[Any, Any]:
+        """Return the target of one reference, and the resource around it."""
+        location, _, fragment = reference.partition("#")
+        uri = self._uris.get(id(base), "")
+        if location:
+            uri = urljoin(uri, location)
+            if uri not in self._resources:
+                raise ValueError(
+                    f"openapi: {reference!r} refers to another document: bundle them into one"
+                )
+        value = base = self._resources[uri]
+        if fragment and not fragment.startswith("/"):
+            value = self._anchors.get((uri, unquote(fragment)))
+            if value is None:
+                raise ValueError(f"openapi: {reference!r} is not in the document")
+            return value, self._base(value, base)
+        for part in fragment.split("/")[1:]:
+            key = _key_in(value, part)
+            if key is None:
+                value, base = self.resolved(value, base, pending)
+                key = _key_in(value, part)
+            if key is None:
+                raise ValueError(f"openapi: {reference!r} is not in the document")
+            value = value[key]
+            base = self._base(value, base) if isinstance(value, Mapping) else base
+        return value, base
+
+
+def _reference_in(value: Mapping[str, Any]) -> str | None:
+    reference = value.get("$ref", value.get("$dynamicRef"))
+    return reference if isinstance(reference, str) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _key_in(value: Any, part: str) -> Any:
+    """Return the key of a part of a JSON pointer in an object or a list; None if it has none."""
+    for text in (part, unquote(part)):
+        name = text.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping):
+            if name in value:
+                return name
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            return int(name)
+    return None
+
+
+def _as_json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Convert a schema of OpenAPI 3.0; a schema of 3.1 is a JSON Schema already."""
+    for exclusive, inclusive in _LIMITS.items():
+        if isinstance(schema.get(exclusive), bool):
+            is_exclusive = schema.pop(exclusive)
+            if is_exclusive and inclusive in schema:
+                schema[exclusive] = schema.pop(inclusive)
+    if schema.get("nullable") is True:
+        del schema["nullable"]
+        return {"anyOf": [schema, {"type": "null"}]}
+    return schema

@@ -1,0 +1,236 @@
+"""Answers of HTTP APIs as real servers send them: media types, encodings, blank bodies, secrets."""
+
+import codecs
+import json
+from typing import Any
+
+import pytest
+
+from caseworker.tools.ports import Tool
+from tests.unit.tools.http_support import CONTEXT, Api, made, reply
+
+CITY = {"city": "Köln"}
+JSON = json.dumps(CITY, ensure_ascii=False)
+HTML = "<html><head><meta charset='{0}'></head>Köln</html>"
+XML = '<?xml version="1.0" encoding="{0}"?><a>Köln</a>'
+JAPANESE = '{"city": "東京"}'
+SECRET = "tok/en+1&2<3>"
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def tool(api_server: Api) -> Tool:
+    """Return a tool with a secret header; its client is made once, because that takes time."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("THE_TOKEN", SECRET)
+        return made(url=api_server.url, headers_env={"X-Key": "THE_TOKEN"})
+
+
+def answers(text: str, *kinds: str, result: Any = None) -> list[tuple[str, bytes, Any]]:
+    """Return a row for each media type, with one body and one result."""
+    return [(kind, text.encode(), {"text": text} if result is None else result) for kind in kinds]
+
+
+JSON_TYPES = answers(
+    JSON,
+    "application/json",
+    "Application/JSON",
+    "APPLICATION/JSON; Charset=UTF-8",
+    'application/json;charset="utf-8"',
+    "application/json ; odata.metadata=minimal",
+    "application/json, application/json",
+    "application/problem+json",
+    "application/vnd.api+json; ext=bulk",
+    "Application/Vnd.GitHub.V3+Json",
+    "application/geo+json",
+    "text/json",
+    "text/x-json",
+    result=CITY,
+)
+UNTYPED_JSON = answers(
+    JSON,
+    "application/octet-stream",
+    "Application/Octet-Stream; charset=utf-8",
+    "binary/octet-stream",
+    "text/plain",
+    "Text/Plain; charset=utf-8",
+    "text/html; charset=utf-8",
+    "",
+    result=CITY,
+)
+TEXT_TYPES = [
+    *answers("hello", "Text/Plain", "text/plain;charset=utf-8", "TEXT/HTML", "text/csv", ""),
+    *answers("123", "text/plain", "text/html", ""),
+    *answers("{no json}", "text/plain", "application/octet-stream", ""),
+    *answers("<a/>", "application/xml", "Application/XML", "text/xml", "application/atom+xml"),
+    *answers("<svg/>", "image/svg+xml", "application/soap+xml; charset=utf-8"),
+    *answers(
+        "a: 1\n",
+        "application/yaml",
+        "application/x-yaml",
+        "application/vnd.yaml",
+        "text/yaml",
+        "text/x-yaml",
+    ),
+    *answers("openapi: 3.1.0\n", "application/vnd.oai.openapi+yaml;version=3.1"),
+    *answers('{"a":1}\n{"a":2}\n', "application/x-ndjson", "application/jsonl", "text/plain"),
+    *answers("a=1&b=2", "application/x-www-form-urlencoded"),
+    *answers("let a = 1;", "application/javascript", "text/javascript"),
+    *answers("Größe;1\n", "application/octet-stream"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body", "result"), [*JSON_TYPES, *UNTYPED_JSON, *TEXT_TYPES])
+async def test_media_types_are_compared_without_case_and_parameters(
+    api: Api, tool: Tool, kind: str, body: bytes, result: Any
+) -> None:
+    """JSON is parsed, also where a server calls it text or bytes; XML and YAML are text."""
+    api.answer = reply(body, 200, kind)
+
+    assert await tool.run({}, CONTEXT) == result
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "result"),
+    [
+        ("application/json; charset=iso-8859-1", JSON.encode("latin-1"), CITY),
+        ("application/json; charset=Windows-1252", JSON.encode("cp1252"), CITY),
+        ("application/json; charset=utf-8", JSON.encode("latin-1"), CITY),
+        ("application/json", JSON.encode("latin-1"), CITY),
+        ("application/json; charset=iso-8859-1", JSON.encode(), CITY),
+        ("application/json; charset=utf-16", JSON.encode("utf-16-be"), CITY),
+        ("application/json; charset=UTF-16LE", JSON.encode("utf-16-le"), CITY),
+        ("application/json; charset=shift_jis", JAPANESE.encode("shift_jis"), {"city": "東京"}),
+        ("application/json; charset=iso-2022-jp", JAPANESE.encode("iso-2022-jp"), {"city": "東京"}),
+        ("application/json; charset=GBK", JAPANESE.encode("gbk"), {"city": "東京"}),
+        ("application/json; charset=none", JSON.encode(), CITY),
+        ("application/json; charset=hex", JSON.encode(), CITY),
+        ("application/json; charset=", JSON.encode("latin-1"), CITY),
+        ("application/json", JSON.encode("utf-16-le"), CITY),
+        ("text/plain; charset=iso-8859-1", "Köln".encode("latin-1"), {"text": "Köln"}),
+        ("text/plain; charset=ISO-8859-15", "5 €".encode("iso-8859-15"), {"text": "5 €"}),
+        ("text/plain; charset=koi8-r", "Москва".encode("koi8-r"), {"text": "Москва"}),
+        ("text/plain; charset=big5", "台北".encode("big5"), {"text": "台北"}),
+        ("text/plain; charset=us-ascii", "Köln".encode(), {"text": "Köln"}),
+        ("text/plain; charset=idna", "Köln".encode(), {"text": "Köln"}),
+        ("text/plain; charset=unicode_escape", b"\\u0041", {"text": "\\u0041"}),
+        ("text/plain", "“Köln”".encode("cp1252"), {"text": "“Köln”"}),
+        ("text/plain", "Köln ".encode() + b"\xff", {"text": "Köln \ufffd"}),
+        ("application/xml", XML.format("ISO-8859-1").encode("latin-1"), None),
+        ("text/xml; charset=utf-8", XML.format("ISO-8859-1").encode(), None),
+        ("text/html", HTML.format("windows-1252").encode("cp1252"), None),
+        ("text/html; charset=utf-8", HTML.format("utf-8").encode(), None),
+    ],
+)
+async def test_a_body_is_read_in_its_character_encoding(
+    api: Api, tool: Tool, kind: str, body: bytes, result: Any
+) -> None:
+    """The charset of the header, the document's own, or the one that the bytes show."""
+    api.answer = reply(body, 200, kind)
+
+    read = await tool.run({}, CONTEXT)
+
+    if result is None:
+        assert "Köln" in read["text"]
+    else:
+        assert read == result
+
+
+MARKED = [
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+]
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=iso-8859-1", "text/plain", ""]
+)
+@pytest.mark.parametrize(("mark", "codec"), MARKED, ids=[codec for _, codec in MARKED])
+async def test_a_byte_order_mark_names_the_encoding(
+    api: Api, tool: Tool, mark: bytes, codec: str, kind: str, status: int
+) -> None:
+    """It precedes the charset of the header, and is no part of the text."""
+    api.answer = reply(mark + JSON.encode(codec), status, kind)
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read == CITY if status == 200 else read["error"] == f"The server answered 400: {JSON}"
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+@pytest.mark.parametrize("body", [b"", b" ", b"\r\n", b"\n\t ", codecs.BOM_UTF8, b"\xff\xfe"])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/pdf", ""])
+async def test_a_blank_body_is_a_result_with_its_status(
+    api: Api, tool: Tool, kind: str, body: bytes, status: int
+) -> None:
+    """Many APIs answer a change with nothing, whatever the media type is."""
+    api.answer = reply(b"" if status == 204 else body, status, kind)
+
+    assert await tool.run({}, CONTEXT) == {"status": status}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("application/json", b"{", "not valid JSON"),
+        ("Application/Problem+JSON", b"no", "not valid JSON"),
+        ("application/json", b'{"a": NaN}', "not valid JSON"),
+        ("image/png", b"\x89PNG", "neither JSON nor text, but image/png"),
+        ("Image/PNG; x=1", b"{}", "neither JSON nor text, but image/png"),
+        ("application/pdf", b"%PDF", "neither JSON nor text, but application/pdf"),
+        ("application/octet-stream", b"\x89PNG", "neither JSON nor text, but application/octet"),
+        ("application/octet-stream", b"a\x00b", "neither JSON nor text, but application/octet"),
+        ("multipart/mixed; boundary=a", b"--a--", "neither JSON nor text, but multipart/mixed"),
+    ],
+)
+async def test_other_bodies_are_refused(
+    api: Api, tool: Tool, kind: str, body: bytes, said: str
+) -> None:
+    """The message names the media type."""
+    api.answer = reply(body, 200, kind)
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read["code"] == "unfit_response"
+    assert said in read["error"]
+
+
+ECHOES = [
+    ("application/json; charset=utf-16", json.dumps({"a": SECRET}).encode("utf-16")),
+    ("application/json", json.dumps({SECRET: 1}).encode("utf-16-le")),
+    ("Application/JSON", codecs.BOM_UTF8 + json.dumps([SECRET]).encode()),
+    ("application/octet-stream", json.dumps({"a": [SECRET]}).encode()),
+    ("application/octet-stream", f"key={SECRET}".encode()),
+    ("text/plain", SECRET.encode("utf-16-be")),
+    ("text/plain", "".join(f"{each}\x00" for each in f"a {SECRET}").encode()),
+    ("text/plain; charset=cp037", SECRET.encode("cp037")),
+    ("text/plain; charset=utf-7", SECRET.encode("utf-7")),
+    ("text/plain", f"ö {SECRET}".encode("cp1252")),
+    ("text/html", b"<meta charset=utf-7>" + SECRET.encode("utf-7")),
+    ("application/x-yaml", f"key: '{SECRET}'\n".encode()),
+    ("application/soap+xml", b"<a>tok/en+1&amp;2&lt;3&gt;</a>"),
+    ("application/x-www-form-urlencoded", b"a=tok%2Fen%2B1%262%3C3%3E"),
+    ("application/x-ndjson", json.dumps({"a": SECRET}).encode() + b"\n{}"),
+    (f"application/{SECRET}", b"x"),
+]
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize(("kind", "body"), ECHOES)
+async def test_no_media_type_or_encoding_shows_a_secret(
+    api: Api, tool: Tool, kind: str, body: bytes, status: int
+) -> None:
+    """A header of the operator is masked in whatever way the server repeats it."""
+    api.answer = reply(body, status, kind)
+
+    read = await tool.run({}, CONTEXT)
+
+    shown = json.dumps(read, ensure_ascii=False).replace("\\u0000", "").replace("\ufffd", "")
+    assert "[secret]" in shown or kind.startswith("application/tok")
+    for form in (SECRET, "tok/en", "en+1", "tok%2Fen"):
+        assert form not in shown
