@@ -102,7 +102,7 @@ class CaseLoop:
         same = json.dumps(written, sort_keys=True)
         if same in state.plans_run:
             work.log.add("plan", event="plan_repeated")
-            await self._verification.measure(repeated=True)
+            await self._verification.measure()
             return
         used = set().union(*(results_used(action.args) for action in plan.actions))
         results: dict[int, ToolResult] = {}

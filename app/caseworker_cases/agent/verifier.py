@@ -123,14 +123,12 @@ def verify(
     agrees: Agrees,
     same: Same,
     operation: bool | None = None,
-    checks_question: bool = True,
 ) -> VerifierVerdict:
     """Verify how well the evidence answers the case.
 
     ``recompute`` repeats the actions, and ``agrees`` cross-checks those on which the answer is
     based. ``same`` compares answers. ``operation`` is whether the plan's tool calls are confirmed
-    without a gold answer; None if that is not known. Without ``checks_question``, the check
-    ``question_used`` does not apply.
+    without a gold answer; None if that is not known.
     """
     answer = compose(evidence)
     used = {found.tool for found in evidence if not found.failed and not found.refused}
@@ -147,11 +145,11 @@ def verify(
         certain = None if None in ways or not ways else True
         checks[Check.COMPUTED_OTHERWISE] = False if False in ways else certain
         checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, sources)
-        if case.gold_answer is not None:
-            checks[Check.GOLD] = same(answer.text, case.gold_answer)
-        elif checks_question:
+        if case.gold_answer is None:
             strange = misused(case.question, evidence)
             checks[Check.QUESTION_USED] = None if strange is None else not strange
+        else:
+            checks[Check.GOLD] = same(answer.text, case.gold_answer)
     by_model = answer is not None and any(found.planner != BUILT_IN for found in answer.basis)
     needs_operation = by_model and case.second_plan == "auto"
     if needs_operation:
@@ -345,22 +343,16 @@ class Verification:
         self._again: dict[int, ToolResult | None] = {}
         self._agrees: dict[int, bool | None] = {}
 
-    async def measure(self, *, repeated: bool = False) -> None:
-        """Verify the evidence and update the state; actions that created files are not repeated.
-
-        ``repeated`` is whether the planner repeated an earlier plan although it was told what the
-        checks object to. If only ``question_used`` objects, a second plan decides instead.
-        """
+    async def measure(self) -> None:
+        """Verify the evidence and update the state; actions that created files are not repeated."""
         state, case = self._work.state, self._work.case
         for found in state.evidence:
             if found.number not in self._agrees and not found.refused and not found.failed:
                 await self._ask_again(found)
         verdict = self._verdict()
-        overrules = repeated and verdict.verified is False
-        if (self._verdict(checks_question=False) if overrules else verdict).verified is None:
-            expected = verdict.checks[Check.EXPECTED_EVIDENCE] is True and not overrules
-            holds = await self._operation.holds(expected=expected)
-            verdict = self._verdict(holds, checks_question=not (overrules and holds))
+        if verdict.verified is None:
+            expected = verdict.checks[Check.EXPECTED_EVIDENCE] is True
+            verdict = self._verdict(await self._operation.holds(expected=expected))
         checks = {check.value: holds for check, holds in verdict.checks.items()}
         state.verified, state.checks = verdict.verified, checks
         state.confirmed_by = verdict.confirmed_by.value if verdict.confirmed_by else None
@@ -374,9 +366,7 @@ class Verification:
             stalled_rounds=state.stalled_rounds,
         )
 
-    def _verdict(
-        self, operation: bool | None = None, *, checks_question: bool = True
-    ) -> VerifierVerdict:
+    def _verdict(self, operation: bool | None = None) -> VerifierVerdict:
         return verify(
             self._work.case,
             self._work.state.evidence,
@@ -384,7 +374,6 @@ class Verification:
             agrees=lambda found: self._agrees.get(found.number),
             same=self._same,
             operation=operation,
-            checks_question=checks_question,
         )
 
     async def _ask_again(self, found: CaseEvidence) -> None:

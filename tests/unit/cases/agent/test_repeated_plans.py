@@ -1,4 +1,4 @@
-"""A planner that repeats a plan: the calls are not made again, and a second plan decides."""
+"""Planners that repeat a plan, and readings of the built-in planner that are no calculation."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from caseworker_cases.agent.evidence import Action
 from caseworker_cases.agent.node import _built_in_plan
 from caseworker_cases.agent.plan import Plan
 from tests.unit.cases.agent.test_operation import NO_BIG, checked, expression, operation, second
-from tests.unit.cases.agent.world import calculate, events, plan, respond, result_of, world
+from tests.unit.cases.agent.world import calculate, events, plan, respond, result_of
 
 pytestmark = pytest.mark.req("cw/8.operation")
 
@@ -20,82 +20,51 @@ UNUSED = "Since 2020, 144 eggs are packed by the dozen. How many boxes are they,
 """A question with a number that no plan needs."""
 
 
-@pytest.mark.parametrize(
-    ("question", "repeated"),
-    [
-        (UNUSED, PLAN),
-        ("A box of 12 from shelf 77 is one of 144 / 12; how many are they with 6 more?", PLAN),
-        (
-            UNUSED,
-            json.dumps({"actions": [{"args": calculate("144 / 12 + 6")[1], "tool": "calculator"}]}),
-        ),
-        (
-            "Add 6 to 144 / 12, as on page 91.",
-            plan(calculate("144 / 12"), calculate("${result.1} + 6")),
-        ),
-        (
-            "Add 6 to 144 / 12, as on page 91.",
-            plan(calculate("144 / 12 + 6"), respond("${result.1}")),
-        ),
-    ],
-    ids=["a year", "a shelf", "another order of keys", "two actions", "with respond"],
-)
-async def test_a_repeated_plan_that_the_second_plan_confirms_is_verified(
-    question: str, repeated: str
-) -> None:
-    """The calls are made once; the planner is asked twice, and once for the second plan."""
-    here = checked(plan(*_actions(repeated)), repeated, AGREES, budget=NO_BIG)
-
-    result = result_of(await here.run(question))
-
-    assert (result["answer"], result["verified"], operation(result)) == ("18", True, True)
-    assert result["verification"]["checks"]["question_used"] is None
-    assert len(here.small.requests) == 3
-    assert result["counters"]["tool_calls"] == len(result["evidence"]) <= 2
-    assert events(result) == ["plan_repeated"]
-
-
 def _actions(reply: str) -> list[tuple[str, Any]]:
     return [(one["tool"], one["args"]) for one in json.loads(reply)["actions"]]
 
 
+TWO = plan(calculate("144 / 12"), calculate("${result.1} + 6"))
+
+
 @pytest.mark.parametrize(
-    ("reply", "holds"),
-    [(OTHER, False), (second(expression("6")), False), ("I am sure.", None)],
-    ids=["another calculation", "a part of it", "no plan"],
+    ("first", "repeated", "calls"),
+    [
+        (PLAN, PLAN, 1),
+        (
+            PLAN,
+            json.dumps({"actions": [dict(reversed(json.loads(PLAN)["actions"][0].items()))]}),
+            1,
+        ),
+        (PLAN, f"  {PLAN}\n", 1),
+        (TWO, TWO, 2),
+        (plan(calculate("18"), respond("${result.1}")),) * 2 + (2,),
+        (PLAN, plan(calculate("144 / 12 + 7")), 2),
+        (PLAN, plan(calculate("144 / 12 + 6"), calculate("18")), 3),
+    ],
+    ids=["equal", "order of keys", "blanks", "two actions", "respond", "another", "longer"],
 )
-async def test_a_repeated_plan_that_the_second_plan_does_not_confirm_stays_unverified(
-    reply: str, holds: bool | None
+async def test_calls_of_a_repeated_plan_are_not_made_again(
+    first: str, repeated: str, calls: int
 ) -> None:
-    """The check of the question's numbers keeps its objection."""
-    here = checked(PLAN, PLAN, reply, PLAN, budget=NO_BIG)
+    """The pass ends with the results that exist; a plan that differs is run."""
+    here = checked(first, repeated, repeated, budget=NO_BIG)
 
     result = result_of(await here.run(UNUSED))
 
-    assert (result["verified"], operation(result)) == (False, holds)
-    assert result["verification"]["checks"]["question_used"] is False
-    assert result["counters"]["tool_calls"] == 1
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
-        [plan(respond("18"))] * 3,
-        [plan(calculate("1 / 0"))] * 3,
-        [plan(calculate("1 + 1"), calculate("1 / 0"))] * 3,
-    ],
-    ids=["nothing confirms it", "it fails", "a part of it fails"],
-)
-async def test_a_repeated_plan_without_a_confirmed_value_asks_for_no_second_plan(
-    replies: list[str],
-) -> None:
-    """A second plan confirms the choice of the calls, never a value."""
-    here = checked(*replies, budget=NO_BIG)
-
-    result = result_of(await here.run("What comes of it?"))
-
     assert result["verified"] is False
-    assert not any("steps" in request.json_schema["properties"] for request in here.small.requests)
+    assert result["counters"]["tool_calls"] == len(result["evidence"]) == calls
+    assert "plan_repeated" in events(result)
+
+
+async def test_a_repeated_plan_can_still_be_confirmed() -> None:
+    """The first second plan differs from both; the big tier's own second plan confirms it."""
+    here = checked(PLAN, OTHER, PLAN, PLAN, big=[PLAN, AGREES])
+
+    result = result_of(await here.run("How much are they?"))
+
+    assert (result["answer"], result["verified"], operation(result)) == ("18", True, True)
+    assert result["counters"]["tool_calls"] == 1
 
 
 async def test_a_plan_that_failed_is_run_again() -> None:
@@ -108,23 +77,13 @@ async def test_a_plan_that_failed_is_run_again() -> None:
     assert "plan_repeated" not in events(result)
 
 
-async def test_a_repeated_plan_is_not_overruled_without_second_plans() -> None:
-    """With ``second_plan: off`` the check of the question's numbers keeps its objection."""
-    here = world([PLAN, PLAN, PLAN], budget=NO_BIG)
-
-    result = result_of(await here.run(UNUSED))
-
-    assert result["verified"] is False
-    assert len(here.small.requests) == 3
-
-
 async def test_a_replay_of_a_repeated_plan_asks_no_model() -> None:
-    """A replay takes both plans and the second plan from the journal."""
-    here = checked(PLAN, PLAN, AGREES, budget=NO_BIG)
+    """A replay takes both plans from the journal and makes no call."""
+    here = checked(PLAN, PLAN, PLAN, budget=NO_BIG)
 
     results = [result_of(await here.run(UNUSED)), result_of(await here.run_again(UNUSED))]
 
-    assert [each["verified"] for each in results] == [True, True]
+    assert results[0]["counters"] == results[1]["counters"]
     assert len(here.small.requests) == 3
 
 
