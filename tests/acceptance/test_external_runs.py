@@ -594,7 +594,7 @@ async def test_a_limit_of_three_calls_lets_exactly_three_of_twelve_parallel_call
 async def test_parallel_streams_stay_within_a_limit_on_cost(
     api: Api, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The provider counts at most the limit; what is left pays no further stream."""
+    """The provider counts at most the limit; the rest of it pays no further stream."""
     limit, price_in, price_out = Decimal("0.006"), Decimal("0.000001"), Decimal("0.000002")
     output = 256  # an output limit is not lowered any further
     answered = Step(text="x " * 20, tokens_in=40, tokens_out=output, chunk_seconds=0.002)

@@ -22,7 +22,7 @@ SELECT table_name FROM information_schema.tables
 WHERE table_schema = 'public' AND table_type = 'BASE TABLE' ORDER BY 1
 """
 GENERAL = ("alembic_version", "workers", "procrastinate_workers", "provider_limits", "retention")
-"""Tables whose rows the service changes by itself."""
+"""Tables whose rows the service changes without a request."""
 Dump = Mapping[str, list[str]]
 
 
@@ -74,7 +74,7 @@ async def test_no_table_keeps_a_row_of_an_erased_tenant(
     database.execute("CREATE TABLE later (tenant_id text)")
     database.execute("INSERT INTO later VALUES ('a'), ('b')")
     database.execute("RESET session_replication_role")
-    one, other = OTHERS
+    one, other = tuple(OTHERS)
     counted = "SELECT tenant_id, count(*) FROM {} WHERE tenant_id IN ('a', 'b') GROUP BY 1"
 
     erased = await made(await operator(tenants, {"tenant": one}))

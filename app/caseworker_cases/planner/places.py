@@ -113,7 +113,7 @@ _DATE_LIKE = re.compile(r"\b(?:\d{4}([-/])\d\d?\1\d\d?|\d\d?([-/.])\d\d?\2\d{4})
 _SIGNED_POWER = re.compile(r"(?:^|[-+*/^%(,]) ?- ?[\d.]+ ?\^")
 _CALCULATES = re.compile(r"[a-z]|.[-+*/^%!]")
 _PAUSE = re.compile(r"[-+*/^%] ?,|, ?[*/^%]|, ?[-+] ")
-"""A comma beside an operator: "10 + 5, * 2" may mean 20 or 30."""
+"""A comma next to an operator: "10 + 5, * 2" may mean 20 or 30."""
 
 
 def _number(found: re.Match[str]) -> str:

@@ -46,7 +46,7 @@ class ErasureBody(BodyModel):
 
 
 class ErasureView(View):
-    """What was erased by this request."""
+    """The data that this request has erased."""
 
     runs: int
     """Number of erased runs, with the runs that were forked from them and their children."""

@@ -2,7 +2,8 @@
 
 Runs are deleted in batches, each in its own transaction, together with the runs that were forked
 from them and the children of external runs: those contain copies of their data. Such a group is
-deleted only when all of its runs have ended, because a deleted run no longer leads to the others.
+deleted only when all of its runs have ended, because a deleted run no longer leads to the rest of
+its group.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ from caseworker.runs.postgres.tables import metadata, runs
 from caseworker.runs.run import TERMINAL
 
 STATEMENT_MS = 30_000
-"""Time limit of each statement, in milliseconds. Runs that lead to others are found without an
+"""Time limit of each statement, in milliseconds. Forks and children are found without an
 index: with a million runs, this takes seconds."""
 ERASED_TEXT = "(erased)"
 """Content of a user's message whose answer was erased, if its thread stays."""

@@ -1,4 +1,4 @@
-"""What the finish reasons of providers and servers mean.
+"""Meanings of the finish reasons of providers and servers.
 
 Every API has its own words, and proxies pass the words of one API on in the shape of another. So
 one table serves all wires. A reason that the table does not list is read by its single words; a

@@ -1,4 +1,4 @@
-"""Planners that repeat a plan, and readings of the built-in planner that are no calculation."""
+"""Planners that repeat a plan, and readings of the built-in planner without a calculation."""
 
 import json
 from typing import Any
@@ -114,7 +114,7 @@ async def test_a_reading_that_is_no_calculation_leaves_the_decision_to_the_secon
     ],
 )
 def test_the_built_in_planner_does_not_read_a_comma_beside_an_operator(question: str) -> None:
-    """The pause may stand for a pair of parentheses, so two results are possible."""
+    """The pause may mean a pair of parentheses, so two results are possible."""
     assert _built_in_plan(question, ()) is None
 
 

@@ -141,5 +141,5 @@ async def _reply(wire: str, reason: Any, *, then: str | None = None) -> Any:
             return await _ask(body, messages=True)
         case _:
             content = [{"type": "text", "text": "It is 42."}]
-            body = {"id": "m", "content": content, "stop_reason": reason}
-            return await _ask(json.dumps(body).encode(), messages=True, streamed=False)
+            message = {"id": "m", "content": content, "stop_reason": reason}
+            return await _ask(json.dumps(message).encode(), messages=True, streamed=False)
