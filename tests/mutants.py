@@ -60,6 +60,7 @@ NEAR: Final[Mapping[str, str]] = {
     " contract/test_http_openapi acceptance/test_named_models",
     "features/definitions": "contract/test_http_graphs contract/test_http_agents"
     " contract/test_http_remembered_definitions contract/test_graph_store",
+    "features/erasure": "integration/test_erasures",
     "features/external": "unit/features/external acceptance/test_gateway_*"
     " acceptance/test_external_* acceptance/test_agents_over_sockets acceptance/test_code_agents"
     " acceptance/test_exec*",

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -586,6 +587,44 @@ async def test_a_limit_of_three_calls_lets_exactly_three_of_twelve_parallel_call
     assert run["usage"]["llm_calls"] == 3
     agent.require_final(await agent.ask("PARALLEL after the end"), "budget")
     assert await provider.count("PARALLEL") == 3
+
+
+@both
+@pytest.mark.req("cw/15.calls", "cw/15.refusals")
+async def test_parallel_streams_stay_within_a_limit_on_cost(
+    api: Api, http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The provider counts at most the limit; the rest of it pays no further stream."""
+    limit, price_in, price_out = Decimal("0.006"), Decimal("0.000001"), Decimal("0.000002")
+    output = 256  # an output limit is not lowered any further
+    answered = Step(text="x " * 20, tokens_in=40, tokens_out=output, chunk_seconds=0.002)
+    await provider.script("STREAMS", [answered], repeat_last=True)
+    agent = await start(http, api=api, budget={"max_cost_usd": float(limit)})
+    named = "max_completion_tokens" if api is OPENAI else "max_tokens"
+
+    async def call(number: int) -> bool:
+        body = api.body(f"STREAMS {number} {'blah ' * 20}", stream=True, **{named: output})
+        headers = {"Authorization": f"Bearer {agent.key}"}
+        async with http.stream("POST", api.path, json=body, headers=headers) as reply:
+            whole = await reply.aread()
+        if reply.status_code != httpx.codes.OK:
+            agent.require_final(reply, "budget")
+        return whole.rstrip().endswith(api.end) or api.end in whole
+
+    async with asyncio.TaskGroup() as group:
+        calls = [group.create_task(call(number)) for number in range(40)]
+    run = await agent.ended()
+
+    counted = [each.charged or {} for each in await provider.arrivals("STREAMS")]
+    cost = sum(
+        (each["tokens_in"] * price_in + each["tokens_out"] * price_out for each in counted),
+        Decimal(0),
+    )
+    assert cost <= limit
+    assert limit - cost < Decimal("0.001")
+    assert len(counted) == sum(each.result() for each in calls) < len(calls)
+    assert Decimal(str(run["usage"]["cost_usd"])) == cost
+    assert (run["status"], run["stop"]["dimension"]) == ("halted", "cost_usd")
 
 
 @pytest.mark.req("cw/15.calls")

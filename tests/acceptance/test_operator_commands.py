@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 import structlog
@@ -302,3 +303,46 @@ def test_an_approval_is_refused_and_stays_so(caseworker: Command, tmp_path: Path
     assert [each.exit_code for each in (late, nothing, nobody)] == [2, 2, 2]
     assert [each.stdout for each in (late, nothing, nobody)] == ["", "", ""]
     assert all(each.stderr for each in (late, nothing, nobody))
+
+
+def test_the_data_of_a_customer_is_erased_by_metadata(
+    caseworker: Command, service: ServiceProcess
+) -> None:
+    """Runs that wait are cancelled first; data of other customers stays."""
+    with httpx.Client(base_url=service.url, trust_env=False) as http:
+        for run_id, customer in (("erase-1", "c-7"), ("erase-2", "c-7"), ("erase-3", "c-8")):
+            body = {"kind": "graph", "graph": ASKING, "metadata": {"customer": customer}}
+            assert http.post("/runs", json={**body, "run_id": run_id}).is_success
+
+        asked = caseworker("erase", "--metadata", "customer=c-7")
+        erased = caseworker("erase", "--metadata", "customer=c-7", "--yes", "--json")
+        again = caseworker("erase", "--metadata", "customer=c-7", "--yes")
+        status = [http.get(f"/runs/erase-{n}").status_code for n in (1, 2, 3)]
+        http.delete("/runs/erase-3")
+
+    assert asked.exit_code == 1
+    assert "Erase customer=c-7?" in asked.stderr
+    assert json.loads(erased.stdout) == {
+        "runs": 2,
+        "threads": 0,
+        "schedules": 0,
+        "complete": True,
+    }
+    assert "Erased 0 runs, 0 threads, 0 schedules." in again.stdout
+    assert status == [404, 404, 200]
+
+
+def test_a_tenant_is_erased_by_the_operator(
+    caseworker: Command, module_database: psycopg.Connection[Any]
+) -> None:
+    """Its quota and keys are gone with it; the tenant must be named."""
+    caseworker("quotas", "set", "gone-corp", "--max-running", "3")
+    nothing = caseworker("erase", "--yes")
+    refused = caseworker("erase", "--tenant", "no/tenant", "--yes")
+    erased = caseworker("erase", "--tenant", "gone-corp", "--yes")
+
+    assert (nothing.exit_code, refused.exit_code, erased.exit_code) == (2, 2, 0)
+    assert "--metadata KEY=VALUE, --tenant NAME" in nothing.stderr
+    assert "tenant" in refused.stderr
+    kept = "SELECT count(*) FROM quotas WHERE tenant_id = 'gone-corp'"
+    assert module_database.execute(kept).fetchone() == (0,)

@@ -6,10 +6,12 @@ import signal
 import socket
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import psycopg
+import pytest
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -91,6 +93,39 @@ async def test_two_processes_share_a_port_and_their_work(
         assert service.child.stdout.count("listens on") == 1
         assert await service.child.terminate() == 0
         assert _gone(service, pids)
+
+
+@pytest.mark.req("cw/15.owner")
+async def test_both_processes_of_a_port_answer_for_an_external_run(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Each connection reaches any process; the one that owns the run makes its calls."""
+    await provider.script("", [Step(text="Done.")], repeat_last=True)
+    settings = model_settings(provider.openai_url)
+    async with ServiceProcess(database_url, "--workers", "2", settings=settings) as service:
+        await _both_up(service)
+
+        async def send(method: str, path: str, body: object = None, key: str = "") -> Any:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            async with httpx.AsyncClient(base_url=service.url, trust_env=False) as http:
+                answer = await http.request(method, path, json=body, headers=headers, timeout=60)
+            assert answer.is_success, answer.text
+            return answer.json()
+
+        run = await send("POST", "/runs", {"kind": "external", "run_id": "shared"})
+        key = run["access"]["key"]
+        owner = _pid_of_owner(database_url, "shared")
+        body = {"model": "small", "messages": [{"role": "user", "content": "Hello"}]}
+        path = "/gateway/openai/v1/chat/completions"
+        for number in range(12):  # a new connection each
+            reply = await send("POST", path, {**body, "seed": number}, key)
+            assert reply["choices"][0]["message"]["content"] == "Done."
+        assert _pid_of_owner(database_url, "shared") == owner
+        await send("POST", "/runs/shared/finish", {"output": 1}, key)
+        ended = await send("GET", "/runs/shared")
+
+    assert (ended["status"], ended["attempts"]) == ("completed", 1)
+    assert ended["usage"]["llm_calls"] == await provider.count("Hello") == 12
 
 
 async def test_processes_end_with_their_supervisor(database_url: str) -> None:

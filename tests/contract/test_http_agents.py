@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef, Run, RunKey, RunKind
-from tests.support.api import Api
+from tests.support.api import Api, client_of
 from tests.support.graph_requests import fields, problem_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -123,6 +123,37 @@ async def test_a_wrong_agent_is_refused_with_the_place(
 
     assert fields(registered) == [place]
     assert fields(ran) == [place]
+
+
+@pytest.mark.req("003/FR4.2")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"description": "Helps more"},
+        {"prompt": {"system": "Help."}, "inputs": {}},
+        {"prompt": "Help with ${topic}."},
+        {"tools": []},
+        {"limits": {"max_turns": 3}},
+    ],
+)
+async def test_a_name_that_is_posted_twice_never_replaces_an_agent(
+    client: httpx.AsyncClient, api: Api, changed: dict[str, Any]
+) -> None:
+    """In the registry of a tenant, the second definition becomes the next version."""
+    await register(client, HELPER)
+    await run(client, {"name": "helper"}, inputs={"topic": "sums"})
+
+    second = await register(client, HELPER | changed)
+    repeated = await register(client, HELPER | changed)
+
+    assert (second.status_code, second.json()["version"]) == (201, 2)
+    assert (repeated.status_code, repeated.json()["version"]) == (200, 2)
+    assert agent_of(await stored(api)) == {**HELPER, "version": 1}
+    async with client_of(api.app()) as other:  # another process of the installation
+        listed = (await other.get("/agents")).json()["agents"]
+        versions = [(await other.get(f"/agents/helper/versions/{n}")).json() for n in (1, 2)]
+    assert [(one["name"], one["version"]) for one in listed] == [("helper", 2)]
+    assert [one["agent"] for one in versions] == [HELPER, HELPER | changed]
 
 
 @pytest.mark.req("003/FR4.2")

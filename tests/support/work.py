@@ -1,5 +1,6 @@
-"""Counts the executed work instead of the time, which depends on the machine."""
+"""Counts the executed work and the waits instead of the time, which depends on the machine."""
 
+import asyncio
 import gc
 import sys
 from collections.abc import Iterator
@@ -44,3 +45,26 @@ def counted_calls(*, lines: bool = False) -> Iterator[Work]:
         sys.settrace(before[1])
         if collects:
             gc.enable()
+
+
+@contextmanager
+def counted_waits() -> Iterator[list[float | None]]:
+    """Return the timeouts, in seconds, of all waits of the running event loop in the block.
+
+    While work is ready, the loop does not wait, and nothing is counted. None waits without a limit,
+    for I/O or for another thread.
+    """
+    loop: Any = asyncio.get_running_loop()
+    waits: list[float | None] = []
+    select = loop._selector.select
+
+    def noted(timeout: float | None = None) -> Any:
+        if timeout is None or timeout > 0:
+            waits.append(timeout)
+        return select(timeout)
+
+    loop._selector.select = noted
+    try:
+        yield waits
+    finally:
+        del loop._selector.select

@@ -56,6 +56,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str | None, str]]]] = {
         "keys": ("keys", "Create, list, rotate and revoke API keys."),
         "quotas": ("quotas", "Show and set the quotas of tenants."),
         "retention": ("processes", "Set how long a tenant's stored records are kept."),
+        "erase": ("runs", "Erase all data with certain metadata, or of a tenant."),
     },
 }
 """The module and the help of each command, by panel and name. The entry point of a package provides

@@ -70,14 +70,7 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    wanted: dict[str, str] = {}
-    for pair in metadata or ():
-        key, given, value = pair.partition("=")
-        if not (key and given):
-            fail(f"--metadata {pair}: must be KEY=VALUE.")
-        if key in wanted:
-            fail(f"--metadata {pair}: {key} is given twice; all filters must match.")
-        wanted[key] = value
+    wanted = _pairs(metadata)
     with connected(url) as client:
         page = client.list_runs(status=status, kind=kind, agent=agent, metadata=wanted, limit=limit)
         if as_json:
@@ -85,6 +78,65 @@ def list_runs(
             return
         rows = [{**run.as_json(), **_took_and_cost(run)} for run in page.runs]
         show_table(rows, "created_at kind status took cost run_id")
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    """Return the values of ``--metadata KEY=VALUE`` by key."""
+    wanted: dict[str, str] = {}
+    for pair in given or ():
+        key, sign, value = pair.partition("=")
+        if not (key and sign):
+            fail(f"--metadata {pair}: must be KEY=VALUE.")
+        if key in wanted:
+            fail(f"--metadata {pair}: {key} is given twice; all filters must match.")
+        wanted[key] = value
+    return wanted
+
+
+@cli.command()
+def erase(
+    url: Url = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(help="Erase data with metadata KEY=VALUE. Repeatable; all must match."),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            help="Erase all data of this tenant, or only its data with the metadata."
+            " Requires the bootstrap key."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase all data with certain metadata, or of a tenant.
+
+    Cancels its runs, waits until they have ended, and erases them with their threads, schedules and
+    files. Nothing can be restored.
+    """
+    wanted = _pairs(metadata)
+    if not (wanted or tenant):
+        fail("Name the data to erase: --metadata KEY=VALUE, --tenant NAME or both.")
+    about = [f"{key}={value}" for key, value in wanted.items()] or ["everything"]
+    if tenant:
+        about.append(f"of tenant {tenant}")
+    if not yes:
+        typer.confirm(f"Erase {' '.join(about)}?", abort=True, err=True)
+    erased = dict.fromkeys(("runs", "threads", "schedules"), 0)
+    with connected(url) as client:
+        while True:
+            part = client.erase_data(metadata=wanted or None, tenant=tenant)
+            for name in erased:
+                erased[name] += getattr(part, name)
+            if part.complete:
+                break
+            typer.echo(f"Not complete yet; {counted(part.waiting, 'run')} must end.", err=True)
+    if as_json:
+        show_json({**erased, "complete": True})
+    else:
+        texts = (counted(number, name.removesuffix("s")) for name, number in erased.items())
+        show(f"Erased {', '.join(texts)}.")
 
 
 @cli.command()

@@ -11,6 +11,7 @@ from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
+from caseworker.features.erasure.feature import ERASURE
 from caseworker.features.external.feature import EXTERNAL
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
@@ -89,6 +90,7 @@ FEATURES: Final[Sequence[Feature]] = (
     SPEND,
     AUDIT,
     RETENTION,
+    ERASURE,
 )
 """All features. Each may use the services of those before it."""
 

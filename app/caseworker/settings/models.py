@@ -166,7 +166,9 @@ class ModelSettings(ProviderSettings):
     """Highest output speed of one reply, by which unseen parts of interrupted replies are charged.
     Null: the provider's published speed, or 200."""
 
-    capabilities: tuple[Capability, ...] = key((), "Capabilities of the model beyond text.")
+    capabilities: tuple[Capability, ...] = key(
+        (), "Capabilities of the model beyond text, shown by GET /models."
+    )
     provider_tools: dict[Text, ProviderToolSettings | None] = key(
         {},
         "Maximum cost of tools that the provider executes in calls of external runs: `{web_search:"

@@ -30,8 +30,9 @@ Reading = Callable[[str, Sequence[str]], Plan | None]
 """Function that returns the built-in planner's plan for a question and the expected tools. None if
 it does not understand the question."""
 
-_NOT_DECIDED = "out_of_range"
-"""The error code after which the built-in planner would plan again with other dates."""
+_NOT_DECIDED = frozenset({"out_of_range", "invalid_expression", "invalid_arguments"})
+"""Error codes of calls that do not decide: the built-in planner would plan again with other dates,
+or it has not understood the question."""
 
 Again = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult | None]]
 """Function that runs a tool again. It returns None if the result does not depend on the arguments
@@ -93,7 +94,7 @@ class OperationCheck:
         (_, result), answer = calls[max(calls)], compose(evidence)
         found = finding(result)
         if found is None or answer is None:
-            return False if result.get("code", _NOT_DECIDED) != _NOT_DECIDED else None
+            return False if result.get("code", "out_of_range") not in _NOT_DECIDED else None
         return self._same(answer.text, found)
 
     def _agrees(self, plan: Plan, calls: _Calls) -> bool:

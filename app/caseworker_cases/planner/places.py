@@ -112,6 +112,8 @@ _EXPRESSION = (
 _DATE_LIKE = re.compile(r"\b(?:\d{4}([-/])\d\d?\1\d\d?|\d\d?([-/.])\d\d?\2\d{4})\b")
 _SIGNED_POWER = re.compile(r"(?:^|[-+*/^%(,]) ?- ?[\d.]+ ?\^")
 _CALCULATES = re.compile(r"[a-z]|.[-+*/^%!]")
+_PAUSE = re.compile(r"[-+*/^%] ?,|, ?[*/^%]|, ?[-+] ")
+"""A comma next to an operator: "10 + 5, * 2" may mean 20 or 30."""
 
 
 def _number(found: re.Match[str]) -> str:
@@ -136,7 +138,9 @@ def _expression(found: re.Match[str]) -> str:
         space = " ?" if sign in {"^2", "^3"} else "(?<= )"
         written = re.sub(rf"{space}\b{word}\b(?!\()", str(sign), written)
     plain = re.sub(rf"(?<![\d.]){_DIGITS}", lambda digits: digits[0].replace(",", ""), written)
-    if _SIGNED_POWER.search(plain) or (plain != written and re.search(r"[a-z]", plain)):
+    if _PAUSE.search(plain) or _SIGNED_POWER.search(plain):
+        raise NotThisPlaceError
+    if plain != written and re.search(r"[a-z]", plain):
         raise NotThisPlaceError
     return plain
 

@@ -104,6 +104,7 @@ class AsyncCaseworkerClient:
     cancel_run = _Method(runs.cancel_run)
     cancel_runs = _Method(runs.cancel_runs)
     erase_run = _Method(runs.erase_run)
+    erase_data = _Method(runs.erase_data)
     heartbeat = _Method(runs.heartbeat)
     finish_run = _Method(runs.finish_run)
     list_approvals = _Method(runs.list_approvals)

@@ -350,6 +350,18 @@ class CancelledRuns(Answer):
     """True if more runs match; send the request again."""
 
 
+class ErasedData(Answer):
+    """What one request to erase data has erased."""
+
+    runs: int
+    threads: int
+    schedules: int
+    waiting: int
+    """Number of cancelled runs that have not ended."""
+    complete: bool
+    """False if data is left; send the request again."""
+
+
 class Trace(Answer):
     """The call graph of a run."""
 

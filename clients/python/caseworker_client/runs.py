@@ -22,6 +22,7 @@ from caseworker_client.models import (
     CancelledRuns,
     CancelReceipt,
     CaseRun,
+    ErasedData,
     GraphRun,
     Heartbeat,
     Run,
@@ -314,6 +315,19 @@ def cancel_runs(
 def erase_run(settings: Settings, run_id: str) -> Flow[None]:
     """Erase an ended run with all its data."""
     yield from ask(settings, Request(method="DELETE", path=_path(run_id, "record")))
+
+
+def erase_data(
+    settings: Settings, *, metadata: Mapping[str, Any] | None = None, tenant: str | None = None
+) -> Flow[ErasedData]:
+    """Cancel and erase all data with certain metadata, or of a tenant; repeat until ``complete``.
+
+    Only the operator may erase a whole tenant, or name another one.
+    """
+    chosen = {"metadata": None if metadata is None else dict(metadata), "tenant": tenant}
+    body = {name: value for name, value in chosen.items() if value is not None}
+    request = Request(method="POST", path="/erasures", json=body)
+    return (yield from fetch(settings, request, ErasedData))
 
 
 def heartbeat(settings: Settings, run_id: str) -> Flow[Heartbeat]:

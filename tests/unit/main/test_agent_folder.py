@@ -51,6 +51,21 @@ async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(
     assert helper.content == {"name": "helper", "prompt": {"system": "Help more."}}
 
 
+@pytest.mark.req("003/FR1.1")
+@pytest.mark.parametrize("prompt", ["Help.", "'Help ${topic}.'", "|\n  Help.\n  Now."])
+async def test_a_file_may_give_the_prompt_as_a_text(
+    folder: Path, registry: Definitions, prompt: str
+) -> None:
+    """A scalar of YAML is the system message, also over several lines."""
+    (folder / "b.yml").write_text(
+        f"name: helper\ninputs: {{topic: {{type: string, required: false}}}}\nprompt: {prompt}\n"
+    )
+    await register_agents(read_agents(folder), registry, TENANT)
+
+    ref = DefinitionRef("helper", kind=DefinitionKind.AGENT)
+    assert (await registry.get(TENANT, ref)).content["prompt"].startswith("Help")
+
+
 @pytest.mark.req("003/FR1.2", "003/FR4.2")
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -58,6 +73,8 @@ async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(
         (HELPER, r"c\.yaml: name: b\.yml defines an agent named 'helper' as well"),
         ("name: x\n", r"c\.yaml: prompt: "),
         ("name: x\nprompt: {system: '${topic}'}\n", r"c\.yaml: prompt\.system: .*'topic'"),
+        ("name: x\nprompt: For ${topic}.\n", r"c\.yaml: prompt: .*'topic'"),
+        ("name: x\nprompt: [a]\n", r"c\.yaml: prompt: This must be the text"),
         ("name: x\nprompts: {}\nprompt: {}\n", r"c\.yaml: prompts: "),
         ("- 1\n", r"c\.yaml: the agent: "),
         ("name: x\nname: y\n", r"c\.yaml cannot be read: duplicate key 'name'"),

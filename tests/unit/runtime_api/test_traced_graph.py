@@ -1,5 +1,6 @@
 """An ExecutionTrace passed to a graph, as seed 000 requires it."""
 
+import asyncio
 import gc
 import json
 import sys
@@ -22,7 +23,7 @@ from caseworker import (
 )
 from caseworker.core.trace.step_trace import StepRecord
 from caseworker.engine import report
-from tests.support.work import counted_calls
+from tests.support.work import counted_calls, counted_waits
 
 
 def trace() -> ExecutionTrace:
@@ -180,6 +181,38 @@ async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
     assert traced[0] < 1.05 * plain[0], (plain, traced)
     assert traced[1] < 1.05 * plain[1], (plain, traced)
     assert traced[2] - plain[2] < 12 * 100, (plain, traced)
+
+
+@pytest.mark.req("000/perf")
+async def test_tracing_waits_for_nothing() -> None:
+    """Trivial steps never leave the event loop without work, with or without a trace."""
+    graph, before = Graph("main"), list[str]()
+    for number in range(100):
+        graph.add_step(FunctionNode("one", lambda context: 1), f"s{number}", depends_on=before)
+        before = [f"s{number}"]
+
+    for traced in (None, trace()):
+        with counted_waits() as waits:
+            await graph.execute(ExecutionContext(trace=traced))
+
+        assert waits == []
+
+
+@pytest.mark.req("000/perf")
+async def test_a_wait_of_a_step_is_noticed() -> None:
+    """The count sees a pause of a step, and a thread that works."""
+
+    async def pauses(context: ExecutionContext) -> int:
+        await asyncio.sleep(0.002)
+        return await asyncio.to_thread(lambda: 1)
+
+    graph = Graph("main")
+    graph.add_step(FunctionNode("one", pauses), "s")
+
+    with counted_waits() as waits:
+        await graph.execute(ExecutionContext(trace=trace()))
+
+    assert any(wait is not None and wait > 0 for wait in waits)
 
 
 async def test_a_trace_that_is_kept_keeps_nothing_of_the_run_alive() -> None:

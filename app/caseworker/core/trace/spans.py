@@ -1,8 +1,9 @@
 """Converts an ExecutionGraph to OpenTelemetry spans, without payloads.
 
 A pure function derives the spans from a snapshot, with deterministic IDs. So the spans exported at
-the end of a run are identical to those that a client reads later. The semantic conventions for
-generative AI are not stable yet; all attribute names in use are defined in this module.
+the end of a run are identical to those that a client reads later. The names are those of version
+0.1.0 of OpenTelemetry's semantic conventions for generative AI, which are not stable yet. All
+attribute names in use are defined in this module.
 """
 
 import hashlib
@@ -22,7 +23,6 @@ WORKFLOW, AGENT, CHAT, TOOL = "invoke_workflow", "invoke_agent", "chat", "execut
 """Values for the attribute ``OPERATION``; the names of these spans start with the value."""
 
 OPERATION: Final = "gen_ai.operation.name"
-WORKFLOW_NAME: Final = "gen_ai.workflow.name"
 AGENT_NAME: Final = "gen_ai.agent.name"
 PROVIDER: Final = "gen_ai.provider.name"
 MODEL: Final = "gen_ai.request.model"
@@ -188,7 +188,7 @@ def _described(node: Mapping[str, Any], name: str | None) -> tuple[dict[str, Att
             return tool, f"{TOOL} {node['name']}", INTERNAL
     if node["parent_id"] is None:
         named = name or node["name"]
-        return {OPERATION: WORKFLOW, WORKFLOW_NAME: named}, f"{WORKFLOW} {named}", INTERNAL
+        return {OPERATION: WORKFLOW, AGENT_NAME: named}, f"{WORKFLOW} {named}", INTERNAL
     if node["name"] == ATTEMPT:
         return {ATTEMPTED: metadata.get("attempt", 0)}, ATTEMPT, INTERNAL
     agent = metadata.get("agent")

@@ -22,10 +22,10 @@ from caseworker.models.ports import (
     ToolDefinition,
 )
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
+from caseworker.models.wires.finish_reasons import Finish, incomplete_of, meaning_of, text_of
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
-    incomplete_of,
     texts_in,
 )
 from caseworker.models.wires.schemas import plain_object
@@ -358,9 +358,11 @@ class MessageReply(Accumulator):
         return self._at[index]
 
     def _stopped(self, delta: Any) -> None:
-        if not isinstance(delta, dict) or not isinstance(delta.get("stop_reason"), str):
+        if not isinstance(delta, dict) or not (reason := text_of(delta.get("stop_reason"))):
             return
-        self.ended, self.finish_reason = True, delta["stop_reason"]
+        self.ended, self.finish_reason = True, reason
+        if meaning_of(reason) is Finish.UNKNOWN:
+            self.repairs["finish_reason_unknown"] = None
         details = delta.get("stop_details")
         if isinstance(details, dict):
             said = details.get("explanation") or details.get("category")

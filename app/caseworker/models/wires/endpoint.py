@@ -12,7 +12,8 @@ from multidict import istr
 
 from caseworker.models.ports import ModelError, ModelReply, ModelRequest, SendState
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
-from caseworker.models.wires.reply import Accumulator, is_failed
+from caseworker.models.wires.finish_reasons import Finish, meaning_of
+from caseworker.models.wires.reply import Accumulator
 from caseworker.models.wires.responses import LAST_EVENTS
 from caseworker.models.wires.sse import ERROR, EventParser, ServerSentEvent
 from caseworker.models.wires.transport import (
@@ -289,7 +290,7 @@ async def _answer(
         return failed
     if answer is None:
         return failures.error("the reply cannot be read (no answer in it)", retryable=True)
-    if is_failed(answer.finish_reason):
+    if meaning_of(answer.finish_reason) is Finish.FAILED:
         words = f"the provider broke the answer off ({answer.finish_reason})"
         return failures.error(words, retryable=True)
     return answer

@@ -18,10 +18,10 @@ from caseworker.models.ports import (
 )
 from caseworker.models.wires import responses
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
+from caseworker.models.wires.finish_reasons import Finish, incomplete_of, meaning_of, text_of
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
-    incomplete_of,
     is_object,
     texts_in,
 )
@@ -40,7 +40,6 @@ _REASONS = re.compile(r"o[134](-|$)|gpt-5(?!-chat)|gpt-[6-9]")
 _TAKES_TEMPERATURE = re.compile(r"gpt-5\.[1-4](?!-chat|-pro|-codex)")
 """Those of ``_REASONS`` that reason only on request, and otherwise accept a temperature."""
 _THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")
-_KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 
 
 def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
@@ -243,7 +242,7 @@ class ChatReply(Accumulator):
         if not isinstance(said, dict) and not self._in_parts:
             said = choice.get("message")
         self._choices_begun.add(index)
-        if choice.get("finish_reason"):
+        if text_of(choice.get("finish_reason")):
             self._choices_ended.add(index)
         if not isinstance(said, dict):
             return
@@ -267,13 +266,12 @@ class ChatReply(Accumulator):
         if isinstance(said, dict):
             self.begun = True
             self._said(said)
-        if isinstance(native := choice.get("native_finish_reason"), str):
-            self._native_reason = native
-        if isinstance(reason := choice.get("finish_reason"), str) and reason:
+        self._native_reason = text_of(choice.get("native_finish_reason")) or self._native_reason
+        if reason := text_of(choice.get("finish_reason")):
             self.begun = self.ended = True
             if incomplete_of([self.finish_reason]) is None:
                 self.finish_reason = reason
-            if reason not in _KNOWN_REASONS:
+            if meaning_of(reason) is Finish.UNKNOWN:
                 self.repairs["finish_reason_unknown"] = None
 
     def _said(self, said: Mapping[str, Any]) -> None:

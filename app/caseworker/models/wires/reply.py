@@ -1,4 +1,4 @@
-"""Reply parsing that all APIs share: prose, tool calls, token counts and finish reasons."""
+"""Reply parsing that all APIs share: prose, tool calls and token counts."""
 
 import hashlib
 import json
@@ -15,28 +15,6 @@ _TAGS = ("<think>", "<thinking>", "<thought>")
 _TAG_STARTS = ("", "<")
 _LATE_CLOSE = re.compile(r"</(?:think|thinking|thought)>[ \t]*(?:\r?\n|\Z)")
 _BLANKS = re.compile(r"\s*")
-
-_INCOMPLETE = (
-    (re.compile(r"time_?(out|_limit)|timed_out"), Incomplete.TIMEOUT),
-    (re.compile(r"cancel"), Incomplete.CANCELLED),
-    (re.compile(r"refus"), Incomplete.REFUSAL),
-    (
-        re.compile(
-            r"filter|safety|recitation|blocklist|blocked|prohibited|spii|sensitive|guardrail|toxic"
-            r"|moderation|violation"
-        ),
-        Incomplete.CONTENT_FILTER,
-    ),
-    (
-        re.compile(r"length|token|(error|output|context)_limit|context_window|^incomplete$"),
-        Incomplete.LENGTH,
-    ),
-)
-"""Words in providers' finish reasons that mark an answer as incomplete."""
-
-_FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
-"""Words in finish reasons of a provider that failed to complete the answer."""
-
 
 Repairs = dict[str, None]
 """Ordered set of the names of repaired faults; all values are None."""
@@ -312,24 +290,6 @@ def _objects(text: str) -> list[str]:
     except (ValueError, RecursionError):
         return []
     return found
-
-
-def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomplete | None:
-    """Derive from the finish reasons why an answer is incomplete; None if it is complete."""
-    if refusal.strip():
-        return Incomplete.REFUSAL
-    for reason in reasons:
-        word = reason.lower().replace("-", "_") if reason else ""
-        for form, means in _INCOMPLETE if word else ():
-            if form.search(word):
-                return means
-    return None
-
-
-def is_failed(reason: str | None) -> bool:
-    """Return whether a finish reason means that the provider failed to complete the answer."""
-    failed = reason and _FAILED.search(reason.lower().replace("-", "_"))
-    return bool(failed) and not incomplete_of([reason])
 
 
 def texts_in(value: Any) -> str:

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from caseworker.models.counts import response_usage, uses_in
 from caseworker.models.ports import ModelReply, TokenUsage
-from caseworker.models.wires.reply import Accumulator, WrittenCall, incomplete_of, texts_in
+from caseworker.models.wires.finish_reasons import incomplete_of
+from caseworker.models.wires.reply import Accumulator, WrittenCall, texts_in
 
 PATH: Final = "/responses"
 LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})

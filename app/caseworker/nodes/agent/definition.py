@@ -81,6 +81,29 @@ class PromptSpec(StepData):
             yield ("messages", index, "content"), message.content
 
 
+class _SystemText(PromptSpec):
+    """A prompt that was given as the text of its system message."""
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], TextTemplate]]:
+        if self.system is not None:
+            yield (), self.system
+
+
+def _as_prompt(value: Any) -> Any:
+    """Read a text as the system message of a prompt."""
+    if isinstance(value, str):
+        try:
+            return _SystemText.model_validate({"system": value})
+        except ValidationError as error:
+            raise refusal(message_of(error.errors(include_url=False)[0])) from None
+    if not isinstance(value, Mapping | PromptSpec):
+        raise refusal(
+            "This must be the text of the system message, or an object such as"
+            ' {"system": "You are …", "messages": []}.'
+        )
+    return value
+
+
 class LimitsSpec(StepData):
     """Limits for one execution of the agent; the limits of its run apply as well."""
 
@@ -240,7 +263,10 @@ class AgentDefinition(StepData):
     name: AgentName
     description: Annotated[str, Field(max_length=2000)] = ""
     """Description for people, and for models that may call the agent as a tool."""
-    prompt: PromptSpec
+    prompt: Annotated[
+        PromptSpec, BeforeValidator(_as_prompt, json_schema_input_type=str | PromptSpec)
+    ]
+    """The text of the system message, or an object with ``system`` and ``messages``."""
     model: ModelSpec = Field(default_factory=ModelSpec)
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
     tools: ToolUses = Field(default_factory=list)

@@ -21,6 +21,8 @@ class Act(StrEnum):
     RUN_CANCELLED = "run.cancelled"
     """Only by `POST /runs/cancel`; the receipt of a single cancel request names its caller."""
     RUN_ERASED = "run.erased"
+    DATA_ERASED = "data.erased"
+    """The target has the keys of the metadata, or a digest of the tenant's name."""
     AGENT_REGISTERED = "agent.registered"
     AGENT_DELETED = "agent.deleted"
     GRAPH_REGISTERED = "graph.registered"

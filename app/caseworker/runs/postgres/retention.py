@@ -101,7 +101,7 @@ async def erase_in(connection: AsyncConnection, key: RunKey) -> None:
         raise RunNotFoundError(key.run_id)
     if run.status not in TERMINAL:
         raise RunNotEndedError(key.run_id)
-    await _delete_runs(connection, key.tenant, [key.run_id])
+    await delete_runs(connection, key.tenant, [key.run_id])
     await connection.exec_driver_sql(KEEP_FENCE, (key.tenant, key.run_id, run.fence))
 
 
@@ -112,7 +112,7 @@ def tables_of_runs() -> Sequence[Table]:
     return sorted(named, key=lambda table: table is runs)
 
 
-async def _delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequence[str]) -> None:
+async def delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequence[str]) -> None:
     """Delete runs whose rows are locked, with all their data."""
     if not run_ids:
         return
@@ -130,7 +130,7 @@ async def _delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequen
 async def drop_runs(connection: AsyncConnection, batch: Batch) -> bool:
     """Delete a batch of ended runs with all their data; return whether there may be more."""
     old = (await connection.exec_driver_sql(OLD_RUNS, dict(batch))).scalars().all()
-    await _delete_runs(connection, batch["tenant"], old)
+    await delete_runs(connection, batch["tenant"], old)
     return len(old) == int(batch["limit"])
 
 

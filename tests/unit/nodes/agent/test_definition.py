@@ -170,3 +170,53 @@ def test_the_names_that_stand_for_agents_are_found_in_the_json() -> None:
     assert list(agents_in({**WHOLE, "tools": ["x", {"agent": inner}]}, ("agent",))) == [
         DefinitionReference(place, DefinitionKind.AGENT, "b")
     ]
+
+
+@pytest.mark.req("003/FR1.1")
+@pytest.mark.parametrize(
+    ("prompt", "system"),
+    [
+        ("You are a clerk.", "You are a clerk."),
+        ("You serve ${topic}.", "You serve tea."),
+        ("Pay $${topic}.", "Pay ${topic}."),
+        ("Zwei Zeilen:\n\u00fcber \u8336", "Zwei Zeilen:\n\u00fcber \u8336"),
+        ("", ""),
+    ],
+)
+def test_a_prompt_may_be_the_text_of_the_system_message(prompt: str, system: str) -> None:
+    """A text means the same as an object with only ``system``."""
+    inputs = {"topic": {"type": "string"}}
+    given = {"name": "a", "inputs": inputs}
+    text = AgentDefinition.model_validate({**given, "prompt": prompt})
+    whole = AgentDefinition.model_validate({**given, "prompt": {"system": prompt}})
+
+    values = {"topic": "tea"}
+    assert text.rendered(values) == whole.rendered(values) == [("system", system)]
+
+
+@pytest.mark.req("003/FR1.2")
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("You serve ${topic}.", "The variables 'topic' are not declared"),
+        ("You serve ${topic.", "A ${ has no closing }"),
+        (["You are a clerk."], "This must be the text of the system message"),
+        ([{"role": "system", "content": "You are a clerk."}], "This must be the text of the"),
+        (7, "This must be the text of the system message"),
+        (None, "This must be the text of the system message"),
+        (True, "This must be the text of the system message"),
+    ],
+)
+def test_a_wrong_prompt_is_refused_at_the_field_itself(prompt: object, message: str) -> None:
+    """The message names the forms of a prompt."""
+    found = places({"name": "a", "prompt": prompt})
+
+    assert [*found] == ["agent.prompt"]
+    assert found["agent.prompt"].startswith(message)
+
+
+def test_the_errors_of_a_text_and_of_other_fields_are_reported_together() -> None:
+    """A wrong field does not hide an unknown variable of the prompt."""
+    found = places({"name": "a", "prompt": "For ${x}.", "limits": {"max_turns": -1}})
+
+    assert {*found} == {"agent.prompt", "agent.limits.max_turns"}

@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from caseworker.core.budget.budget import Budget
-from caseworker.models.ports import ModelError
+from caseworker.models.ports import ModelError, ModelReply, ModelRequest
 from tests.support.graph_invariants import assert_sound
-from tests.support.work import counted_calls
+from tests.support.work import counted_calls, counted_waits
 from tests.unit.cases.agent.world import BrokenTool
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
 
@@ -41,6 +41,34 @@ async def test_a_turn_costs_far_less_than_100_ms() -> None:
     assert outcome.steps["a"].outputs["result"]["turn_count"] == TURNS + 1
     assert work.calls / TURNS < 2_600, work
     assert work.lines / TURNS < 7_000, work
+
+
+@pytest.mark.req("003/NFR1.1")
+async def test_a_turn_waits_for_nothing_but_its_model_and_tools() -> None:
+    """The model and the tool answer at once here, so the event loop never has to wait."""
+    here = world(*turns(TURNS), budget=Budget())
+
+    with counted_waits() as waits:
+        outcome = await here.run(asking(unlimited()), default="?")
+
+    assert outcome.steps["a"].outputs["result"]["turn_count"] == TURNS + 1
+    assert waits == []
+
+
+@pytest.mark.req("003/NFR1.1")
+async def test_a_wait_within_a_turn_is_noticed() -> None:
+    """The count sees a model that answers after a pause."""
+
+    async def late(request: ModelRequest) -> ModelReply:
+        await asyncio.sleep(0.002)
+        return said("Done.")
+
+    here = world(late, budget=Budget())
+
+    with counted_waits() as waits:
+        await here.run(asking(unlimited()), default="?")
+
+    assert any(wait is not None and wait > 0 for wait in waits)
 
 
 def long_session(count: int) -> None:

@@ -1,0 +1,203 @@
+"""Deletes all data of a tenant, or all data with certain metadata, from Postgres.
+
+Runs are deleted in batches, each in its own transaction, together with the runs that were forked
+from them and the children of external runs: those contain copies of their data. Such a group is
+deleted only when all of its runs have ended, because a deleted run no longer leads to the rest of
+its group.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Table,
+    Text,
+    delete,
+    literal_column,
+    or_,
+    select,
+    union,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.platform.postgres.audit import Act, record
+from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.runs.ports import json_of_text
+from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
+from caseworker.runs.postgres.tables import metadata, runs
+from caseworker.runs.run import TERMINAL
+
+STATEMENT_MS = 30_000
+"""Time limit of each statement, in milliseconds. Forks and children are found without an
+index: with a million runs, this takes seconds."""
+ERASED_TEXT = "(erased)"
+"""Content of a user's message whose answer was erased, if its thread stays."""
+
+_ORIGIN = """coalesce(request #>> '{source,run_id}',
+    request #>> '{graph,steps,0,data,external,parent}')"""
+_THREAD = "request #>> '{chat,thread_id}'"
+
+_JOBS = "DELETE FROM procrastinate_jobs WHERE status <> 'doing' AND args ->> 'tenant' = %s"
+_TABLES = """
+SELECT table_name FROM information_schema.columns JOIN information_schema.tables
+    USING (table_schema, table_name)
+WHERE table_schema = current_schema() AND column_name = 'tenant_id' AND table_type = 'BASE TABLE'
+"""
+_COUNTS = ("stored_runs", "stored")
+"""Tables that triggers of the other tables write, so they are emptied last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The data to erase: all of a tenant, or its data with certain metadata."""
+
+    tenant: str
+    metadata: Mapping[str, str] | None = None
+    """Required metadata values by key; numbers, booleans and null as they are written in JSON. None
+    selects everything."""
+
+    def rows_of(self, table: Table) -> Sequence[ColumnElement[bool]]:
+        """Return the conditions for the rows of a table that belong to the subject."""
+        # the index of runs covers only those with metadata
+        has_some = [literal_column(f"{table.name}.metadata <> '{{}}'", Boolean)]
+        named = (
+            or_(*(table.c.metadata.contains({key: one}) for one in json_of_text(value)))
+            for key, value in (self.metadata or {}).items()
+        )
+        return [table.c.tenant_id == self.tenant, *(has_some if self.metadata else ()), *named]
+
+    @property
+    def named(self) -> str:
+        """Name for the audit log: keys of the metadata, or a digest of the tenant's name."""
+        if self.metadata is None:
+            return f"tenant sha256:{hashlib.sha256(self.tenant.encode()).hexdigest()[:16]}"
+        return ", ".join(f"metadata.{key}" for key in sorted(self.metadata))
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedBatch:
+    """The outcome of one batch."""
+
+    erased: Set[str]
+    """IDs of the runs that were erased."""
+    active: Sequence[str]
+    """IDs of the runs that have not ended and have no cancel request."""
+
+
+class PostgresErasure:
+    """Erases data; every method is one transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        """Find the tables of other features by their names."""
+        self._pool = pool
+        self._keys, self._schedules, self._threads, self._messages = (
+            metadata.tables[name] for name in ("api_keys", "schedules", "threads", "messages")
+        )
+
+    async def close(self, subject: Subject) -> int:
+        """Delete what would create further runs; return the number of deleted schedules.
+
+        Of a whole tenant, the API keys are deleted too.
+        """
+        async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
+            gone = await connection.execute(
+                delete(self._schedules).where(*subject.rows_of(self._schedules))
+            )
+            if subject.metadata is None:
+                await connection.execute(delete(self._keys).where(*subject.rows_of(self._keys)))
+        return gone.rowcount
+
+    async def descendants(self, tenant: str) -> Mapping[str, Sequence[str]]:
+        """Return the forks and the children of each run that has some."""
+        origin = literal_column(_ORIGIN, Text)
+        query = select(runs.c.run_id, origin).where(runs.c.tenant_id == tenant, origin.is_not(None))
+        async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
+            rows = (await connection.execute(query)).all()
+        found: dict[str, list[str]] = {}
+        for run_id, of in rows:
+            found.setdefault(of, []).append(run_id)
+        return found
+
+    async def runs_of(
+        self, subject: Subject, *, limit: int, excluding: Collection[str]
+    ) -> Sequence[str]:
+        """Return the IDs of runs with the metadata, and of runs in threads with it."""
+        other = runs.c.request.is_not(None), runs.c.run_id.not_in(list(excluding))
+        by_run = select(runs.c.run_id).where(*subject.rows_of(runs), *other)
+        in_thread = select(self._threads.c.thread_id).where(*subject.rows_of(self._threads))
+        by_thread = select(runs.c.run_id).where(
+            runs.c.tenant_id == subject.tenant,
+            literal_column(_THREAD, Text).in_(in_thread),
+            *other,
+        )
+        query = by_run if subject.metadata is None else union(by_run, by_thread)
+        async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
+            return (await connection.execute(query.limit(limit))).scalars().all()
+
+    async def erase_runs(self, subject: Subject, groups: Iterable[Set[str]]) -> ErasedBatch:
+        """Erase each group of runs that have all ended."""
+        groups = list(groups)
+        named = set[str]().union(*groups)
+        locked = (
+            select(runs.c.run_id, runs.c.status, runs.c.fence, runs.c.cancel_requested_at)
+            .where(
+                runs.c.tenant_id == subject.tenant,
+                runs.c.run_id.in_(named),
+                runs.c.request.is_not(None),
+            )
+            .order_by(runs.c.run_id)
+            .with_for_update()
+        )
+        async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
+            rows = {row.run_id: row for row in await connection.execute(locked)}
+            active = {run_id for run_id, row in rows.items() if row.status not in TERMINAL}
+            ended = set[str]().union(*(group for group in groups if group.isdisjoint(active)))
+            erased = ended & rows.keys()
+            await self._delete(connection, subject, {one: rows[one].fence for one in erased})
+        uncancelled = (one for one in active if rows[one].cancel_requested_at is None)
+        return ErasedBatch(erased, sorted(uncancelled))
+
+    async def finish(self, subject: Subject) -> int:
+        """Erase everything but the runs, which must be gone; return the number of threads."""
+        async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
+            gone = await connection.execute(
+                delete(self._threads).where(*subject.rows_of(self._threads))
+            )
+            if subject.metadata is None:
+                await connection.exec_driver_sql(_JOBS, (subject.tenant,))
+                tables = (await connection.exec_driver_sql(_TABLES)).scalars().all()
+                for table in sorted(tables, key=_COUNTS.__contains__):
+                    drop = f'DELETE FROM "{table}" WHERE tenant_id = %s'  # noqa: S608
+                    await connection.exec_driver_sql(drop, (subject.tenant,))
+        return gone.rowcount
+
+    async def record(self, subject: Subject, by: str) -> None:
+        """Record the erasure in the audit log of the tenant ``by``."""
+        async with transaction(self._pool) as connection:
+            await record(connection, by, Act.DATA_ERASED, subject.named)
+
+    async def _delete(
+        self, connection: AsyncConnection, subject: Subject, fences: Mapping[str, int]
+    ) -> None:
+        if not fences:
+            return
+        messages = self._messages
+        answers = select(messages.c.thread_id, messages.c.parent_id).where(
+            messages.c.tenant_id == subject.tenant, messages.c.run_id.in_(fences)
+        )
+        for thread_id, parent_id in (await connection.execute(answers)).all():
+            asked = (
+                messages.c.tenant_id == subject.tenant,
+                messages.c.thread_id == thread_id,
+                messages.c.message_id == parent_id,
+                messages.c.role == "user",
+            )
+            await connection.execute(update(messages).where(*asked).values(content=ERASED_TEXT))
+        await delete_runs(connection, subject.tenant, list(fences))
+        if subject.metadata is not None:
+            kept = [(subject.tenant, run_id, fence) for run_id, fence in fences.items()]
+            await connection.exec_driver_sql(KEEP_FENCE, kept)
