@@ -34,6 +34,7 @@ from caseworker.platform.http.problems import (
     UNAVAILABLE,
     ProblemError,
     invalid,
+    summary,
     violations_of,
 )
 from caseworker.platform.http.request import ApiRequest
@@ -88,12 +89,12 @@ class OfferingServer:
             on_call_tool=self._call,
         )
 
-    def answer(self, content: bytes) -> McpAnswer:
-        """Return the answer to a request with this body.
+    def answer(self, content: bytes, method: object) -> McpAnswer:
+        """Return the answer to a request with this body and method.
 
         ``scope["api_request"]`` is its :class:`ApiRequest`.
         """
-        return McpAnswer(self._server, content)
+        return McpAnswer(self._server, content, method)
 
     async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         request = _request_of(context)
@@ -221,5 +222,7 @@ def _refusal_of(request: ApiRequest, error: Exception) -> CallToolResult:
     except LookupError:
         log.exception("mcp.call_broke")
         return _refused("Internal error. Retry the call later.")
-    named = (f"{each.field}: {each.message}" for each in problem.violations)
+    named = dict.fromkeys(summary((each,)) for each in problem.violations)
+    if problem.detail == summary(problem.violations):  # it has the first violations
+        return _refused(*named)
     return _refused(problem.detail, *named)
