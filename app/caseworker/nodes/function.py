@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from caseworker.engine.context import (
     FlowContext,
     Outputs,
 )
+from caseworker.platform.code_table import Executing, executing
 from caseworker.platform.fair_threads import FairThreads
 
 Result = TypeVar("Result")
@@ -111,12 +113,23 @@ class FunctionNode:
 
     def begin(self, context: ExecutionContext) -> Any:
         """Call the function; return its value, or an awaitable for it."""
+        flow = context.flow
+        recorded: Executing = nullcontext
+        if flow is not None:
+            recorded = executing(flow.services, flow.run.tenant, flow.run.run_id, self.id)
         if not self.blocking:
-            return self.fn(context)
-        pool = None if context.flow is None else context.flow.services.get(BlockingPool)
+            with recorded():
+                found = self.fn(context)
+            is_recorded = recorded is not nullcontext
+            return _recorded(found, recorded) if is_recorded and is_awaitable(found) else found
+        pool = None if flow is None else flow.services.get(BlockingPool)
         if pool is None:
-            return asyncio.to_thread(self.fn, context)
-        return pool.run(self.fn, context)
+            return asyncio.to_thread(self._called, recorded, context)
+        return pool.run(self._called, recorded, context)
+
+    def _called(self, recorded: Executing, context: ExecutionContext) -> Any:
+        with recorded():
+            return self.fn(context)
 
 
 RunFunction = Callable[..., Awaitable[Any]]
@@ -181,6 +194,11 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
         scope,
         context,
     )
+
+
+async def _recorded(found: Awaitable[Any], recorded: Executing) -> Any:
+    with recorded():
+        return await found
 
 
 async def _result_of(found: Awaitable[Any]) -> ExecutionResult:

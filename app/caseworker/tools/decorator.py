@@ -25,6 +25,8 @@ Function = Callable[..., Any]
 class FunctionTool:
     """A Tool that calls a function. It remains callable like the function itself."""
 
+    records_code = True
+
     def __init__(self, function: Function, **options: Any) -> None:
         """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.
 
@@ -139,14 +141,20 @@ class FunctionTool:
             raise ToolRefusedError(" ".join(wrong)) from None
         values = {**values, **dict.fromkeys(self._contexts, context)}
         if inspect.iscoroutinefunction(self._function):
-            result = await self._function(**values)
+            result = self._function(**values)
         else:
-            call = partial(copy_context().run, self._function, **values)
+            call = partial(copy_context().run, self._called, context, values)
             result = await asyncio.get_running_loop().run_in_executor(context.threads, call)
         if inspect.isawaitable(result):
-            result = await result
+            with context.executing():
+                result = await result
         result = to_jsonable_python(result)
         return result if isinstance(result, dict) else {"value": result}
+
+    def _called(self, context: ToolContext, values: Mapping[str, Any]) -> Any:
+        """Call the function, and record it until it ends, even if its call has timed out."""
+        with context.executing():
+            return self._function(**values)
 
     def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
         """Return a function with this signature that returns its arguments, with defaults."""

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from caseworker.engine.call import (
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
+from caseworker.platform.code_table import executing
 from caseworker.platform.fair_threads import CallThreads, PacedThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
@@ -277,7 +279,12 @@ class ToolDispatch:
             tool=tool,
             args=args,
             context=replace(
-                tool_context, call_key=call_key, threads=context.services.get(CallThreads)
+                tool_context,
+                call_key=call_key,
+                threads=context.services.get(CallThreads),
+                executing=executing(
+                    context.services, context.run.tenant, context.run.run_id, spec.name
+                ),
             ),
             keeper=context.run.services.get(ArtifactKeeper),
             logged_with=context.run.logged_with,
@@ -304,7 +311,9 @@ class _ToolCall(Call):
         try:
             given = context if sink is None else replace(context, artifacts=sink)
             try:
-                result = dict(await tool.run(self.args, given))
+                own = nullcontext if getattr(tool, "records_code", False) else given.executing
+                with own():
+                    result = dict(await tool.run(self.args, given))
             except ToolRefusedError as refusal:
                 result = refusal.result()
             await self.pause()

@@ -136,6 +136,8 @@ def templated(
 class HttpTool:
     """A tool that sends a request and returns the response."""
 
+    records_code = True
+
     def __init__(
         self,
         name: str,

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
+from caseworker.platform.code_table import Executing
 from caseworker.tools.artifacts import ArtifactSink
 
 ToolResult = dict[str, Any]
@@ -80,10 +82,17 @@ class ToolContext:
     """ID of the call, equal in all attempts and after a crash; an idempotency key for requests."""
     threads: Executor | None = field(default=None, repr=False)
     """Threads for synchronous functions; None uses those of the event loop."""
+    executing: Executing = field(default=nullcontext, repr=False)
+    """Records code of the call while it runs, in case that it ends the process."""
 
 
 class Tool(Protocol):
-    """An action that agents can take; invalid arguments and failures become error results."""
+    """An action that agents can take; invalid arguments and failures become error results.
+
+    A tool whose attribute ``records_code`` is true executes code only inside
+    :attr:`ToolContext.executing`, or only outside of this process. The code of other tools is
+    recorded until :meth:`run` returns.
+    """
 
     @property
     def spec(self) -> ToolSpec:
