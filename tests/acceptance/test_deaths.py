@@ -1,9 +1,10 @@
 """Code of runs that ends its process: each death counts against the run that caused it."""
 
 import json
+import os
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,13 @@ async def _noted_once(notes: Path, line: str) -> None:
     """Wait until a call has started."""
 
     async def is_noted() -> bool:
-        return notes.exists() and _noted(notes)[line] > 0
+        return _noted(notes)[line] > 0
 
     await eventually(is_noted)
 
 
 def _noted(notes: Path) -> Counter[str]:
-    return Counter(notes.read_text().splitlines())
+    return Counter(notes.read_text().splitlines() if notes.exists() else ())
 
 
 WAYS = {
@@ -72,21 +73,130 @@ WAYS = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("way", "cause"), WAYS.items())
 async def test_a_tool_that_ends_its_process_fails_its_run_after_three_deaths(
     database_url: str, tmp_path: Path, way: str, cause: str
 ) -> None:
     """A run that executes a tool in the same process completes, and is repeated alone."""
     notes = tmp_path / "notes"
-    async with _apart(database_url, notes) as (worker, client):
+    async with _apart(database_url, notes) as (_, client):
         await client.post_run(_calls("beside", "pause"))
         await _noted_once(notes, "beside pause")
         await client.post_run(_calls("killer", way))
         run = await finished(client, "killer")
         notes.with_name(notes.name + OPEN).touch()
         beside = await finished(client, "beside")
-        print(worker.child.stderr)
     assert (run["status"], run["stop"]["kind"], run["stop"]["call"]) == ("failed", "poisoned", way)
     assert cause in run["stop"]["reason"]
     assert _noted(notes)[f"killer {way}"] == 3
     assert beside["status"] == "completed", beside
+
+
+async def test_a_killer_ends_three_processes_and_no_other_run(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The runs beside it complete, and their calls are made once."""
+    await _killers_among(database_url, tmp_path / "notes", ["segfault"], processes=1, others=3)
+
+
+@pytest.mark.proof
+async def test_three_killers_among_two_hundred_runs_on_three_processes(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Each killer ends at most three processes, and all other runs complete."""
+    killers = ["segfault", "abort", "leave_with_3"]
+    await _killers_among(database_url, tmp_path / "notes", killers, processes=3, others=200)
+
+
+async def _killers_among(
+    database_url: str, notes: Path, killers: Sequence[str], *, processes: int, others: int
+) -> None:
+    """Post runs that end their process among others, whose calls must not be repeated."""
+    async with AsyncExitStack() as stack:
+        settings = _settings(notes)
+        api = ServiceProcess(database_url, "--no-worker", settings=settings, name="api")
+        client = await stack.enter_async_context((await stack.enter_async_context(api)).client())
+        workers = [
+            ServiceProcess(database_url, command="worker", settings=settings, name=f"w{number}")
+            for number in range(processes)
+        ]
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        due = {
+            others * (2 * number + 1) // (2 * len(killers)): n for number, n in enumerate(killers)
+        }
+        for number in range(others):
+            await client.post_run(_calls(f"other-{number}", "once"))
+            if (way := due.get(number)) is not None:
+                await client.post_run(_calls(f"killer-{way}", way))
+        ended = [await finished(client, f"other-{number}") for number in range(others)]
+        killed = [await finished(client, f"killer-{way}") for way in killers]
+        deaths = sum(worker.child.stderr.count("death.counted") for worker in workers)
+    assert [run["status"] for run in ended] == ["completed"] * others
+    assert [(run["stop"]["kind"], run["stop"]["call"]) for run in killed] == [
+        ("poisoned", way) for way in killers
+    ]
+    noted = _noted(notes)
+    assert max(noted[f"killer-{way} {way}"] for way in killers) <= 3
+    assert {noted[f"other-{number} once"] for number in range(others)} == {1}
+    assert deaths <= 3 * len(killers)
+
+
+async def test_kill_9_in_a_call_counts_against_no_run(database_url: str, tmp_path: Path) -> None:
+    """The call is repeated until it ends, in an ordinary process."""
+    notes = tmp_path / "notes"
+    async with _apart(database_url, notes, WORKER_MAX_ATTEMPTS="1") as (worker, client):
+        await client.post_run(_calls("killed", "kill"))
+        run = await finished(client, "killed")
+        logged = worker.child.stderr
+    assert (run["status"], run["attempts"]) == ("completed", 3), run
+    assert "death.counted" not in logged
+    assert "run.executed_alone" not in logged
+
+
+async def test_a_call_that_timed_out_but_still_executes_is_counted(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The function ends the process while the next call of the run waits."""
+    async with _apart(database_url, tmp_path / "notes", WORKER_MAX_ATTEMPTS="1") as (_, client):
+        await client.post_run(_calls("late", "late_segfault", "pause"))
+        run = await finished(client, "late")
+    assert run["stop"]["kind"] == "poisoned", run
+    assert "late_segfault" in run["stop"]["call"]
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """Make a control group with 500 MB of memory, where that is permitted."""
+    limits = {"memory": "memory.limit_in_bytes", "unified": "memory.max", "": "memory.max"}
+    for mount, limit in limits.items():
+        made = Path("/sys/fs/cgroup", mount, f"caseworker-test-{os.getpid()}")
+        with suppress(OSError):
+            made.mkdir()
+            try:
+                (made / limit).write_text(str(500 << 20))
+                yield made
+                return
+            finally:
+                made.rmdir()
+    pytest.skip("no control group with a memory limit can be made here")
+
+
+@pytest.mark.proof
+async def test_a_tool_that_takes_too_much_memory_is_known_by_the_kernels_count(
+    database_url: str, tmp_path: Path, group: Path
+) -> None:
+    """The kernel ends the process with SIGKILL, and the control group counts it."""
+    settings = _settings(tmp_path / "notes")
+    enter = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
+    async with (
+        ServiceProcess(database_url, "--no-worker", settings=settings, name="api") as api,
+        ServiceProcess(database_url, command="worker", settings=settings, prefix=enter) as worker,
+        api.client() as client,
+    ):
+        await client.post_run(_calls("hungry", "hog"))
+        run = await finished(client, "hungry")
+        assert await worker.child.terminate() == 0
+    assert (run["stop"]["kind"], run["stop"]["call"]) == ("poisoned", "hog"), run
+    assert "out of memory" in run["stop"]["reason"]

@@ -203,7 +203,8 @@ class ChildProcess:
         left = psutil.Process(self.pid).children() if self.exit_code is None else []
         self.signal(signal.SIGKILL)
         self._running().wait()
-        psutil.wait_procs(left, timeout=10)
+        while any(map(_is_alive, left)):
+            time.sleep(_POLL_SECONDS)
 
     def freeze(self) -> None:
         """Send SIGSTOP and wait until the child and its own children have stopped.
@@ -281,6 +282,13 @@ def _json_object(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kill_group(leader_pid: int) -> None:
