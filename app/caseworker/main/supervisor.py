@@ -7,6 +7,7 @@ each and nothing else. The next death is then certain to be that run's own.
 """
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -150,6 +151,7 @@ class ProcessSupervisor:
             StartupError: a process failed to start, and no earlier process with its number
                 had accepted requests.
         """
+        gc.freeze()  # the children then share more of this memory
         with self._woken_by_signals() as woken:
             try:
                 for number in range(self._count):
