@@ -1,5 +1,6 @@
 """Code of runs that ends its process: each death counts against the run that caused it."""
 
+import asyncio
 import json
 import os
 from collections import Counter
@@ -8,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.deadly_tools import OPEN
@@ -18,7 +20,7 @@ from tests.support.stores import eventually
 
 TOOLS = (
     *("segfault", "abort", "bus_error", "divide", "leave", "leave_with_3", "late_segfault"),
-    *("hog", "kill", "once", "pause"),
+    *("hog", "kill", "once", "pause", "take_20_seconds"),
 )
 
 
@@ -153,6 +155,39 @@ async def test_kill_9_in_a_call_counts_against_no_run(database_url: str, tmp_pat
     assert (run["status"], run["attempts"]) == ("completed", 3), run
     assert "death.counted" not in logged
     assert "run.executed_alone" not in logged
+
+
+@pytest.mark.proof
+async def test_kill_9_every_ten_seconds_poisons_no_run_with_calls_of_twenty(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Processes die in turn, with their parent or alone, and are replaced; all runs complete."""
+    notes, count, logs = tmp_path / "notes", 24, list[str]()
+    settings = _settings(notes)
+    async with AsyncExitStack() as stack:
+        api = ServiceProcess(database_url, "--no-worker", settings=settings, name="api")
+        client = await stack.enter_async_context((await stack.enter_async_context(api)).client())
+        workers = [
+            ServiceProcess(database_url, command="worker", settings=settings, name=f"w{number}")
+            for number in range(3)
+        ]
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        for number in range(count):
+            await client.post_run(_calls(f"slow-{number}", "take_20_seconds"))
+        for kills in range(9):
+            await asyncio.sleep(10)
+            worker = workers[kills % 3]
+            if kills % 2:
+                psutil.Process(worker.child.worker_pid).kill()
+            else:
+                worker.child.kill()
+                await worker.start()
+        ended = [await finished(client, f"slow-{n}", seconds=900) for n in range(count)]
+        logs = [worker.child.stderr for worker in workers]
+    assert [run["status"] for run in ended] == ["completed"] * count, ended
+    assert max(run["attempts"] for run in ended) > 1
+    assert not any("death.counted" in log or "run.executed_alone" in log for log in logs)
 
 
 async def test_a_call_that_timed_out_but_still_executes_is_counted(

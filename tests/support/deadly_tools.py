@@ -100,6 +100,14 @@ def once(context: ToolContext) -> str:
     return "done"
 
 
+@tool(timeout_seconds=60)
+def take_20_seconds(context: ToolContext) -> str:
+    """Take 20 seconds."""
+    _note(context, "take_20_seconds")
+    time.sleep(20)
+    return "done"
+
+
 @tool(timeout_seconds=150)
 def pause(context: ToolContext) -> str:
     """Wait until the test opens the gate."""

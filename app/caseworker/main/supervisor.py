@@ -239,6 +239,9 @@ class ProcessSupervisor:
                 child.said or f"A server process exited with code {code} during start-up."
             )
         self._bury(child, death)
+        if self._count == 1 and code == 0 and child.table is not None and child.table.is_ending:
+            self._ending = True  # the only process was told to end, and not through this one
+            return
         first, longest = AGAIN_SECONDS
         steady = now - child.began_at > STEADY_SECONDS
         child.again_at = now + (first if steady else child.pause)
