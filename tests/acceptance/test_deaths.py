@@ -98,7 +98,7 @@ async def test_a_tool_that_ends_its_process_fails_its_run_after_three_deaths(
 async def test_a_killer_ends_three_processes_and_no_other_run(
     database_url: str, tmp_path: Path
 ) -> None:
-    """The runs beside it complete, and their calls are made once."""
+    """All other runs complete, and their calls are made once."""
     await _killers_among(database_url, tmp_path / "notes", ["segfault"], processes=1, others=3)
 
 
@@ -114,7 +114,7 @@ async def test_three_killers_among_two_hundred_runs_on_three_processes(
 async def _killers_among(
     database_url: str, notes: Path, killers: Sequence[str], *, processes: int, others: int
 ) -> None:
-    """Post runs that end their process among others, whose calls must not be repeated."""
+    """Post runs that end their process, and runs whose calls must not be repeated."""
     async with AsyncExitStack() as stack:
         settings = _settings(notes)
         api = ServiceProcess(database_url, "--no-worker", settings=settings, name="api")

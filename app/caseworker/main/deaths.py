@@ -25,7 +25,7 @@ from caseworker.runs.postgres.run_statements import COUNT_DEATH
 FAULTS: Final = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 )
-"""Signals that the kernel or the C library sends to a process because of its own code."""
+"""Signals that the kernel or the C library sends to a process because of an error in its code."""
 
 OUT_OF_MEMORY: Final = "out of memory"
 

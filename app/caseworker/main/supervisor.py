@@ -43,7 +43,7 @@ POLL_SECONDS: Final = 0.3
 """Seconds between two checks for changed files."""
 
 ORPHAN_SECONDS: Final = 1.0
-"""Seconds between a child's checks that its supervisor is alive, where the kernel cannot tell."""
+"""Seconds between a child's checks that its supervisor is alive, on other systems than Linux."""
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the tables of the children and at the count of kills."""
@@ -73,7 +73,7 @@ class WorkerSlot:
     answers: Callable[[], None]
     """Callback that the child invokes once it accepts requests, to report that it started."""
     table: CodeTable | None = None
-    """Where the child records the code that it executes; None if nobody reads it."""
+    """Where the child records the code that it executes; None if deaths are not counted."""
     is_alone: bool = False
     """Whether the child executes only suspects of deaths, one at a time."""
 

@@ -91,11 +91,11 @@ class CodeTable:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the process was told to end, so that its exit is no surprise."""
+        """Whether the process is shutting down, so that its exit is expected."""
         return bool(self._memory[_ENDING])
 
     def end(self) -> None:
-        """Record that the process was told to end."""
+        """Record that the process is shutting down."""
         self._memory[_ENDING] = 1
 
     @property

@@ -29,7 +29,7 @@ async def _dies(
 
 
 def _ordinary(stores: Stores) -> PostgresRuns:
-    """Return the store of a process whose parent starts others for suspects."""
+    """Return the store of a process whose parent starts processes for suspects."""
     of = stores.runs
     return PostgresRuns(of.engines, of.journal, of.limits, leaves_suspects=True)
 
@@ -154,7 +154,7 @@ async def test_concurrent_claims_of_suspects_get_two(
 async def test_a_process_that_starts_no_others_claims_suspects_like_other_runs(
     database_url: str, stores: Stores, oracle: Oracle, parameters: str
 ) -> None:
-    """Such as one of an earlier release: a suspect never stays in the queue for good."""
+    """Such as one of an earlier release: a suspect never stays in the queue forever."""
     await _owned(stores, "s1", "s2")
     await _dies(database_url, "s1", "s2")
     await _requeue(oracle)

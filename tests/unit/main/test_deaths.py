@@ -137,7 +137,7 @@ def test_without_a_readable_count_no_kill_is_known(tmp_path: Path, cgroup: str) 
 
 @pytest.mark.parametrize("name", ["f", "ä" * 100, "\0" * 100, '"\\' * 50, "\ud800", "長" * 100])
 def test_any_name_of_a_function_can_be_read(name: str) -> None:
-    """Names are written as JSON in UTF-8; what has no UTF-8 is replaced."""
+    """Names are written as JSON in UTF-8; characters without UTF-8 are replaced."""
     table, code = CodeTable(), ExecutedCode("t" * 64, "r" * 64, name)
     with table.executing(code):
         (read,) = table.codes
