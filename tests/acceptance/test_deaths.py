@@ -20,14 +20,16 @@ from tests.support.stores import eventually
 
 TOOLS = (
     *("segfault", "abort", "bus_error", "divide", "leave", "leave_with_3", "late_segfault"),
-    *("hog", "kill", "once", "pause", "take_20_seconds"),
+    *("hog", "kill", "once", "pause", "take_20_seconds", "DeadlyTool"),
 )
+AGENTS = ("deadly_agent", "deadly_sync_agent")
 
 
 def _settings(notes: Path) -> dict[str, str]:
     return {
         "MODELS_SMALL_PROVIDER": "stub",
         "TOOLS_PLUGINS": json.dumps([f"tests.support.deadly_tools:{name}" for name in TOOLS]),
+        "AGENTS_PLUGINS": json.dumps([f"tests.support.deadly_tools:{name}" for name in AGENTS]),
         NOTES: str(notes),
     }
 
@@ -36,6 +38,23 @@ def _calls(run_id: str, *tools: str) -> dict[str, Any]:
     """Return the request for an agent that calls each of its tools once."""
     agent = {"name": "caller", "prompt": {"system": "Call."}, "tools": list(tools)}
     return {"run_id": run_id, "kind": "agent", "agent": agent, "input": "Call your tools."}
+
+
+@pytest.mark.proof
+async def test_each_kind_of_code_is_recorded_while_it_executes(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Functions of tools, on the event loop and in threads, other tools, and code agents."""
+    notes = tmp_path / "notes"
+    async with _apart(database_url, notes, WORKER_MAX_ATTEMPTS="1") as (_, client):
+        stops = {}
+        for name in ("segfault", "bus_error", "deadly", *AGENTS):
+            body = _calls(name, name)
+            if name in AGENTS:
+                body |= {"agent": {"name": name}}
+            await client.post_run(body)
+            stops[name] = (await finished(client, name))["stop"]
+    assert {name: stop["call"] for name, stop in stops.items()} == {name: name for name in stops}
 
 
 @asynccontextmanager

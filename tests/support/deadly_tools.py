@@ -6,9 +6,12 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from caseworker import ToolContext, tool
+from caseworker.tools.ports import ToolResult, ToolSpec
 from tests.support.noting_tool import NOTES
 
 OPEN = ".open"
@@ -115,3 +118,29 @@ def pause(context: ToolContext) -> str:
     while not Path(os.environ[NOTES] + OPEN).exists():
         time.sleep(0.02)
     return "done"
+
+
+class DeadlyTool:
+    """A tool without the decorator that aborts."""
+
+    spec = ToolSpec(
+        name="deadly",
+        description="Aborts.",
+        parameters={"type": "object", "additionalProperties": False, "properties": {}},
+    )
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Abort; see Tool."""
+        os.abort()
+
+
+async def deadly_agent(context: Any) -> None:
+    """Abort between two awaits."""
+    await context.step("before", lambda: 1)
+    os.abort()
+
+
+def deadly_sync_agent(context: Any) -> None:
+    """Read address 0, in a thread."""
+    context.step("before", lambda: 1)
+    ctypes.string_at(0)

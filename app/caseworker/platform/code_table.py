@@ -10,7 +10,6 @@ a model, to a server or to another program cannot end the process.
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -51,7 +50,6 @@ class CodeTable:
     def __init__(self) -> None:
         self._memory = mmap(-1, _ENDING + _SLOT_BYTES)  # pages that are not used take no memory
         self._free = list(range(SLOTS))[::-1]
-        self._lock = threading.Lock()
         self.ended: Callable[[ExecutedCode], None] = lambda _: None
         """Called whenever a function has ended, in the thread that executed it."""
 
@@ -59,8 +57,7 @@ class CodeTable:
     def executing(self, code: ExecutedCode) -> Iterator[None]:
         """Record a function while the block runs."""
         try:
-            with self._lock:
-                slot = self._free.pop() * _SLOT_BYTES
+            slot = self._free.pop() * _SLOT_BYTES  # atomic, as threads use the table too
         except IndexError:
             yield
             return
@@ -69,8 +66,7 @@ class CodeTable:
             yield
         finally:
             self._memory[slot : slot + _LENGTH_BYTES] = bytes(_LENGTH_BYTES)
-            with self._lock:
-                self._free.append(slot // _SLOT_BYTES)
+            self._free.append(slot // _SLOT_BYTES)
             self.ended(code)
 
     @property
