@@ -70,17 +70,18 @@ def asking(url: str) -> dict[str, str]:
 
 
 def service_process() -> psutil.Process:
-    """Return the process of the running service."""
-    (process,) = (each for each in psutil.Process().children() if "serve" in each.cmdline())
+    """Return the process of the running service, which its parent supervises."""
+    (parent,) = (each for each in psutil.Process().children() if "serve" in each.cmdline())
+    (process,) = parent.children()
     return process
 
 
 def process_at(address: str) -> psutil.Process:
-    """Return the child process that listens on this address."""
+    """Return the process below this one that listens on this address."""
     port = urlsplit(address).port
     (process,) = (
         each
-        for each in psutil.Process().children()
+        for each in psutil.Process().children(recursive=True)
         if any(place.laddr.port == port for place in each.net_connections("tcp"))
     )
     return process

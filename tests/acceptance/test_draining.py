@@ -51,7 +51,7 @@ async def test_a_drained_process_hands_over_and_queues_what_it_accepts(
             await client.post_run(QUESTION)
         await provider.wait_for_arrivals(1, "6 times 7")
         (worker,) = _workers(database_url)
-        assert (worker["pid"], worker["runs"]) == (first.child.pid, 1)
+        assert (worker["pid"], worker["runs"]) == (first.child.worker_pid, 1)
         assert worker["drain_requested_at"] is None
 
         assert _drain(database_url, worker["worker_id"]) == 0

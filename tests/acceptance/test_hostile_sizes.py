@@ -93,7 +93,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 async def limited(module_database_url: str) -> AsyncIterator[ServiceProcess]:
     """Run a service with two gigabytes of address space."""
     async with ServiceProcess(module_database_url) as service:
-        resource.prlimit(service.child.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.prlimit(service.child.worker_pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         yield service
 
 
@@ -107,7 +107,7 @@ async def caller(limited: ServiceProcess) -> AsyncIterator[JsonClient]:
 @asynccontextmanager
 async def watched(service: ServiceProcess) -> AsyncIterator[None]:
     """Check the health and memory of the service during the block."""
-    process = psutil.Process(service.child.pid)
+    process = psutil.Process(service.child.worker_pid)
     before, most, stop = process.memory_info().rss, 0, asyncio.Event()
 
     async def look() -> int:

@@ -123,7 +123,7 @@ async def test_a_process_that_gets_next_to_no_processor_keeps_its_runs(
 ) -> None:
     """Processes of a higher priority use up the CPU that the starved process is bound to."""
     async with at_work(database_url, provider) as (services, _, _):
-        starved = psutil.Process(services[0].child.pid)
+        starved = psutil.Process(services[0].child.worker_pid)
         starved.cpu_affinity([0])
         starved.nice(19)
         async with AsyncExitStack() as stack:

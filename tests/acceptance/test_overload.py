@@ -112,7 +112,7 @@ async def burst_of(posts: int, connections: int, database_url: str, max_queued: 
                 burst.answers[run_id] = await client.ask(request)
 
     async with ServiceProcess(database_url, settings=settings) as service:
-        process = psutil.Process(service.child.pid)
+        process = psutil.Process(service.child.worker_pid)
         async with watching(burst, process, database_url):
             async with asyncio.TaskGroup() as group:
                 for _ in range(connections):

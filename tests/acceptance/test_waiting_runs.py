@@ -95,7 +95,7 @@ async def test_ten_thousand_runs_that_wait_cost_a_process_nothing(
         body = {"kind": "graph", "run_id": "first", "graph": GRAPH}
         assert (await http.post("/runs", json=body)).status_code == 202
         await until_waiting(http, "first")
-        process = psutil.Process(service.child.pid)
+        process = psutil.Process(service.child.worker_pid)
         cpu_alone, memory_alone = await cost(process)
 
         await clone_everything(database_url)

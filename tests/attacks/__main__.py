@@ -43,8 +43,8 @@ async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> M
     with postgres.database() as url:
         async with ServiceProcess(url, settings=settings, name="attacked") as service:
             limit = (MEMORY_MB << 20, MEMORY_MB << 20)
-            psutil.Process(service.child.pid).rlimit(resource.RLIMIT_DATA, limit)
-            with Watch(service.url, service.child.pid) as watch:
+            psutil.Process(service.child.worker_pid).rlimit(resource.RLIMIT_DATA, limit)
+            with Watch(service.url, service.child.worker_pid) as watch:
                 remark, succeeded = await _attack(name, service.url, key)
             others = await asyncio.to_thread(_serves, Target(service.url, key))
             alive = service.child.exit_code is None

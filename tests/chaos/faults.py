@@ -51,12 +51,12 @@ def _of_process(
         slot = await _target(world, chance, moment)
         if slot is None:
             return False
-        slot.busy, child, began = True, slot.child, time.monotonic()
+        slot.busy, child, pid, began = True, slot.child, slot.pid, time.monotonic()
         try:
             return await do(world, slot, chance)
         finally:
             slot.busy = False
-            world.chronicle.add(kind, began, pid=child.pid)
+            world.chronicle.add(kind, began, pid=pid)
             if child.exit_code is not None:
                 slot.close()
                 world.replacing.create_task(slot.start())
@@ -84,7 +84,7 @@ async def _target(world: World, chance: random.Random, moment: str) -> Slot | No
     while moment and time.monotonic() < until:
         for (worker_id,) in await world.database.asked(moment):
             for slot in running:
-                if slot.up.is_set() and slot.child.pid == int(worker_id.rsplit("-", 2)[1]):
+                if slot.up.is_set() and slot.pid == int(worker_id.rsplit("-", 2)[1]):
                     return slot
         await asyncio.sleep(0.02)
     return None if moment else chance.choice(running)
@@ -123,7 +123,7 @@ async def _freeze_until_taken_over(world: World, slot: Slot, chance: random.Rand
 
 
 async def _frozen_until_taken_over(world: World, slot: Slot) -> bool:
-    own = f"worker_id LIKE '%-{slot.child.pid}-%'"
+    own = f"worker_id LIKE '%-{slot.pid}-%'"
     owned = await world.database.asked(f"SELECT run_id FROM runs WHERE {own}")  # noqa: S608
     if not owned:
         return False

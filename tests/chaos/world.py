@@ -98,6 +98,11 @@ class Slot:
         assert self._process is not None, "there is none"
         return self._process.child
 
+    @property
+    def pid(self) -> int:
+        """Process ID of the worker, the last one that was ready; 0 before the first."""
+        return self.pids[-1] if self.pids else 0
+
     async def start(self) -> None:
         """Start a process; if it exits because its database is down, retry without faults."""
         command, *options = self._program
@@ -115,8 +120,8 @@ class Slot:
                     self.close()
                     await peace.aclose()
                     await peace.enter_async_context(self._world.at_rest)
-        self.pids.append(self.child.pid)
-        self._world.chronicle.add(f"started {self.name}", began, pid=self.child.pid)
+        self.pids.append(self.child.worker_pid)
+        self._world.chronicle.add(f"started {self.name}", began, pid=self.pid)
         if self.serves:
             assert self._process is not None
             host, port = self._process.url.removeprefix("http://").split(":")
@@ -127,7 +132,7 @@ class Slot:
         """Save the log of the process, and end it."""
         self.up.clear()
         if self._process is not None:
-            log = self._world.folder / f"{self.name}.{self.child.pid}.log"
+            log = self._world.folder / f"{self.name}.{self.pid}.log"
             log.write_text(self.child.stderr)
             self.child.close()
             self._process = None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from caseworker.models.ports import ModelProvider
 from caseworker.platform.postgres.engines import transaction
@@ -35,6 +36,7 @@ def opened(request: pytest.FixtureRequest) -> Open:
             async def lose() -> None:
                 async with transaction(stores.engines.work) as connection:
                     await take_lost(connection, (), stale_seconds=0, max_attempts=1)
+                    await connection.execute(text("UPDATE runs SET queued_at = now()"))
 
             yield Ports(stores.runs, stores.journal, stores.workers, lose)
 

@@ -36,6 +36,7 @@ from caseworker.runs.run import (
     NEXT,
     CallRecord,
     CancelRequest,
+    Deaths,
     EventRecord,
     FinishRun,
     NewRun,
@@ -201,6 +202,7 @@ class MemoryRuns(MemoryTraces):
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
         settled: Sequence[Hold] = (),
+        cleared: bool = False,
     ) -> None:
         async with transaction():
             row = self._owned(run.key, run.fence)
@@ -217,6 +219,11 @@ class MemoryRuns(MemoryTraces):
                 back = replace(run_of(row), status=status, worker_id=None)
                 attempts, losses = back.attempts - (not counted), back.losses + counted
                 back = replace(back, attempts=attempts, losses=losses)
+                if counted:
+                    count = 1 if back.deaths is None else back.deaths.count + 1
+                    back = replace(back, deaths=Deaths(count=count))
+                if cleared:
+                    back = replace(back, deaths=None)
                 self._put(row, replace(back, active_seconds=active_seconds))
                 write_calls(row, calls)
 

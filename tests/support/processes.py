@@ -192,23 +192,39 @@ class ChildProcess:
         self.signal(signal.SIGTERM)
         return await self.wait(timeout_seconds=timeout_seconds)
 
+    @property
+    def worker_pid(self) -> int:
+        """The process id of the one process that the child supervises."""
+        (worker,) = psutil.Process(self.pid).children()
+        return worker.pid
+
     def kill(self) -> None:
-        """Send ``kill -9`` to the child alone; return once it has ended."""
+        """Send ``kill -9`` to the child alone; return once it and its own children have ended."""
+        left = psutil.Process(self.pid).children() if self.exit_code is None else []
         self.signal(signal.SIGKILL)
         self._running().wait()
+        while any(map(_is_alive, left)):
+            time.sleep(_POLL_SECONDS)
 
     def freeze(self) -> None:
-        """Send SIGSTOP and wait until the child has stopped; it keeps its sockets."""
-        self.signal(signal.SIGSTOP)
-        while psutil.Process(self.pid).status() not in (
-            psutil.STATUS_STOPPED,
-            psutil.STATUS_ZOMBIE,
-        ):
-            time.sleep(_POLL_SECONDS)
+        """Send SIGSTOP and wait until the child and its own children have stopped.
+
+        They keep their sockets.
+        """
+        for process in self._family():
+            process.suspend()
+            while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+                time.sleep(_POLL_SECONDS)
 
     def thaw(self) -> None:
         """Send SIGCONT after :meth:`freeze`."""
-        self.signal(signal.SIGCONT)
+        if self.exit_code is None:
+            for process in self._family():
+                process.resume()
+
+    def _family(self) -> list[psutil.Process]:
+        process = psutil.Process(self.pid)
+        return [process, *process.children()]
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child, if it still runs."""
@@ -266,6 +282,13 @@ def _json_object(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kill_group(leader_pid: int) -> None:

@@ -154,6 +154,7 @@ class Database(MemoryRuns):
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
         settled: Sequence[Hold] = (),
+        cleared: bool = False,
     ) -> None:
         self.diary.note("release begun", run.key)
         if self.network.loses_the_answer():
@@ -168,6 +169,7 @@ class Database(MemoryRuns):
             pause_seconds=pause_seconds,
             waits_for=waits_for,
             settled=settled,
+            cleared=cleared,
         )
         await self._travel(back)
 

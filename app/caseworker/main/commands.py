@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,33 +63,12 @@ def run_server(
     """
     settings = with_recorded_model(logged_settings()) if demo else logged_settings()
     from caseworker.main.server import serve
+    from caseworker.main.supervisor import WorkerSlot
 
     executes = executes and settings.worker.enabled
-    if (count := workers or settings.server.workers) > 1:
-        if record is not None:
-            raise StartupError("--record supports only one process. Remove --workers.")
-        with open_database(settings, migrate=migrate) as url:
-            _serve_many(settings, url, count=count, executes=executes, started=started)
-        return
-    with (
-        recording(settings, record, {}) as recorder,
-        open_database(settings, migrate=migrate) as url,
-        database_errors(),
-    ):
-        serve(settings, url, executes=executes, started=started, recorder=recorder)
-
-
-def _serve_many(
-    settings: Settings,
-    url: str,
-    *,
-    count: int,
-    executes: bool,
-    started: Callable[[str], Awaitable[None]],
-) -> None:
-    """Serve with ``count`` processes; only one of them calls ``started``."""
-    from caseworker.main.server import serve
-    from caseworker.main.supervisor import ProcessSupervisor, WorkerSlot
+    count = workers or settings.server.workers
+    if count > 1 and record is not None:
+        raise StartupError("--record supports only one process. Remove --workers.")
 
     def serve_at(place: WorkerSlot) -> None:
         async def answers(url: str) -> None:
@@ -96,11 +76,50 @@ def _serve_many(
             if place.is_first:
                 await started(url)
 
-        with lifetime(), database_errors():
-            serve(settings, url, executes=executes, started=answers, place=place)
+        with recording(settings, record, {}) as recorder, database_errors():
+            serve(settings, url, executes=executes, started=answers, recorder=recorder, place=place)
 
-    server = settings.server
-    supervisor = ProcessSupervisor(server.host, server.port, count=count, serve=serve_at)
+    with open_database(settings, migrate=migrate) as url:
+        address = settings.server.host, settings.server.port
+        _supervise(settings, url, address, count=count, serve=serve_at)
+
+
+def _supervise(
+    settings: Settings,
+    url: str,
+    address: tuple[str, int] | None,
+    *,
+    count: int,
+    serve: Callable[[Any], None],
+) -> None:
+    """Run ``count`` processes until a signal, and count their deaths against runs.
+
+    ``serve`` is called in each process with its :class:`WorkerSlot`.
+    """
+    from caseworker.main.deaths import count_death
+    from caseworker.main.process import pool_sizes
+    from caseworker.main.supervisor import ProcessSupervisor
+    from caseworker.main.worker import work_alone
+
+    def executed(place: Any) -> None:
+        with lifetime():
+            if place.is_alone:
+                with database_errors():
+                    work_alone(settings, url, place)
+            else:
+                serve(place)
+
+    supervisor = ProcessSupervisor(
+        address,
+        count=count,
+        serve=executed,
+        counts=partial(
+            count_death,
+            url,
+            max_attempts=settings.worker.max_attempts,
+            patience=pool_sizes(settings).patience,
+        ),
+    )
     grace = settings.shutdown.grace_seconds + settings.worker.cancel_grace_seconds
     supervisor.run(grace_seconds=grace + HAND_OVER_SECONDS)
 
@@ -112,10 +131,15 @@ def run_worker(*, migrate: bool) -> None:
     ``migrate`` is whether to upgrade the database first.
     """
     settings = logged_settings()
+    from caseworker.main.supervisor import WorkerSlot
     from caseworker.main.worker import work
 
-    with open_database(settings, migrate=migrate) as url, database_errors():
-        work(settings, url)
+    def work_at(place: WorkerSlot) -> None:
+        with database_errors():
+            work(settings, url, place)
+
+    with open_database(settings, migrate=migrate) as url:
+        _supervise(settings, url, None, count=1, serve=work_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ disposes of the database connections last.
 import asyncio
 import os
 import socket
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -34,6 +35,7 @@ from caseworker.models.gateway import ModelGateway
 from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.models.recorded import Recorder
 from caseworker.nodes.function import BlockingPool
+from caseworker.platform.code_table import CodeTable
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_threads import CallThreads, PacedThread, usual_threads
 from caseworker.platform.http.forwarding import Address
@@ -93,11 +95,15 @@ class Process:
         executes: bool,
         recorder: Recorder | None = None,
         address: Address | None = None,
+        table: CodeTable | None = None,
+        is_alone: bool = False,
     ) -> None:
         """Build the process; connections are opened by :meth:`opened`.
 
         ``address`` is where it receives forwarded requests, if it does. ``recorder`` stores model
-        replies; the caller closes it.
+        replies; the caller closes it. ``table`` is the code table that the parent of this process
+        reads after its death; None without a parent. A process that ``is_alone`` executes only
+        suspects, one at a time (:meth:`execute_suspects`).
 
         Raises:
             StartupError: a configured provider, tool or function cannot be created.
@@ -112,7 +118,11 @@ class Process:
             url, self._patience, tenants_wait=tenants_wait, usual=settings.quotas.quota
         )
         self._accounts = Accounts()
-        self._store = PostgresRuns(self._engines, self._journal, store_limits(settings))
+        self._table, self._is_alone = table, is_alone
+        leaves_suspects = table is not None
+        self._store = PostgresRuns(
+            self._engines, self._journal, store_limits(settings), leaves_suspects
+        )
         key = settings.secrets.encryption_key
         credentials = PostgresMcpCredentials(
             self._engines.work,
@@ -215,6 +225,8 @@ class Process:
         The server calls this at the first shutdown signal.
         """
         self._closing = True
+        if self._table is not None:
+            self._table.end()
         self.runs.stop_waiting(grace_seconds=self.settings.shutdown.grace_seconds)
         if self._executor is not None:
             self._executor.stop_taking()
@@ -230,6 +242,28 @@ class Process:
                 group.create_task(self._heartbeat.stop_taking())
             if self._executor is not None:
                 group.create_task(self._executor.drain(self.settings.shutdown.grace_seconds))
+
+    async def execute_suspects(self) -> None:
+        """Execute the suspects of deaths, one at a time, until none is left or this process ends.
+
+        Raises:
+            StoreUnavailableError: the database does not answer.
+        """
+        executor, table = self._executor, self._table
+        while executor is not None and executor.takes_runs:
+            permitted_at = time.monotonic()
+            run = await self._store.claim_suspect(executor.worker_id)
+            if run is None:
+                return
+            log.warning("run.executed_alone", run_id=run.key.run_id, tenant=run.key.tenant)
+            executor.start(run, permitted_at=permitted_at)
+            await executor.ended(run.key)
+            if table is None or table.codes:
+                return  # a function outlives its call, so the next suspect would not be alone
+
+    def _suspects_wait(self, wait: bool) -> None:
+        if self._table is not None:
+            self._table.suspects_wait = wait
 
     async def _close(self) -> None:
         """Drain, then stop all loops and close all connections."""
@@ -298,8 +332,11 @@ class Process:
 
     def _build_executor(self) -> RunExecutor:
         worker = self.settings.worker
+        worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        if self._table is not None:
+            self._table.worker_id = worker_id
         return RunExecutor(
-            worker_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            worker_id=worker_id,
             store=self._store,
             journals=self._journal,
             catalog=self.catalog,
@@ -311,6 +348,7 @@ class Process:
                 PacedThread: self._thread,
                 CallThreads: self._call_threads,
                 Sessions: self.sessions,
+                **({} if self._table is None else {CodeTable: self._table}),
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
@@ -339,6 +377,12 @@ class Process:
             settled=self._accounts.settled,
             listening=self._heartbeat.beat,
         )
+        if self._is_alone:
+            if self._table is not None:
+                self._table.ended = executor.code_ended
+            self._loops.keep("heartbeat", self._heartbeat.run)
+            self._loops.keep("listener", listener)
+            return
         self._queue = QueueWorker(
             self._url,
             store=self._store,
@@ -363,6 +407,7 @@ class Process:
             runs_due=self._queue.due,
             jobs_due=background.due,
             end=executor.end,
+            suspects_wait=self._suspects_wait,
         )
         self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)

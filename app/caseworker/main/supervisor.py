@@ -1,5 +1,13 @@
-"""Supervise several server processes on one port: restart those that die, and stop all together."""
+"""Supervise server processes on one port: restart those that die, and stop all together.
 
+The supervisor serves nothing itself and executes no code of runs, so it outlives their crashes. It
+sees how a process died, and counts the death against the runs that executed code at that moment
+(:mod:`caseworker.main.deaths`). While such runs wait, it starts processes that execute one of them
+each and nothing else. The next death is then certain to be that run's own.
+"""
+
+import ctypes
+import gc
 import os
 import signal
 import socket
@@ -14,9 +22,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, Final
 
+import psycopg
 import structlog
 
 from caseworker.main.configuration import StartupError
+from caseworker.main.deaths import Death, OutOfMemoryKills, death_of
+from caseworker.platform.code_table import CodeTable
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +43,18 @@ POLL_SECONDS: Final = 0.3
 """Seconds between two checks for changed files."""
 
 ORPHAN_SECONDS: Final = 1.0
-"""Seconds between a child's checks that its supervisor is alive."""
+"""Seconds between a child's checks that its supervisor is alive, on other systems than Linux."""
+
+LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks at the tables of the children and at the count of kills."""
+
+COUNT_SECONDS: Final = 30.0
+"""Seconds for which a death is counted again while the database does not answer."""
+
+MOST_ALONE: Final = 2
+"""Maximum number of processes that execute one suspect each."""
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +72,10 @@ class WorkerSlot:
     """Whether there is no other child process, except for one that this one replaces."""
     answers: Callable[[], None]
     """Callback that the child invokes once it accepts requests, to report that it started."""
+    table: CodeTable | None = None
+    """Where the child records the code that it executes; None if deaths are not counted."""
+    is_alone: bool = False
+    """Whether the child executes only suspects of deaths, one at a time."""
 
 
 Serve = Callable[[WorkerSlot], None]
@@ -70,6 +96,8 @@ class _Child:
     """The status message: empty once it answers, an error if it could not start, else None."""
     again_at: float | None = None
     """Monotonic time of its restart; None while it is alive."""
+    table: CodeTable | None = None
+    is_alone: bool = False
 
     def events(self) -> list[Any]:
         """Return the objects to wait on: the process exit and its pending status message."""
@@ -88,16 +116,32 @@ class _Child:
 class ProcessSupervisor:
     """Keeps ``count`` server processes running on one address."""
 
-    def __init__(self, host: str, port: int, *, count: int, serve: Serve) -> None:
-        """Reserve the address; :meth:`run` starts the processes.
+    def __init__(
+        self,
+        address: tuple[str, int] | None,
+        *,
+        count: int,
+        serve: Serve,
+        counts: Callable[[Death], object] | None = None,
+    ) -> None:
+        """Reserve the address, host and port; :meth:`run` starts the processes.
+
+        Without an address, they serve nothing. ``counts`` counts a death against runs; it raises
+        psycopg.Error while the database does not answer. Without it, no deaths are counted.
 
         Raises:
             StartupError: the address is not free.
         """
-        self._reserved = reserve(host, port)
+        self._reserved = [] if address is None else reserve(*address)
         self._count = count
         self._serve = serve
+        self._counts = counts
         self._children: list[_Child] = []
+        self._alone: list[_Child] = []
+        """The children that execute suspects."""
+        self._deaths: list[tuple[float, Death]] = []
+        """Deaths to count, with the monotonic time until which that is tried."""
+        self._kills = OutOfMemoryKills()
         self._ending = False
 
     def run(self, *, grace_seconds: float) -> None:
@@ -107,22 +151,31 @@ class ProcessSupervisor:
             StartupError: a process failed to start, and no earlier process with its number
                 had accepted requests.
         """
+        gc.freeze()  # the children then share more of this memory
         with self._woken_by_signals() as woken:
             try:
                 for number in range(self._count):
                     self._children.append(self._start(number, pause=AGAIN_SECONDS[0]))
                 while not self._ending:
-                    self._wait(woken)
+                    self._wait(woken, seconds=None if self._counts is None else LOOK_SECONDS)
+                    self._kills.look()
                     for number, child in enumerate(self._children):
                         self._look_after(number, child)
+                    self._look_after_suspects()
+                    self._count_deaths()
             finally:
                 self._end(grace_seconds)
 
-    def _start(self, number: int, *, pause: float, served: bool = False) -> _Child:
+    def _start(
+        self, number: int, *, pause: float, served: bool = False, is_alone: bool = False
+    ) -> _Child:
         hears, says = get_context("fork").Pipe(duplex=False)
+        table = None if self._counts is None else CodeTable()
+        is_first = number == 0 and not served
         process = get_context("fork").Process(
             target=self._be_process,
-            args=(number, says, number == 0 and not served, os.getpid()),
+            args=(number, says, os.getpid()),
+            kwargs={"is_first": is_first, "table": table, "is_alone": is_alone},
             name=f"caseworker {number}",
         )
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until the child is ready
@@ -131,9 +184,11 @@ class ProcessSupervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         says.close()
-        return _Child(process, hears, pause, served)
+        return _Child(process, hears, pause, served, table=table, is_alone=is_alone)
 
-    def _be_process(self, number: int, says: Connection, is_first: bool, supervisor: int) -> None:
+    def _be_process(
+        self, number: int, says: Connection, supervisor: int, *, is_alone: bool, **about: Any
+    ) -> None:
         """Serve, in the child process; exit with 2 if it could not start."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -143,14 +198,13 @@ class ProcessSupervisor:
         for each in self._reserved:
             each.close()
         structlog.contextvars.bind_contextvars(pid=os.getpid())
-        threading.Thread(target=_end_without, args=(supervisor,), daemon=True).start()
+        _end_with(supervisor)
         try:
             with suppress(KeyboardInterrupt):
-                sockets = [_bound(family, address) for family, address in addresses]
-                place = WorkerSlot(
-                    number, sockets, is_first, self._count == 1, lambda: says.send("")
-                )
-                self._serve(place)
+                bound = [] if is_alone else addresses
+                sockets = [_bound(family, address) for family, address in bound]
+                about |= {"is_only": self._count == 1, "is_alone": is_alone}
+                self._serve(WorkerSlot(number, sockets, answers=lambda: says.send(""), **about))
         except StartupError as error:
             says.send(str(error))
             sys.exit(2)
@@ -158,8 +212,10 @@ class ProcessSupervisor:
     def _wait(self, woken: socket.socket, *, seconds: float | None = None) -> None:
         """Wait for a process exit, a status message, a due restart, a signal or ``seconds``."""
         times = [each.again_at for each in self._children if each.again_at is not None]
-        events = [event for each in self._children for event in each.events()]
-        wait([woken, *events], max(0.0, min(times) - time.monotonic()) if times else seconds)
+        events = [event for each in (*self._children, *self._alone) for event in each.events()]
+        waits = [] if seconds is None else [seconds]
+        waits += [max(0.0, at - time.monotonic()) for at in times]
+        wait([woken, *events], min(waits, default=None))
         with suppress(BlockingIOError):
             woken.recv(4096)
 
@@ -177,17 +233,72 @@ class ProcessSupervisor:
         child.hear()
         if child.process.is_alive() or self._ending:
             return
-        code = child.process.exitcode or 0
-        if not child.served and code > 0:
+        code, death = child.process.exitcode or 0, self._death_of(child)
+        if not child.served and code > 0 and death is None:
             raise StartupError(
                 child.said or f"A server process exited with code {code} during start-up."
             )
-        log.warning("process.died", pid=child.process.pid, status=code, detail=child.said or "")
-        child.hears.close()
+        self._bury(child, death)
+        if self._count == 1 and code == 0 and child.table is not None and child.table.is_ending:
+            self._ending = True  # the only process was told to end, and not through this one
+            return
         first, longest = AGAIN_SECONDS
         steady = now - child.began_at > STEADY_SECONDS
         child.again_at = now + (first if steady else child.pause)
         child.pause = 2 * first if steady else min(2 * child.pause, longest)
+
+    def _death_of(self, child: _Child) -> Death | None:
+        """Return the death of a process if it counts against runs, else None."""
+        code = child.process.exitcode or 0
+        if child.table is None:
+            return None
+        death = death_of(child.table, code, out_of_memory=self._kills.recent > 0)
+        if code == -signal.SIGKILL:
+            self._kills.attribute()
+        return death
+
+    def _bury(self, child: _Child, death: Death | None) -> None:
+        """Log the death of a process; remember it if it counts against runs."""
+        code = child.process.exitcode or 0
+        detail = child.said or ("" if death is None else death.cause)
+        if code or not child.is_alone:  # one that executes suspects ends if none is left
+            log.warning("process.died", pid=child.process.pid, status=code, detail=detail)
+        child.hears.close()
+        if death is not None:
+            self._deaths.append((time.monotonic() + COUNT_SECONDS, death))
+
+    def _look_after_suspects(self) -> None:
+        """Remove the processes that have executed suspects; start one if suspects wait."""
+        for child in tuple(self._alone):
+            child.hear()
+            if not child.process.is_alive():
+                self._alone.remove(child)
+                self._bury(child, self._death_of(child))
+        tables = (each.table for each in self._children if each.again_at is None)
+        wait = any(table is not None and table.suspects_wait for table in tables)
+        if wait and not (self._deaths or self._ending) and len(self._alone) < MOST_ALONE:
+            number = self._count + len(self._alone)
+            with suppress(OSError):  # the system has no resources; the next look tries again
+                self._alone.append(self._start(number, pause=0.0, is_alone=True))
+
+    def _count_deaths(self) -> None:
+        """Count deaths against runs; while the database does not answer, try again later."""
+        deaths, self._deaths = self._deaths, []
+        for until, death in deaths:
+            try:
+                if self._counts is not None:
+                    self._counts(death)
+                names = sorted({code.name for code in death.codes})
+                log.warning(
+                    "death.counted",
+                    worker_id=death.worker_id,
+                    count=len(death.runs),
+                    detail=f"{death.cause} in {', '.join(names)}",
+                )
+            except psycopg.Error as error:
+                if time.monotonic() < until:
+                    self._deaths.append((until, death))
+                log.warning("death.not_counted", error=type(error).__name__)
 
     def _start_again(self, number: int, child: _Child) -> None:
         """Restart a dead process; retry later if the system has no resources for it."""
@@ -200,11 +311,12 @@ class ProcessSupervisor:
     def _end(self, grace_seconds: float) -> None:
         """Terminate all processes; kill those still alive after the grace period."""
         until = time.monotonic() + grace_seconds
-        for each in self._children:
+        children = [*self._children, *self._alone]
+        for each in children:
             each.process.terminate()
-        for each in self._children:
+        for each in children:
             each.process.join(max(0.0, until - time.monotonic()))
-        for each in self._children:
+        for each in children:
             if each.process.is_alive():
                 log.error("process.killed", pid=each.process.pid)
                 each.process.kill()
@@ -260,7 +372,7 @@ class ReloadingSupervisor(ProcessSupervisor):
         Raises:
             StartupError: the address is not free.
         """
-        super().__init__(host, port, count=1, serve=serve)
+        super().__init__((host, port), count=1, serve=serve)
         self._changed = changed
         self._report = reported
         self._started = started
@@ -354,8 +466,19 @@ def _set_up(sock: socket.socket, family: int) -> None:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
 
 
+def _end_with(supervisor: int) -> None:
+    """Let this process die with its supervisor, so that it never holds the port on its own.
+
+    Linux does that itself. Elsewhere a thread looks for it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == supervisor:
+            return
+    threading.Thread(target=_end_without, args=(supervisor,), daemon=True).start()
+
+
 def _end_without(supervisor: int) -> None:
-    """Shut this process down if its supervisor dies, because it would not be restarted."""
     while os.getppid() == supervisor:
         time.sleep(ORPHAN_SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGKILL)

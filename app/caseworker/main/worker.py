@@ -1,4 +1,4 @@
-"""A worker process: executes queued runs; serves only health, metrics and forwarded requests."""
+"""Worker processes: they execute runs, and serve only health, metrics and forwarded requests."""
 
 import asyncio
 import signal
@@ -8,10 +8,11 @@ from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, ru
 from caseworker.main.listeners import forwarding_address, forwarding_served, health_served
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
+from caseworker.main.supervisor import WorkerSlot
 from caseworker.settings.schema import Settings
 
 
-def work(settings: Settings, url: str) -> None:
+def work(settings: Settings, url: str, place: WorkerSlot) -> None:
     """Execute queued runs until SIGINT or SIGTERM, without serving the API.
 
     Raises:
@@ -19,20 +20,48 @@ def work(settings: Settings, url: str) -> None:
         StoreUnavailableError: the database does not answer.
     """
     address = forwarding_address(settings, 0)
-    working = _work(Process(settings, url, executes=True, address=address))
-    run_to_end(working, handles_signals=True)
+    process = Process(settings, url, executes=True, address=address, table=place.table)
+    run_to_end(_work(process, place), handles_signals=True)
     end_undisturbed()
 
 
-async def _work(process: Process) -> None:
+def work_alone(settings: Settings, url: str, place: WorkerSlot) -> None:
+    """Execute the suspects of deaths, one at a time, until none is left or a signal arrives.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+    """
+    process = Process(settings, url, executes=True, table=place.table, is_alone=True)
+    run_to_end(_work_alone(process))
+    end_undisturbed()
+
+
+async def _work_alone(process: Process) -> None:
+    ended = _ended_by_signal()
+    async with process.opened(), asyncio.TaskGroup() as group:
+        working = group.create_task(process.execute_suspects())
+        waiting = group.create_task(ended.wait())
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        await process.drain()
+
+
+def _ended_by_signal() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
+    return ended
+
+
+async def _work(process: Process, place: WorkerSlot) -> None:
+    ended = _ended_by_signal()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(process.opened())
         await stack.enter_async_context(health_served(process))
         await stack.enter_async_context(forwarding_served(process, build_app(process), 0))
         collect_garbage_seldom()
+        place.answers()
         await ended.wait()
         await process.drain()  # calls in flight still answer forwarded requests

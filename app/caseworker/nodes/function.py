@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeVar
@@ -16,6 +17,7 @@ from caseworker.engine.context import (
     FlowContext,
     Outputs,
 )
+from caseworker.platform.code_table import Executing, executing
 from caseworker.platform.fair_threads import FairThreads
 
 Result = TypeVar("Result")
@@ -108,12 +110,23 @@ class FunctionNode:
 
     def begin(self, context: ExecutionContext) -> Any:
         """Call the function; return its value, or an awaitable for it."""
+        flow = context.flow
+        recorded: Executing = nullcontext
+        if flow is not None:
+            recorded = executing(flow.services, flow.run.tenant, flow.run.run_id, self.id)
         if not self.blocking:
-            return self.fn(context)
-        pool = None if context.flow is None else context.flow.services.get(BlockingPool)
+            with recorded():
+                found = self.fn(context)
+            is_recorded = recorded is not nullcontext
+            return _recorded(found, recorded) if is_recorded and is_awaitable(found) else found
+        pool = None if flow is None else flow.services.get(BlockingPool)
         if pool is None:
-            return in_thread(partial(self.fn, context), None, passing=STOPS)
-        return pool.run(self.fn, context)
+            return in_thread(partial(self._called, recorded, context), None, passing=STOPS)
+        return pool.run(self._called, recorded, context)
+
+    def _called(self, recorded: Executing, context: ExecutionContext) -> Any:
+        with recorded():
+            return self.fn(context)
 
 
 RunFunction = Callable[..., Awaitable[Any]]
@@ -178,6 +191,11 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
         scope,
         context,
     )
+
+
+async def _recorded(found: Awaitable[Any], recorded: Executing) -> Any:
+    with recorded():
+        return await found
 
 
 async def _result_of(found: Awaitable[Any]) -> ExecutionResult:

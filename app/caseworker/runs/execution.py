@@ -42,6 +42,8 @@ class ActiveRun:
     finished: bool = False
     """Whether this process has stored the end of the run."""
     scope: Scope | None = None  # once it is executed
+    is_cleared: bool = False
+    """Whether the code that was suspected of the death of a process has ended here."""
     takes_children: bool = True
     """Whether runs may start that share the budget of this one; not while it ends."""
     final: Run | None = None

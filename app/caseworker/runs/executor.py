@@ -46,6 +46,7 @@ from caseworker.models.table import AllowedModels
 from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
 from caseworker.nodes.chat import chat_services
 from caseworker.nodes.node_type import RunFacts
+from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.fair_slots import TENANT, share_of
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.accounts import Accounts
@@ -67,7 +68,7 @@ from caseworker.runs.plan import RunGraphs
 from caseworker.runs.ports import JournalStore, RunStore
 from caseworker.runs.references import is_storable, references_in, resolved
 from caseworker.runs.replay import restore, spent_before
-from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
+from caseworker.runs.run import CallRecord, CancelRequest, Deaths, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
@@ -85,8 +86,7 @@ class ExecutorLimits:
     max_external_runs: int
     """Maximum number of runs whose agents run outside of the service; they hold no run slot."""
     max_attempts: int
-    """Maximum number of consecutive workers that a run may lose without making progress before it
-    fails."""
+    """Number of deaths of processes that count against a run, at which it fails."""
     max_parallel_steps: int
     """Maximum number of concurrent steps of one run, even if its graphs allow more."""
     values: ValueLimits = USUAL_LIMITS
@@ -212,6 +212,7 @@ class RunExecutor:
         self._freed = asyncio.Event()
         self._releasing = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._declined = Declined()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._open = True
         self._handing_over = False
 
@@ -261,7 +262,8 @@ class RunExecutor:
             if lost.run.fence >= run.fence:
                 return  # repeated delivery; a reclaimed run has a higher fencing token
             lost.token.trip(LostRunError())
-        ended = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        ended = self._loop.create_future()
         token = CancellationToken()
         active = ActiveRun(run, token, Activity(token), ended, prepared)
         if run.fence > 1 or run.request.source is not None:
@@ -313,6 +315,22 @@ class RunExecutor:
         """Stop the execution of a run that this process no longer owns."""
         if (active := self._active.get(key)) is not None:
             active.token.trip(LostRunError())
+
+    def code_ended(self, code: ExecutedCode) -> None:
+        """Release a suspect, since the code has ended that was suspected of a death.
+
+        This may be called in any thread.
+        """
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._clear, code)
+
+    def _clear(self, code: ExecutedCode) -> None:
+        active = self._active.get(RunKey(code.tenant, code.run_id))
+        if active is None or (deaths := active.run.deaths) is None or not deaths.suspect:
+            return
+        if code.name in deaths.calls:
+            active.is_cleared = True
+            active.activity.hold(HandOver("The suspected code has ended."))
 
     def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the usage so far of a run; None if this process does not execute it."""
@@ -534,9 +552,7 @@ class RunExecutor:
             self.cancel(run.key, run.cancel_request)
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
-            return graph.abandoned(
-                HandOver(f"The worker of the run was lost {run.losses} times in a row.")
-            )
+            return graph.abandoned(_exhausted(run))
         about = {"attempt": run.attempts, **execution.taken_over}
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
         token, calls = active.token, graph.calls
@@ -555,8 +571,9 @@ class RunExecutor:
             return graph.abandoned(stop)
 
     def _is_exhausted(self, run: Run) -> bool:
-        """Return whether a run has lost too many workers to be started again."""
-        return run.cancel_request is None and run.losses >= self._limits.max_attempts
+        """Return whether too many deaths count against a run to start it again."""
+        deaths = 0 if run.deaths is None else run.deaths.count
+        return run.cancel_request is None and deaths >= self._limits.max_attempts
 
     async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
         """Build the graph execution; raises like :meth:`_outcome`."""
@@ -604,6 +621,7 @@ class RunExecutor:
             events=events,
             counted=False,
             settled=execution.journal.settled,
+            cleared=active.is_cleared,
             **how,
         )
         async with self._releasing:
@@ -633,6 +651,16 @@ class RunExecutor:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _exhausted(run: Run) -> Stop:
+    """Return the stop of a run against which too many deaths count."""
+    deaths = run.deaths or Deaths(count=0)
+    if not deaths.calls:
+        return HandOver(f"The execution of the run failed {deaths.count} times in the service.")
+    call = ", ".join(deaths.calls)
+    reason = f"{call} ended the process of the run; deaths: {deaths.count}, last {deaths.cause}."
+    return Stop(StopCause(kind=StopKind.POISONED, call=call, reason=reason))
 
 
 def _stop_before(run: Run) -> Stop | None:

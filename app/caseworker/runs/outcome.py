@@ -50,7 +50,7 @@ def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datet
     match cause.kind:
         case StopKind.CANCELLED:
             status = RunStatus.CANCELLED
-        case StopKind.WORKER_LOST | StopKind.ERROR | StopKind.ABANDONED:
+        case StopKind.WORKER_LOST | StopKind.ERROR | StopKind.ABANDONED | StopKind.POISONED:
             status = RunStatus.FAILED
         case _:
             status = RunStatus.HALTED

@@ -315,8 +315,12 @@ class RunStore(Protocol):
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
         settled: Sequence[Hold] = (),
+        cleared: bool = False,
     ) -> None:
         """Release a claimed run to the queue; if ``counted``, the execution counts as an attempt.
+
+        ``counted`` also counts it as a death of its process. If ``cleared``, no death counts
+        against the run any more.
 
         The run can be claimed again after ``pause_seconds``. ``waits_for`` holds IDs of approvals.
         If it is not empty, the run becomes ``waiting`` and has no owner. It is queued once an

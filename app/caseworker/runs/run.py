@@ -236,6 +236,22 @@ class CancelRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deaths:
+    """The deaths of processes that count against a run, because it executed code at that moment."""
+
+    count: int
+    """Number of deaths since one of the functions has ended. All deaths at which other runs
+    executed code too count as one."""
+    calls: tuple[str, ...] = ()
+    """Names of the functions that the run executed when its process last died. Empty if the
+    execution of the run failed in the service itself."""
+    cause: str = ""
+    """Cause of the last death, such as ``SIGSEGV``."""
+    suspect: bool = False
+    """Whether the run is executed alone in a process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run as it is stored."""
 
@@ -253,6 +269,8 @@ class Run:
     """Number of executions started so far."""
     losses: int = 0
     """Number of consecutive workers that the run has lost without making progress."""
+    deaths: Deaths | None = None
+    """The deaths of processes that count against the run; only set on claimed runs."""
     fence: int = 0
     """Fencing token. It increases with each claim, and writes with an older token have no
     effect."""

@@ -149,7 +149,7 @@ class WorkerSettings(Section):
         10.0, "Time without a heartbeat after which a worker is lost; at least two heartbeats."
     )
     max_attempts: Positive = key(
-        3, "Consecutive lost workers without a finished call before a run fails."
+        3, "Deaths of processes that count against a run before it fails as poisoned."
     )
     poll_seconds: Seconds = key(
         30.0, "Polling interval of the queue; notifications and heartbeats find jobs earlier."

@@ -26,6 +26,7 @@ class FunctionTool:
 
     checks_formats = True
     """The types of the arguments decide which dates and times, for example, are valid."""
+    records_code = True
 
     def __init__(self, function: Function, **options: Any) -> None:
         """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.
@@ -143,24 +144,24 @@ class FunctionTool:
             problems = error.errors(include_url=False, include_context=False, include_input=False)
             wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems)
             raise ToolRefusedError(" ".join(wrong)) from None
-        values, most = (
-            {**values, **dict.fromkeys(self._contexts, context)},
-            context.max_result_bytes,
-        )
+        values = {**values, **dict.fromkeys(self._contexts, context)}
+        most = context.max_result_bytes
 
         def called() -> Any:
-            found = self._function(**values)
-            # Here, because an iterator or a serializer of the result may block.
-            return found if inspect.isawaitable(found) else result_of(found, max_bytes=most)
+            with context.executing():  # until it ends, even if its call has timed out
+                found = self._function(**values)
+                # Here, because an iterator or a serializer of the result may block.
+                return found if inspect.isawaitable(found) else result_of(found, max_bytes=most)
 
         if inspect.iscoroutinefunction(self._function):
-            result = await self._function(**values)
+            result = self._function(**values)
         else:
             result = await in_thread(called, context.threads)
             if not inspect.isawaitable(result):
                 return cast("ToolResult", result)
+        with context.executing():
             result = await result
-        return await result_of_async(result, threads=context.threads, max_bytes=most)
+            return await result_of_async(result, threads=context.threads, max_bytes=most)
 
     def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
         """Return a function with this signature that returns its arguments, with defaults."""

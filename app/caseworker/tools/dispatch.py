@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from caseworker.engine.containment import ForeignError, contained
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
+from caseworker.platform.code_table import executing
 from caseworker.platform.fair_threads import CallThreads, PacedThread
 from caseworker.platform.logs.errors import class_name, message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
@@ -292,6 +294,9 @@ class ToolDispatch:
                 call_key=call_key,
                 threads=context.services.get(CallThreads),
                 max_result_bytes=limits.max_value_bytes,
+                executing=executing(
+                    context.services, context.run.tenant, context.run.run_id, spec.name
+                ),
             ),
             keeper=context.run.services.get(ArtifactKeeper),
             max_depth=limits.max_depth,
@@ -356,8 +361,10 @@ class _ToolCall(Call):
         return Reply(with_references(result, sink.saved, context.run_id))
 
     async def _result(self, context: ToolContext) -> ToolResult:
+        own = nullcontext if getattr(self.tool, "records_code", False) else context.executing
         try:
-            result = await self.tool.run(self.args, context)
+            with own():
+                result = await self.tool.run(self.args, context)
         except ToolRefusedError as refusal:
             result = refusal.result()
         if not issubclass(type(result), Mapping):  # isinstance would ask the value

@@ -37,6 +37,7 @@ class HttpTool:
 
     checks_formats = True
     """The server decides which dates and times, for example, are valid."""
+    records_code = True
 
     def __init__(
         self,

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from caseworker.core.trace.frozen_json import USUAL_LIMITS
+from caseworker.platform.code_table import Executing
 from caseworker.tools.artifacts import ArtifactSink
 
 ToolResult = dict[str, Any]
@@ -87,10 +89,17 @@ class ToolContext:
     """Threads for synchronous functions; None uses those of the event loop."""
     max_result_bytes: int = USUAL_LIMITS.max_value_bytes
     """Maximum size of the result as JSON, in bytes."""
+    executing: Executing = field(default=nullcontext, repr=False)
+    """Records code of the call while it runs, in case that it ends the process."""
 
 
 class Tool(Protocol):
-    """An action that agents can take; invalid arguments and failures become error results."""
+    """An action that agents can take; invalid arguments and failures become error results.
+
+    A tool whose attribute ``records_code`` is true executes code only inside
+    :attr:`ToolContext.executing`, or only outside of this process. The code of other tools is
+    recorded until :meth:`run` returns.
+    """
 
     @property
     def spec(self) -> ToolSpec:

@@ -55,7 +55,8 @@ class Stop(Answer):
     """Why a run ended early."""
 
     kind: str
-    """``budget``, ``deadline``, ``cancelled``, ``loop``, ``error`` or ``worker_lost``."""
+    """``budget``, ``deadline``, ``cancelled``, ``loop``, ``error``, ``worker_lost``, ``poisoned``
+    or ``abandoned``."""
     dimension: str | None = None
     """The exceeded budget dimension: ``seconds``, ``tool_calls``…"""
     scope: str | None = None
@@ -64,6 +65,8 @@ class Stop(Answer):
     used: float | None = None
     requested_by: str | None = None
     reason: str | None = None
+    call: str | None = None
+    """Name of the tool or function that ended the processes of the run, if it is ``poisoned``."""
     at: datetime | None = None
 
 

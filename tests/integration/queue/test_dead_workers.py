@@ -67,17 +67,20 @@ async def test_a_slow_process_that_connects_again_keeps_its_runs(
 
 
 @pytest.mark.parametrize(
-    ("losses", "seconds"), [(1, 0), (2, 5), (3, 30), (4, 180), (5, 300), (30, 300), (31, 0)]
+    ("losses", "deaths", "seconds"),
+    [(1, 0, 0), (2, 0, 5), (3, 2, 30), (4, 0, 180), (5, 0, 300), (31, 0, 300), (3, 3, 0)],
 )
 async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
-    database_url: str, world: World, losses: int, seconds: int
+    database_url: str, world: World, losses: int, deaths: int, seconds: int
 ) -> None:
-    """The run itself may crash its workers; a run that will fail now does not wait."""
+    """Its code may crash its workers unseen; a run that will fail now does not wait."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.oracle.rows("UPDATE runs SET losses = %s", losses - 1)
+    counted = "INSERT INTO deaths SELECT tenant_id, run_id, %s, '[]', '', false FROM runs"
+    await world.oracle.rows(counted, deaths)
 
-    assert await world.recover(max_attempts=31) == [KEY]
+    assert await world.recover(max_attempts=3) == [KEY]
     row = "SELECT extract(epoch FROM queued_at - clock_timestamp())::float8 AS seconds FROM runs"
     assert await world.oracle.value(row) == pytest.approx(seconds, abs=2)
     job = "SELECT scheduled_at IS NOT DISTINCT FROM queued_at FROM procrastinate_jobs, runs"

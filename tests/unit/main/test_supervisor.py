@@ -25,7 +25,7 @@ def serve(place):
     signal.pause()
 
 os.fork = scarce
-ProcessSupervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
+ProcessSupervisor(("127.0.0.1", 0), count=1, serve=serve).run(grace_seconds=20)
 print(len(forks), "forks")
 """
 """The only process dies, and the first attempt to start another one fails."""
@@ -48,7 +48,7 @@ def serve(place):
     time.sleep(60)
 
 os.getppid = parent
-ProcessSupervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
+ProcessSupervisor(("127.0.0.1", 0), count=1, serve=serve).run(grace_seconds=20)
 """
 """The supervisor is killed before its child reads the parent's process ID."""
 

@@ -14,8 +14,9 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.reading import StepData
 from caseworker.runs.plan import RunGraphs
-from caseworker.runs.run import NewRun, RunKind, RunRequest, RunStatus
+from caseworker.runs.run import Deaths, NewRun, RunKind, RunRequest, RunStatus
 from tests.support.limits import executor_limits
+from tests.support.memory_rows import run_of
 from tests.unit.runs.works import deaf_attempt, run_story
 from tests.unit.runs.world import GRACE, KEY, Process, call, database
 
@@ -101,8 +102,8 @@ def test_the_cost_of_abandoned_work_is_added_wherever_it_was_abandoned(case: str
 
 
 @pytest.mark.req("000/B3")
-def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
-    """The result holds the outputs of finished steps; a loss after new progress does not count."""
+def test_a_run_against_which_too_many_deaths_count_keeps_what_it_had() -> None:
+    """The result holds the outputs of finished steps; other losses do not count."""
 
     async def story() -> None:
         store, limits = database(), executor_limits(max_attempts=2)
@@ -111,12 +112,16 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
         for loss in range(3):
             await asyncio.sleep(5)
             store.lose(f"p{loss + 1}")
+            if loss == 2:
+                run = run_of(store.rows[KEY])
+                deaths = Deaths(count=2, calls=("crash",), cause="SIGSEGV")
+                store.rows[KEY].run = replace(run, deaths=deaths)
             again = process(node, store, name=f"p{loss + 2}", limits=limits)
             await again.take()
         run = await again.end_of()
         assert run.status is RunStatus.FAILED
         assert run.stop is not None
-        assert run.stop["kind"] == "worker_lost"
+        assert (run.stop["kind"], run.stop["call"]) == ("poisoned", "crash")
         assert run.result == {
             "outputs": {"A": {"default": "done"}},
             "steps": {"A": {"status": "completed"}, "B": {"status": "cancelled"}},

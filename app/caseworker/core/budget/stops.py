@@ -29,6 +29,8 @@ class StopKind(StrEnum):
     """An agent repeated the same calls with the same results."""
     ERROR = "error"
     WORKER_LOST = "worker_lost"
+    POISONED = "poisoned"
+    """The code of the run ended its processes again and again."""
     ABANDONED = "abandoned"
     """The client of an external run sent no call and no heartbeat for too long."""
 
@@ -65,6 +67,8 @@ class StopCause:
     """ID of the step that failed, if an error ended the run; otherwise None."""
     error_class: str | None = None
     """Error class, if an error ended the run; otherwise None."""
+    call: str | None = None
+    """Name of the function that ended the processes of the run; otherwise None."""
     at: datetime | None = None
 
     @property

@@ -70,6 +70,9 @@ class RunStop(View):
     """ID of the step that failed, if the run stopped because of an error; otherwise null."""
     error_class: str | None = None
     """Error class, if the run stopped because of an error; otherwise null."""
+    call: str | None = None
+    """Name of the tool, function or code agent that ended the processes of the run, if its kind is
+    ``poisoned``; otherwise null."""
     at: datetime | None = None
 
 

@@ -319,13 +319,54 @@ SELECT run.* FROM {_ASKED}, LATERAL (
 """Return the state of runs that a statement skipped. A run that is not returned is owned by another
 worker or has ended."""
 
-CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text, %s::text[], true)"
+CLAIM = """
+SELECT * FROM caseworker_claim(
+    %s, %s::integer, %s::text, %s::text, %s::text[], true, %s::boolean
+)
+"""
 """Claim the next queued run, or a given one, unless it has to wait.
+
+The last parameter is false to claim no suspects of a death, and null to claim any run.
 
 The next run belongs to the tenant with the fewest running runs. Of the tenant's runs, the highest
 priority comes first, then the oldest. A run waits until its start time, and while its tenant or its
 concurrency key is at its limit.
 """
+
+CLAIM_SUSPECT = "SELECT * FROM caseworker_claim_suspect(%s, %s::integer)"
+"""Claim the next suspect of a death, unless two are being executed already, in any process."""
+
+DEATHS = """
+SELECT count, calls, cause, suspect FROM deaths WHERE tenant_id = %s AND run_id = %s
+"""
+
+COUNT_DEATH = f"""
+INSERT INTO deaths AS d (tenant_id, run_id, count, calls, cause, suspect)
+SELECT tenant_id, run_id, CASE WHEN %(alone)s THEN 1 ELSE %(shared)s END, calls, %(cause)s,
+    request ->> 'kind' <> 'external' AND NOT (%(alone)s AND %(max_attempts)s <= 1)
+FROM json_to_recordset(%(runs)s::json) AS seen(tenant_id text, run_id text, calls json)
+JOIN runs USING (tenant_id, run_id)
+WHERE worker_id = %(worker_id)s AND status IN {OWNED}
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET calls = excluded.calls, cause = excluded.cause,
+    count = CASE WHEN %(alone)s THEN d.count + 1 ELSE greatest(d.count, excluded.count) END,
+    suspect = excluded.suspect AND NOT (%(alone)s AND d.count + 1 >= %(max_attempts)s)
+RETURNING run_id, count
+"""  # noqa: S608
+"""Count the death of a worker against the runs that executed code in it.
+
+If only one run executed code, it is counted against that run. Otherwise ``shared`` is the count
+that all of them have at least. They are suspects then, unless the count has reached the maximum. A
+run of another program is never a suspect, because its requests reach only the process that owns it.
+"""
+
+COUNT_BROKEN = """
+INSERT INTO deaths AS d (tenant_id, run_id, count, calls, cause, suspect)
+VALUES (%s, %s, 1, '[]', '', false)
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET count = d.count + 1
+"""
+"""Count an execution of a run that failed in the service itself."""
+
+CLEAR_DEATHS = "DELETE FROM deaths WHERE tenant_id = %s AND run_id = %s"
 
 CLAIM_STOPPED = """
 UPDATE runs SET status = 'running', worker_id = %s, fence = fence + 1, attempts = attempts + 1,
@@ -350,7 +391,7 @@ RETURNING status, queued_at
 
 _PAUSE = """make_interval(secs => CASE
         WHEN runs.cancel_requested_at IS NOT NULL THEN 0
-        WHEN judged.losses < 2 OR judged.losses >= %(max_attempts)s THEN 0
+        WHEN judged.losses < 2 OR judged.deaths >= %(max_attempts)s THEN 0
         ELSE least(5 * 6.0 ^ (judged.losses - 2), 300)
     END)"""
 """Back-off of a run that was lost repeatedly without progress.
@@ -367,7 +408,10 @@ _ENDED = """(
 
 TAKE_LOST = f"""
 WITH lost AS MATERIALIZED (
-    SELECT tenant_id, run_id, losses, ended_calls, {_ENDED} AS ended FROM runs
+    SELECT tenant_id, run_id, losses, ended_calls, {_ENDED} AS ended,
+        coalesce((SELECT count FROM deaths d
+            WHERE d.tenant_id = runs.tenant_id AND d.run_id = runs.run_id), 0) AS deaths
+    FROM runs
     WHERE status IN {OWNED} AND (
         worker_id = ANY(%(dead)s)
         OR (claimed_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
@@ -376,7 +420,7 @@ WITH lost AS MATERIALIZED (
     ORDER BY claimed_at LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 ), judged AS (
-    SELECT tenant_id, run_id, ended,
+    SELECT tenant_id, run_id, ended, deaths,
         CASE WHEN ended > ended_calls THEN 0 ELSE losses + 1 END AS losses
     FROM lost
 )

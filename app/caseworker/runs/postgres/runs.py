@@ -75,7 +75,11 @@ from caseworker.runs.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
     CLAIM_STOPPED,
+    CLAIM_SUSPECT,
+    CLEAR_DEATHS,
+    COUNT_BROKEN,
     COUNT_PENDING,
+    DEATHS,
     DROP_EXPIRED,
     FINISH_UNOWNED,
     OVERDUE,
@@ -94,6 +98,7 @@ from caseworker.runs.replay import restore
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
+    Deaths,
     EventRecord,
     FinishRun,
     NewRun,
@@ -128,6 +133,8 @@ class PostgresRuns(PostgresRunReader):
     """Stores runs in Postgres; see :mod:`caseworker.runs.ports` for the rules."""
 
     limits: StoreLimits
+    leaves_suspects: bool = False
+    """Whether the next run is none that is executed alone in a process."""
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
     """Runs that this process is inserting; the event is set when the insert has finished."""
     _in_batches: bool = field(init=False)
@@ -228,8 +235,13 @@ class PostgresRuns(PostgresRunReader):
     ) -> Run | None:
         """Claim the given queued run, or the next one; return None if none can be claimed."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
-        asked = (worker_id, self.limits.quota.max_running, *one, list(excluding))
+        suspects = False if key is None and self.leaves_suspects else None
+        asked = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
         return await self._claimed(CLAIM, asked)
+
+    async def claim_suspect(self, worker_id: str) -> Run | None:
+        """Claim a queued suspect; return None if there is none, or two are being executed."""
+        return await self._claimed(CLAIM_SUSPECT, (worker_id, self.limits.quota.max_running))
 
     async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
         """Claim a run that has started and was stopped, unless a worker owns it."""
@@ -249,8 +261,10 @@ class PostgresRuns(PostgresRunReader):
             stored_once = await once_keys_of(connection, run.key)
             streamed = await streamed_in(connection, run.key)
             open_starts = await open_starts_of(connection, run.key)
+            deaths = await _deaths_of(connection, run.key)
         return replace(
             run,
+            deaths=deaths,
             last_seq=last_seq,
             stored_once=stored_once,
             streamed=streamed,
@@ -268,6 +282,7 @@ class PostgresRuns(PostgresRunReader):
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
         settled: Sequence[Hold] = (),
+        cleared: bool = False,
     ) -> None:
         """Release a claimed run to the queue, or suspend it until an approval is decided."""
         key = run.key
@@ -282,6 +297,9 @@ class PostgresRuns(PostgresRunReader):
             if row is None:
                 return
             await _write(connection, key, run.fence, calls, events)
+            if counted or cleared:
+                count = CLEAR_DEATHS if cleared else COUNT_BROKEN
+                await connection.exec_driver_sql(count, (key.tenant, key.run_id))
             if settled:
                 holds = [hold_to_json(key_to_json(key, run.fence), hold) for hold in settled]
                 await connection.exec_driver_sql(SETTLE, (dump(holds),))
@@ -306,6 +324,12 @@ class PostgresRuns(PostgresRunReader):
             event = late_result(result.usage, last_seq)
             await _write(connection, key, fence, result.calls, event)
         self.journal.notifier.notify(key)
+
+
+async def _deaths_of(connection: AsyncConnection, key: RunKey) -> Deaths | None:
+    found = await connection.exec_driver_sql(DEATHS, (key.tenant, key.run_id))
+    row = found.mappings().one_or_none()
+    return None if row is None else Deaths(**{**row, "calls": tuple(row["calls"])})
 
 
 async def accept_in(

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     ColumnElement,
     Date,
@@ -152,6 +153,21 @@ stored_runs = Table(
 )
 """Size in bytes stored for each run, without its files. Triggers add up the sizes per tenant in the
 table ``stored``."""
+
+deaths = Table(
+    "deaths",
+    metadata,
+    *run_key(),
+    *columns(Integer, "count", nullable=False),
+    *columns(JSON, "calls", nullable=False),
+    *columns(Text, "cause", nullable=False),
+    Column("suspect", Boolean, nullable=False),
+)
+"""Runs that executed code when their process died of a cause that its parent saw.
+
+``calls`` are the names of the functions that a run executed. A ``suspect`` is executed alone in a
+process until one of them has ended.
+"""
 
 account_holds = Table(
     "account_holds",

@@ -155,6 +155,13 @@ SELECT
         SELECT FROM runs
         WHERE status = 'queued' AND cancel_requested_at IS NOT NULL AND started_at IS NOT NULL
     ) AS stopped,
+    EXISTS (
+        SELECT FROM deaths JOIN runs USING (tenant_id, run_id)
+        WHERE suspect AND status = 'queued' AND queued_at <= now()
+    ) AND (
+        SELECT count(*) FROM deaths JOIN runs USING (tenant_id, run_id)
+        WHERE suspect AND status = 'running'
+    ) < 2 AS suspects,
     (
         SELECT extract(epoch FROM queued_at - now())::float8 FROM runs
         WHERE status = 'queued' ORDER BY queued_at LIMIT 1
@@ -293,7 +300,7 @@ class StaleRunRecovery:
     stale_seconds: float
     """Seconds without a heartbeat after which a connected worker's runs are recovered too."""
     max_attempts: int
-    """Number of consecutive losses after which a run fails. A run at that limit is queued again
+    """Number of deaths of processes at which a run fails. A run at that limit is queued again
     without delay."""
     worker_id: str | None = None
     """ID of the worker that recovers runs; None if this process sends no heartbeats."""
@@ -309,6 +316,8 @@ class StaleRunRecovery:
     """Set when a queued run may start. A notification usually comes first."""
     jobs_due: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a job of ``queues`` may start."""
+    suspects_wait: Callable[[bool], None] = lambda _: None
+    """Called with whether runs wait for a process in which they run alone."""
     end: Callable[[RunKey], Awaitable[None]]
     """Ends a run that has started, was stopped, and is executed by no process."""
     clock: Callable[[], float] = time.monotonic
@@ -360,6 +369,7 @@ class StaleRunRecovery:
         silent = self._watch.look(last, began=began, ended=self.clock())
         self._wake(look["run_seconds"], self.runs_due)
         self._wake(look["job_seconds"], self.jobs_due)
+        self.suspects_wait(look["suspects"])
         sweeps = (
             (thorough or silent, partial(self._take_lost, silent)),
             (thorough, self._take_forgotten),

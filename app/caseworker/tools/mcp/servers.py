@@ -93,6 +93,8 @@ class McpServer:
 class McpTool:
     """A tool on an MCP server; each call validates its arguments with the current schema."""
 
+    records_code = True
+
     def __init__(self, server: McpServer, tool: str, spec: ToolSpec) -> None:
         self.spec = spec
         self._server = server
