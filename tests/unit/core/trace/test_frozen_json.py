@@ -3,7 +3,6 @@
 import json
 from datetime import date
 from enum import IntFlag, StrEnum
-from functools import reduce
 from typing import Any
 from uuid import UUID
 
@@ -55,6 +54,11 @@ class Colour(StrEnum):
     RED = "red"
 
 
+class Bits(IntFlag):
+    A = 1
+    B = 2
+
+
 class Text(str):
     """A text of a tool's own type."""
 
@@ -64,8 +68,8 @@ class Text(str):
     [
         *(1e16, 1e-5, -0.0, 5e-324, 1.7e308, [1.7e308, 1.7e308]),
         *(2**64, [2**200], "\ud800", "a\\u0000", Colour.RED, Text("x"), {Text("x"): Colour.RED}),
-        *((1, (2, 3)), {1: 2}, {None: 1, True: 2, 1.5: 3}, IntFlag("Bits", "A B")(3)),
-        reduce(lambda inner, _: [inner], range(300), 0),
+        *((1, (2, 3)), {1: 2}, {None: 1, True: 2, 1.5: 3}, Bits.A | Bits.B),
+        json.loads("[" * 300 + "]" * 300),
     ],
     ids=lambda value: repr(value)[:20],
 )
