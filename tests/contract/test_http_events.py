@@ -110,9 +110,6 @@ async def test_a_stream_shows_what_happens_while_it_happens_and_ends_with_the_ru
         ("?after=1", {}, [2, 3]),
         ("", {"Last-Event-ID": "2"}, [3]),
         ("?after=1", {"Last-Event-ID": "2"}, [3]),
-        ("", {"Last-Event-ID": "3"}, []),
-        ("", {"Last-Event-ID": "9999999999"}, []),
-        ("?after=2147483647", {}, []),
     ],
 )
 async def test_a_stream_is_taken_up_where_it_broke_off(
@@ -129,6 +126,46 @@ async def test_a_stream_is_taken_up_where_it_broke_off(
 
     async with streamed(app, f"/runs/a/events{query}", headers) as call:
         assert numbers(await call.ended()) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        ("", {"Last-Event-ID": "3"}, 204),
+        ("?after=1", {"Last-Event-ID": "3"}, 204),
+        ("", {"Last-Event-ID": "9999999999"}, 204),
+        ("?after=3", {}, 204),
+        ("?after=2147483647", {}, 204),
+        ("?after=3", {"Last-Event-ID": "2"}, 200),
+        ("?after=3", PAGE, 200),
+    ],
+)
+async def test_a_stream_without_a_further_event_tells_browsers_not_to_reconnect(
+    client: httpx.AsyncClient, api: Api, query: str, headers: Mapping[str, str], status: int
+) -> None:
+    """An EventSource reconnects after the end of every stream, except after 204."""
+    await tell(api, 1, 2)
+    live = await client.head("/runs/a/events", headers={"Last-Event-ID": "2"})
+    await end(api, 2)
+
+    answer = await client.get(f"/runs/a/events{query}", headers=headers)
+
+    assert (live.status_code, answer.status_code) == (200, status)
+    assert (status == 204) is not ("content-type" in answer.headers)
+
+
+async def test_the_first_event_says_when_to_reconnect(
+    app: FastAPI, client: httpx.AsyncClient, api: Api
+) -> None:
+    """The field belongs to the event, so that no client takes it for an event without data."""
+    async with streamed(app, "/runs/a/events") as call:
+        await tell(api, 1)
+        await call.seen(1)
+        await tell(api, 2)
+        await call.seen(2)
+        blocks = [parsed(block) for block in call.body.decode().split("\n\n")[:-1]]
+
+    assert [block.get("retry") for block in blocks if "data" in block] == ["2000", None]
 
 
 async def test_a_page_holds_as_many_as_are_asked_for_and_says_where_to_go_on(

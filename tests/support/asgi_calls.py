@@ -32,7 +32,10 @@ class StreamedCall:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(name.lower().encode(), text.encode()) for name, text in headers.items()],
+            "headers": [
+                (name.lower().encode(), text.encode())
+                for name, text in {"Host": "localhost", **headers}.items()
+            ],
             "client": ("127.0.0.1", 50000),
             "server": ("caseworker", 80),
         }

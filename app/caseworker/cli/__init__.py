@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from caseworker.cli.streams import OutputError, check_output, note, output_failed
 from caseworker.main.entry_points import installed_commands
 
 COMMANDS: Final[Mapping[str, Mapping[str, tuple[str | None, str]]]] = {
@@ -113,9 +114,12 @@ class LazyGroup(TyperGroup):
         extra["standalone_mode"] = False
         try:
             code = super().main(*args, **extra)
+            sys.stdout.flush()
         except typer.TyperException as error:
-            sys.stderr.write(f"{_text_of(error)}\n")
+            note(_text_of(error))
             code = getattr(error, "exit_code", 2)
+        except OutputError as error:
+            code = output_failed(error)
         sys.exit(code or 0)
 
 
@@ -183,4 +187,5 @@ def main() -> None:
     gc.set_threshold(1_000_000)
     # Without its own command line, httpx imports neither click nor rich nor pygments.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    check_output()
     cli(prog_name="caseworker")

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from caseworker.cli.budget_options import with_budget
 from caseworker.cli.output import fail
 from caseworker.cli.runs import ChosenId
 from caseworker.cli.service import NOT_COMPLETED, Url, connected, end_by, explained
+from caseworker.cli.streams import note
 
 cli = typer.Typer()
 
@@ -107,7 +107,7 @@ def execute(
     and 75 if the command failed while the service was away. Its run is then open.
     """
     if shutil.which(command[0]) is None:
-        sys.stderr.write(f"{command[0]}: command not found\n")
+        note(f"{command[0]}: command not found")
         raise typer.Exit(127)
     named = (each.partition("=") for each in model or ())
     limits = dict(budget) if budget_usd is None else {**budget, "max_cost_usd": budget_usd}
@@ -206,7 +206,16 @@ class _Job:
             typer.Exit: always, unless the run has completed before.
             CaseworkerError: the service refused the run.
         """
-        run = self._client.create_run(body)
+        try:
+            run = self._client.create_run(body)
+        except ApiError as error:
+            if error.code == "run-conflict" and (run_id := body.get("run_id")) is not None:
+                fail(
+                    f"{explained(error)}\nThis command continues a run only with the options that "
+                    f"it began with. To continue run {run_id} with others after its end, use "
+                    f"--from {run_id} instead of --run-id {run_id}."
+                )
+            raise
         while run.access is not None:
             url = self._client.settings.base_url
             page = f"{url}/ui/runs/{quote(run.run_id, safe='')}"
@@ -316,6 +325,8 @@ def _run_command(
 
     The command stays in this process group, so the terminal treats both as one job.
     """
+    import psutil
+
     try:
         process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603
     except OSError as error:
@@ -328,10 +339,13 @@ def _run_command(
         if number not in _TYPED or not _is_foreground():
             process.send_signal(number)
 
+    running = psutil.Process(process.pid)
+    watched = _end_with_this_process(running)
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    thread = threading.Thread(target=_keep, args=(keeper, process.pid, exited))
+    thread = threading.Thread(target=_keep, args=(keeper, running, exited))
     thread.start()
     code = process.wait()
+    os.close(watched)
     exited.set()
     thread.join()
     for number, handler in before.items():
@@ -339,7 +353,34 @@ def _run_command(
     return 128 - code if code < 0 else code, is_interrupted
 
 
-def _keep(keeper: _Keeper, pid: int, exited: threading.Event) -> None:
+def _end_with_this_process(command: Any) -> int:
+    """Fork a process that ends the command and its descendants when this process ends.
+
+    This process may be killed, and could then not end them itself. Returns a file descriptor;
+    closing it ends the forked process. It has its own session, so that a signal to the process
+    group of the command does not reach it. Only a process with one thread may call this.
+    """
+    reading, writing = os.pipe()
+    forked = os.fork()
+    if forked:
+        os.close(reading)
+        os.waitpid(forked, 0)
+        return writing
+    try:
+        if os.fork():  # the second process is no child of this one, which reaps only the command
+            os._exit(0)
+        os.setsid()
+        os.dup2(reading, 0)
+        for descriptor in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.read(0, 1)
+        _kill(command, threading.Event())
+    finally:
+        os._exit(0)
+
+
+def _keep(keeper: _Keeper, command: Any, exited: threading.Event) -> None:
     """Send heartbeats until the command exits; end it after a stop or in a superseded attempt."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # they must interrupt the main thread
     keeper.beat()
@@ -348,7 +389,7 @@ def _keep(keeper: _Keeper, pid: int, exited: threading.Event) -> None:
             return
         keeper.beat()
     if not exited.is_set():
-        _kill(pid, exited)
+        _kill(command, exited)
 
 
 def _is_away(error: CaseworkerError) -> bool:
@@ -374,12 +415,14 @@ def _patiently(send: Callable[[], Run], seconds: float) -> Run:
         time.sleep(PAUSE_SECONDS)
 
 
-def _kill(pid: int, exited: threading.Event) -> None:
-    """Terminate a process and its descendants; kill those that remain after a grace period."""
+def _kill(top: Any, exited: threading.Event) -> None:
+    """Terminate a process and its descendants; kill those that remain after a grace period.
+
+    ``top`` is a ``psutil.Process``.
+    """
     import psutil
 
     with suppress(psutil.Error):
-        top = psutil.Process(pid)
         processes = [top, *top.children(recursive=True)]
         for send in (psutil.Process.terminate, psutil.Process.kill):
             for each in processes:
@@ -398,4 +441,4 @@ def _is_foreground() -> bool:
 
 
 def _say(run: Run, text: str) -> None:
-    sys.stderr.write(f"caseworker: run {run.run_id} {text}".rstrip() + "\n")
+    note(f"caseworker: run {run.run_id} {text}".rstrip())

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from caseworker.cli.output import AsJson, fail, show, show_json, show_table, startup_errors
+from caseworker.cli.streams import note
 from caseworker.features.access.keys import (
     MAX_OVERLAP,
     ApiKey,
@@ -73,7 +74,7 @@ def create(
     is_first, issued = _with(made)
     _show_issued(issued, as_json=as_json)
     if is_first:
-        typer.echo("This is the first key: from now on, every client needs a key.", err=True)
+        note("This is the first key: from now on, every client needs a key.")
 
 
 @cli.command("list")
@@ -172,8 +173,8 @@ def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:
         show_json({**asdict(key), "key": issued.secret})
         return
     until = "" if key.expires_at is None else f", until {key.expires_at:%Y-%m-%d %H:%M}Z"
-    typer.echo(f"Key {key.key_id} of tenant {key.tenant}{until}. It is shown only once:", err=True)
-    typer.echo(issued.secret)
+    note(f"Key {key.key_id} of tenant {key.tenant}{until}. It is shown only once:")
+    show(issued.secret)
 
 
 def _state(key: ApiKey, now: datetime) -> str:

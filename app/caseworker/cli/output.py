@@ -5,7 +5,6 @@ A command that fails prints one line to standard error and exits with code 2.
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,13 +12,34 @@ from decimal import Decimal
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+from caseworker.cli.streams import note
 from caseworker.core.trace.plain_text import cut, money, plain
 from caseworker.main.errors import StartupError
+from caseworker.platform.printable import UNPRINTABLE, printable
 
-out = Console(highlight=False, soft_wrap=True)
+
+class PrintableConsole(Console):
+    """A console that replaces controls in texts; only Rich itself may control the terminal.
+
+    The texts come from models, tools and callers.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the segments of a renderable."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
+out = PrintableConsole(highlight=False, soft_wrap=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON output.")]
 
@@ -43,7 +63,19 @@ def show(text: str) -> None:
 
 def show_json(data: Any) -> None:
     """Print ``data`` as JSON; datetimes have microseconds, as in responses of the HTTP API."""
-    out.print_json(data=data, default=_as_json)
+    show(json_of(data, indent=2))
+
+
+def json_of(data: Any, indent: int | None = None) -> str:
+    """Return ``data`` as JSON that the output can encode, in which controls are escaped."""
+    is_unicode = out.encoding.startswith("utf")
+    written = json.dumps(data, indent=indent, ensure_ascii=not is_unicode, default=_as_json)
+    return UNPRINTABLE.sub(lambda match: _escaped(match[0]), written)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def show_table(items: Iterable[Mapping[str, Any]], columns: str) -> None:
@@ -73,7 +105,7 @@ def show_page(page: Mapping[str, Any], key: str, columns: str, *, as_json: bool)
         return
     show_table(page[key], columns)
     if cursor := page.get("next_cursor"):
-        sys.stderr.write(f"More {key} exist. To list them, add --cursor {cursor}\n")
+        note(f"More {key} exist. To list them, add --cursor {cursor}")
 
 
 _INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z")
@@ -98,7 +130,7 @@ def _cell(value: Any, name: str) -> str:
 
 def fail(message: str) -> NoReturn:
     """Print a message to standard error and exit with code 2."""
-    sys.stderr.write(f"{message}\n")
+    note(message)
     raise typer.Exit(2)
 
 

@@ -30,6 +30,7 @@ from caseworker.cli.service import (
     api,
     connected,
 )
+from caseworker.cli.streams import note
 from caseworker.platform.suggestions import suggestion
 
 cli = typer.Typer()
@@ -159,7 +160,7 @@ def secret(url: Url = None) -> None:
     It cannot be shown again. The previous secret also signs for a day.
     """
     with connected(url) as client:
-        typer.echo(client.rotate_webhook_secret().secret)
+        show(client.rotate_webhook_secret().secret)
 
 
 @webhooks.command("test")
@@ -191,7 +192,7 @@ def list_tools(url: Url = None, as_json: AsJson = False) -> None:
         show_page(all_tools, "tools", "name requires_approval description", as_json=as_json)
         for server in page["servers"]:
             if server["problem"]:
-                typer.echo(f"MCP server {server['name']}: {server['problem']}", err=True)
+                note(f"MCP server {server['name']}: {server['problem']}")
 
 
 @tools.command("show")

@@ -1,6 +1,7 @@
 """CLI commands that run cases, list and cancel runs, and decide approvals."""
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from caseworker.cli.output import (
     show_table,
 )
 from caseworker.cli.service import (
+    CaseworkerClient,
     Run,
     RunId,
     RunSummary,
@@ -24,7 +26,8 @@ from caseworker.cli.service import (
     connected,
     end_by,
 )
-from caseworker.core.trace.plain_text import counted, duration, money
+from caseworker.cli.streams import note
+from caseworker.core.trace.plain_text import counted, duration, money, plain
 
 cli = typer.Typer()
 
@@ -72,6 +75,8 @@ def list_runs(
         key, given, value = pair.partition("=")
         if not (key and given):
             fail(f"--metadata {pair}: must be KEY=VALUE.")
+        if key in wanted:
+            fail(f"--metadata {pair}: {key} is given twice; all filters must match.")
         wanted[key] = value
     with connected(url) as client:
         page = client.list_runs(status=status, kind=kind, agent=agent, metadata=wanted, limit=limit)
@@ -175,13 +180,47 @@ def post(
     """
     named = {} if run_id is None else {"run_id": run_id}
     limits = {"budget": dict(budget)} if budget else {}
+    until = time.monotonic() + wait
     with connected(url) as client:
         posted = client.create_run({**body, **named, **limits}, wait_seconds=wait)
+        posted = _waited_for(client, posted, until)
         if as_json:
             show_json(posted.as_json())
         else:
             show_end(posted)
+        if not posted.ended:
+            note_open(client, posted)
         end_by(posted.status)
+
+
+def _waited_for(client: CaseworkerClient, run: Run, until: float) -> Run:
+    """Wait for a run until a monotonic time; a service that restarts ends its own wait early."""
+    from caseworker_client import WaitTimeoutError
+
+    left = until - time.monotonic()
+    if run.ended or run.status == "waiting" or left <= 0:
+        return run
+    try:
+        return client.wait_for_run(run.run_id, timeout_seconds=left)
+    except WaitTimeoutError as error:
+        return error.run
+
+
+def note_open(client: CaseworkerClient, run: RunSummary) -> None:
+    """Explain on standard error how to continue with a run that has not ended."""
+    pending = [each for each in client.list_approvals(run.run_id).approvals if each.open]
+    for each in pending:
+        note_approval(run.run_id, each.approval_id, each.subject)
+    note(f"The run has not ended. `caseworker watch {run.run_id}` shows it until its end.")
+
+
+def note_approval(run_id: str, approval_id: str, subject: str) -> None:
+    """Explain on standard error that a run waits for an approval, and how to decide it."""
+    note(
+        f"The run waits for an approval of {plain(subject)}. Decide it with\n"
+        f"  caseworker approve {run_id} {approval_id}\n"
+        f"  caseworker approve {run_id} {approval_id} --refuse"
+    )
 
 
 def show_end(run: Run) -> None:

@@ -1,13 +1,12 @@
 """Commands for threads, in which agents chat."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 
 from caseworker.cli.agents import AGENT_HELP, agent_of
-from caseworker.cli.output import AsJson, out, show, show_json
-from caseworker.cli.runs import show_end
+from caseworker.cli.output import AsJson, json_of, out, show, show_json
+from caseworker.cli.runs import note_approval, show_end
 from caseworker.cli.service import Url, add_action, add_list, connected, end_by
 
 cli = typer.Typer(no_args_is_help=True, help="Chat with agents in threads.")
@@ -74,9 +73,12 @@ def send(
         for event in client.stream_message(thread_id, text):
             before, run_id = written.content, event.run_id
             if as_json:
-                show(json.dumps(event.as_json()))
+                show(json_of(event.as_json()))
             elif written.add(event):
                 _show_piece(before, written.content)
+            elif event.type == "approval.requested":
+                data = event.data
+                note_approval(run_id, str(data.get("approval_id")), str(data.get("subject")))
             if event.ends:
                 status = event.type.removeprefix("run.")
         if as_json:

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.bar import Bar
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caseworker.cli.output import STYLES, out, show
+from caseworker.cli.output import STYLES, PrintableConsole, out, show
 from caseworker.core.trace.analysis import WorkTimes, children_of, critical_path, duration_ms
 from caseworker.core.trace.call_rows import CallRows, sort_of
 from caseworker.core.trace.node import TraceNode
@@ -68,7 +67,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
             f"{used[0]:,} → {used[1]:,}" if any(used) else "",
             money(node["cost_usd"]) if node["cost_usd"] != 0 else "",
         )
-    Console(highlight=False, width=None if out.is_terminal else _WIDTH).print(table)
+    PrintableConsole(highlight=False, width=None if out.is_terminal else _WIDTH).print(table)
     if critical:
         show("* on the critical path of the run")
     if (hidden := len(snapshot["nodes"]) - max_calls) > 0:

@@ -8,11 +8,10 @@ from typing import Annotated, cast
 
 import typer
 from caseworker_client import Event
-from rich.console import Console
 from rich.live import Live
 from rich.tree import Tree
 
-from caseworker.cli.output import AsJson, out, show, show_json
+from caseworker.cli.output import AsJson, PrintableConsole, json_of, out, show, show_json
 from caseworker.cli.run_tree import RunTree
 from caseworker.cli.runs import show_end, show_spent
 from caseworker.cli.service import RunId, Url, connected, end_by
@@ -40,7 +39,7 @@ def events(
         for event in client.stream_events(run_id, after=after):
             sent = event.as_json()
             if as_json:
-                show(json.dumps(sent))
+                show(json_of(sent))
                 continue
             details = json.dumps(event.data) if event.data else ""
             words = (f"{event.seq:4}", sent["ts"], event.type, event.step_id, details)
@@ -65,7 +64,7 @@ def watch(
         stream = client.stream_events(run_id)
         if as_json:
             for event in stream:
-                show(json.dumps(event.as_json()))
+                show(json_of(event.as_json()))
             end_by(client.get_run(run_id).status)
             return
         tree = RunTree(run_id, kind=begun.kind, status=begun.status)
@@ -115,7 +114,7 @@ def trace(
 
 def _draw(tree: RunTree, events: Iterator[Event]) -> None:
     """Redraw the tree until the event stream ends."""
-    console, lock = Console(highlight=False), Lock()
+    console, lock = PrintableConsole(highlight=False), Lock()
 
     def now() -> Tree:
         with lock:

@@ -15,8 +15,12 @@ DEFAULT_TENANT: Final = "default"
 """Tenant of callers without credentials, of the operator, and of agents from the operator's
 folder."""
 
-TENANT_FORM: Final = r"[A-Za-z0-9._:-]{1,64}"
-"""Regular expression for valid tenant names."""
+TENANT_FORM: Final = (
+    "(?:[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,63}|[.][A-Za-z0-9_:-][A-Za-z0-9._:-]{0,62}"
+    "|[.][.][A-Za-z0-9._:-]{1,62})"
+)
+"""Regular expression for valid tenant names: 1 to 64 of these characters, except ``.`` and ``..``
+alone, which cannot be URL path segments."""
 
 MAX_NAME_CHARS: Final = 200
 

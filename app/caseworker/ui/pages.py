@@ -5,7 +5,6 @@ own credential, so a browser shows only what that user may read.
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
+
+from caseworker.platform.http.request import accepted_types
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -82,12 +83,12 @@ def viewer_routes() -> list[BaseRoute]:
     ]
 
 
-def prefers_html(accept: str) -> bool:
+def prefers_html(headers: Headers) -> bool:
     """Return whether the ``Accept`` header of a request ranks HTML above JSON.
 
     Browsers list HTML first. Clients that rank both equally, such as with ``*/*``, are programs.
     """
-    html, json = _quality(accept, "text/html"), _quality(accept, "application/json")
+    html, json = (_quality(headers, kind) for kind in ("text/html", "application/json"))
     return html > json
 
 
@@ -99,20 +100,13 @@ class _PageForBrowsers(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         found = super().matches(scope)
-        if found[0] is Match.FULL and b"format=" not in scope["query_string"]:
-            accepted = ",".join(Headers(scope=scope).getlist("accept"))
-            if prefers_html(accepted):
-                return found
-        return Match.NONE, {}
+        is_page = b"format=" not in scope["query_string"] and prefers_html(Headers(scope=scope))
+        return found if found[0] is Match.FULL and is_page else (Match.NONE, {})
 
 
-def _quality(accept: str, media_type: str) -> float:
+def _quality(headers: Headers, media_type: str) -> float:
     """Return the quality of a media type, from 0 to 1; the most specific range applies."""
-    found: dict[str, float] = {}
-    for each in accept.lower().split(","):
-        name, *parameters = (part.strip() for part in each.split(";"))
-        given = next((one[2:] for one in parameters if one.startswith("q=")), "1")
-        found[name] = float(given) if re.fullmatch(r"[01](\.[0-9]{0,3})?", given) else 0.0
+    found = accepted_types(headers)
     ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
     return next((found[name] for name in ranges if name in found), 0.0)
 

@@ -16,6 +16,7 @@ from caseworker_client import AsyncCaseworkerClient, CaseworkerError, RetryPolic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from caseworker.platform.printable import printable
 from caseworker_cases.evaluation.dataset import Dataset, DatasetError, Mode, load_dataset
 from caseworker_cases.evaluation.evaluation import (
     Evaluation,
@@ -199,9 +200,9 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
             earlier=earlier,
         )
         evaluation = _evaluated(plan, with_client, url, record)
-        typer.echo(summary_of(evaluation.metrics, plan.folder.path), nl=False)
+        typer.echo(printable(summary_of(evaluation.metrics, plan.folder.path)), nl=False)
         for miss in evaluation.misses:
-            sys.stderr.write(f"target missed: {miss.message}\n")
+            sys.stderr.write(f"target missed: {printable(miss.message)}\n")
         if evaluation.misses and gate:
             raise typer.Exit(_MISSED)
 
@@ -246,5 +247,5 @@ def _evaluated(
 
 
 def _refuse(message: str) -> NoReturn:
-    sys.stderr.write(f"{message}\n")
+    sys.stderr.write(f"{printable(message)}\n")
     raise typer.Exit(_NOT_MEASURED)

@@ -73,7 +73,7 @@ def test_every_module_that_is_imported_exists() -> None:
 )
 def test_html_is_for_those_who_would_rather_read_it(accept: str, html: bool) -> None:
     """A client that prefers HTML and JSON equally is a program."""
-    assert prefers_html(accept) is html
+    assert prefers_html(Headers({"accept": accept})) is html
 
 
 async def test_the_page_of_a_run_stands_at_the_address_of_its_trace() -> None:

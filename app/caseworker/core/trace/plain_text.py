@@ -1,9 +1,11 @@
 """Formats names, durations and costs for lines of text."""
 
+from caseworker.platform.printable import printable
+
 
 def plain(text: str) -> str:
-    """Replace non-printable characters, such as terminal escapes and line breaks, with ``?``."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+    """Replace controls, such as terminal escapes, line breaks and tabs, with ``?``."""
+    return printable(text).replace("\n", "?").replace("\t", "?")
 
 
 def cut(text: str, width: int) -> str:

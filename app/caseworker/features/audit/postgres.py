@@ -51,11 +51,11 @@ class PostgresAudit:
         Raises:
             InvalidRunError: the cursor is invalid.
         """
-        below = 2**63 - 1 if cursor is None else decode_cursor(cursor, _entry_id_in)
+        below = 2**63 - 1 if cursor is None else decode_cursor("audit", cursor, _entry_id_in)
         asked = {"tenant": tenant, "below": below, "limit": limit + 1, **filters}
         async with transaction(self._pool, tenant) as connection:
             rows = (await connection.exec_driver_sql(_PAGE, asked)).mappings().all()
-        return page_of(rows, limit, lambda last: last["entry_id"], dict)
+        return page_of("audit", rows, limit, lambda last: last["entry_id"], dict)
 
 
 def _entry_id_in(place: Any) -> int:

@@ -54,6 +54,7 @@ from caseworker.runs.http.body import (
     body_of_kind,
     idempotency_key,
 )
+from caseworker.runs.http.definition_body import DefinitionName
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
@@ -67,8 +68,7 @@ _OF_ONE_RUN = ("run_id", "start_at", "deadline")
 _OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
 """Fields hidden from callers without the scope ``run``; views of runs hide them too."""
 
-ScheduleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-ScheduleNamePath = Annotated[ScheduleName, Path(description="Name of the schedule.")]
+ScheduleNamePath = Annotated[DefinitionName, Path(description="Name of the schedule.")]
 
 
 def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:

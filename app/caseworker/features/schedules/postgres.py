@@ -165,11 +165,11 @@ class PostgresSchedules:
         """Return a page of schedules, ordered by name."""
         query = select(schedules).where(schedules.c.tenant_id == tenant)
         if cursor is not None:
-            query = query.where(schedules.c.name > decode_cursor(cursor, id_in))
+            query = query.where(schedules.c.name > decode_cursor("schedules", cursor, id_in))
         query = query.order_by(schedules.c.name).limit(limit + 1)
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        return page_of(rows, limit, lambda row: row["name"], _schedule)
+        return page_of("schedules", rows, limit, lambda row: row["name"], _schedule)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
         """Pause or resume a schedule. Scheduled times that pass while it is paused start no run.

@@ -194,12 +194,16 @@ class PostgresThreads:
         place = tuple_(threads.c.created_at, threads.c.thread_id)
         query = select(*columns).where(threads.c.tenant_id == tenant)
         if cursor is not None:
-            query = query.where(place < tuple_(*decode_cursor(cursor, instant_and_id)))
+            query = query.where(place < tuple_(*decode_cursor("threads", cursor, instant_and_id)))
         query = query.order_by(threads.c.created_at.desc(), threads.c.thread_id.desc())
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
         return page_of(
-            rows, limit, lambda row: [row["created_at"].isoformat(), row["thread_id"]], _thread
+            "threads",
+            rows,
+            limit,
+            lambda row: [row["created_at"].isoformat(), row["thread_id"]],
+            _thread,
         )
 
     async def delete(self, tenant: str, thread_id: str) -> bool:

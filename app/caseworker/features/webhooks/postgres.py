@@ -168,12 +168,18 @@ class PostgresWebhooks:
             query = query.where(table.run_id == run_id)
         if cursor is not None:
             place = tuple_(table.created_at, table.delivery_id)
-            query = query.where(place < tuple_(*decode_cursor(cursor, instant_and_id)))
+            query = query.where(
+                place < tuple_(*decode_cursor("deliveries", cursor, instant_and_id))
+            )
         query = query.order_by(table.created_at.desc(), table.delivery_id.desc())
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
         return page_of(
-            rows, limit, lambda row: [row["created_at"].isoformat(), row["delivery_id"]], _delivery
+            "deliveries",
+            rows,
+            limit,
+            lambda row: [row["created_at"].isoformat(), row["delivery_id"]],
+            _delivery,
         )
 
     async def get(self, tenant: str, delivery_id: str) -> Delivery:

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from fastapi import FastAPI
@@ -31,6 +31,7 @@ from caseworker.platform.http.problems import (
     DOCS_URL,
     HOST_REFUSED,
     INTERNAL,
+    MALFORMED_REQUEST,
     TOO_MANY_CONNECTIONS,
     UNAVAILABLE,
     Errors,
@@ -59,6 +60,11 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 MAX_QUERY_PARAMETERS = 64
+_HOST: Final = re.compile(
+    r"(?:[A-Za-z0-9._~%!$&'()*+,;=-]*|\[[A-Za-z0-9:.%_~-]*\])(?::[0-9]*)?", re.ASCII
+)
+"""Form of a Host header: a name or an address, and a port. It may be empty."""
+_ONE_HOST: Final = "Send one Host header with a host name or an address, and optionally a port."
 _PROBES = frozenset({"/healthz", "/readyz"})
 """Health probes may use any host name."""
 
@@ -315,9 +321,12 @@ class RequestEnvelope:
 
     def _refused(self, scope: Scope, headers: Headers) -> ProblemError | None:
         """Return why a request is rejected before its query is parsed, or None."""
-        # Several Host headers are joined to a name that matches no host.
-        host = ",".join(headers.getlist("host"))
-        if not self._allows(host) and scope["path"] not in _PROBES:
+        hosts = headers.getlist("host")
+        if len(hosts) > 1 or not all(map(_HOST.fullmatch, hosts)):
+            return ProblemError(MALFORMED_REQUEST, _ONE_HOST)
+        if not hosts and scope["http_version"] == "1.1":
+            return ProblemError(MALFORMED_REQUEST, _ONE_HOST)
+        if not self._allows("".join(hosts)) and scope["path"] not in _PROBES:
             return ProblemError(HOST_REFUSED)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             return invalid("query", f"At most {MAX_QUERY_PARAMETERS} query parameters are allowed.")

@@ -18,8 +18,9 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
 from caseworker.platform.http.problems import ROUTE_NOT_FOUND, ProblemError
+from caseworker.platform.http.request import ReadableRoute
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=ReadableRoute)
 
 _MEDIA_TYPES = {
     "swagger-ui-bundle.js": "text/javascript",

@@ -17,9 +17,16 @@ from caseworker.platform.http.problems import (
     ROUTE_NOT_FOUND,
     ProblemError,
 )
-from caseworker.platform.http.request import AnonymousFrom, anonymous_caller, shown_credential
+from caseworker.platform.http.request import (
+    AnonymousFrom,
+    ReadableRoute,
+    anonymous_caller,
+    shown_credential,
+)
 
-router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
+router = APIRouter(
+    tags=["operation"], route_class=ReadableRoute, generate_unique_id_function=operation_id
+)
 
 
 READINESS_SECONDS: Final = 5.0

@@ -380,7 +380,9 @@ def _allowed_methods(request: Request) -> str:
         if route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()
     }
-    return ", ".join(sorted(found)) or "GET"
+    if "GET" in found:
+        found.add("HEAD")
+    return ", ".join(sorted(found)) or "GET, HEAD"
 
 
 def _routes(request: Request) -> Iterator[APIRoute]:

@@ -25,6 +25,7 @@ incomplete ones.
 """
 
 import asyncio
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,6 +61,7 @@ IDENTIFIED_LINGER: Final = 5
 """How many times as long an authenticated client may send the rest of a body that is too long, and
 ``IDENTIFIED_DROPS`` times as many bytes, so that it can read why."""
 IDENTIFIED_DROPS: Final = 32
+_ABSOLUTE: Final = re.compile(rb"https?://", re.IGNORECASE)
 _MAX_PIPELINED = 4
 """Number of pipelined requests that may wait for the response to the first one."""
 LAST_REQUEST_SECONDS = 0.5
@@ -194,9 +196,24 @@ class BoundedProtocol(HttpToolsProtocol):
         scope[IS_CLOSED] = self.transport.is_closing
         self._in_head, self._in_body = False, True
         self._body_bytes = 0
+        if _ABSOLUTE.match(self.url):
+            self._resolve_target()
         super().on_headers_complete()
         if self._ending:
             self.cycle.keep_alive = False
+
+    def _resolve_target(self) -> None:
+        """Replace an absolute request target by its path, and the Host header by its host.
+
+        Its host counts even if the Host header names another one (RFC 9112, section 3.2.2).
+        """
+        _, _, rest = self.url.partition(b"://")
+        authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
+        path = rest[len(authority) :]
+        self.url = path if path.startswith(b"/") else b"/" + path
+        first = next((at for at, (name, _) in enumerate(self.headers) if name == b"host"), None)
+        if first is not None:  # a request without a Host header is refused
+            self.headers[first] = b"host", authority
 
     def _identify(self) -> None:
         self._is_identified = True

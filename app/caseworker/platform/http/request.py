@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers, QueryParams
 from starlette.routing import Match, Route
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from caseworker.platform.caller import (
@@ -44,11 +45,13 @@ from caseworker.platform.http.problems import (
     BODY_TOO_LARGE,
     INVALID_REQUEST,
     MALFORMED_BODY,
+    MAX_VIOLATIONS,
     TOO_MANY_BODIES,
     UNSUPPORTED_MEDIA_TYPE,
     ProblemError,
     Problems,
     ProblemType,
+    Violation,
     violations_of,
 )
 
@@ -84,11 +87,19 @@ _OF_PROXIES = re.compile(
 )
 
 
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PARAMETER = rf'[ \t]*;(?:[ \t]*({_WORD})=({_WORD}|"(?:[^"\\]|\\.)*"))?'
+_EACH_PARAMETER = re.compile(_PARAMETER, re.ASCII | re.DOTALL)
 _JSON = re.compile(
-    r"application/(?:json|[a-z0-9.+-]+\+json)(?:\s*;\s*charset\s*=\s*\"?utf-8\"?)?\s*",
-    re.IGNORECASE | re.ASCII,
+    rf"[ \t]*application/(?:json|{_WORD}\+json)((?:{_PARAMETER})*)[ \t]*",
+    re.IGNORECASE | re.ASCII | re.DOTALL,
 )
+_UTF_8: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+"""Names of encodings whose texts are valid UTF-8."""
+_LONGEST_NAME: Final = 200
+"""Number of characters of a parameter name that an error shows."""
 
+_QUALITY = re.compile(r"[01](\.[0-9]{0,3})?", re.ASCII)
 _LENGTH_DIGITS = 18
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -250,7 +261,32 @@ def requires(scope: KeyScope) -> Callable[[Endpoint], Endpoint]:
     return marked
 
 
-class ApiRoute(APIRoute):
+class ReadableRoute(APIRoute):
+    """A route that answers HEAD like GET, without the body (RFC 9110, section 9.1)."""
+
+    def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
+        """Return how the route matches a request, and its additions to the ASGI scope."""
+        match, additions = super().matches(scope)
+        return Match.FULL if self._is_head(scope) and match is not Match.NONE else match, additions
+
+    async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Answer a request; the response to HEAD ends after its headers, even if it is a stream."""
+        if not self._is_head(scope):
+            await super().handle(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b""})
+
+        await self.app(scope, receive, send_head)
+
+    def _is_head(self, scope: AsgiScope) -> bool:
+        return scope.get("method") == "HEAD" and "GET" in (self.methods or ())
+
+
+class ApiRoute(ReadableRoute):
     """A route that authenticates the caller, checks its scope and passes an :class:`ApiRequest`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -266,9 +302,9 @@ class ApiRoute(APIRoute):
 
         async def handle_checked(request: Request) -> Response:
             run_keys = self.accepts_run_key
-            return await handle(
-                await ApiRequest.of(request, self.required_scope, run_keys=run_keys)
-            )
+            identified = await ApiRequest.of(request, self.required_scope, run_keys=run_keys)
+            _require_unique(request.query_params)
+            return await handle(identified)
 
         return handle_checked
 
@@ -284,6 +320,20 @@ def api_router(tag: str, *, prefix: str = "") -> APIRouter:
         route_class=ApiRoute,
         generate_unique_id_function=operation_id,
     )
+
+
+def _require_unique(query: QueryParams) -> None:
+    """Check that no query parameter is repeated, because only its last value would count.
+
+    Raises:
+        ProblemError: some are; the error names each of them.
+    """
+    counts = Counter(name for name, _ in query.multi_items() if is_storable(name))
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        message = "Send this parameter once: all given filters must match."
+        violations = [Violation(name[:_LONGEST_NAME], message) for name in repeated]
+        raise ProblemError(INVALID_REQUEST, violations=violations[:MAX_VIOLATIONS])
 
 
 class LabelledRoute(Route):
@@ -412,7 +462,7 @@ class ApiRequest(Request):
         if self._content is None:
             self._require_identity()
             self._content = await self._read()
-            if self._content and not _JSON.fullmatch(self.headers.get("content-type", "")):
+            if self._content and not is_json(self.headers.get("content-type", "")):
                 raise ProblemError(UNSUPPORTED_MEDIA_TYPE)
         return self._content
 
@@ -480,6 +530,29 @@ class ApiRequest(Request):
         finally:
             bodies.release(held, tenant)
         return b"".join(chunks)
+
+
+def accepted_types(headers: Headers) -> dict[str, float]:
+    """Return the media types and ranges of the Accept header with their quality, from 0 to 1."""
+    accepted: dict[str, float] = {}
+    for each in ",".join(headers.getlist("accept")).lower().split(","):
+        name, *parameters = (part.strip() for part in each.split(";"))
+        given = next((one[2:] for one in parameters if one.startswith("q=")), "1")
+        accepted[name] = float(given) if _QUALITY.fullmatch(given) else 0.0
+    return accepted
+
+
+def is_json(media_type: str) -> bool:
+    """Return whether a Content-Type header names JSON in UTF-8.
+
+    Other parameters than ``charset`` have no effect on JSON (RFC 8259, section 11).
+    """
+    match = _JSON.fullmatch(media_type)
+    return match is not None and all(
+        value.strip('"').lower() in _UTF_8
+        for name, value in _EACH_PARAMETER.findall(match[1])
+        if name.lower() == "charset"
+    )
 
 
 def _too_large(limit: int) -> ProblemError:

@@ -11,6 +11,7 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 from caseworker.platform.logs.errors import format_error
 from caseworker.platform.logs.redaction import redact_text, redact_value
 from caseworker.platform.logs.trace_context import current_ids
+from caseworker.platform.printable import printable
 
 LOG_FIELDS = frozenset(
     {
@@ -142,12 +143,18 @@ def _add_ids(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
 
 def _rendering(form: LogFormat) -> list[Processor]:
     """Return the processors that redact and render a line."""
-    renderer: Processor = (
-        structlog.processors.JSONRenderer()
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(timestamp_key="ts", colors=sys.stderr.isatty())
-    )
-    return [structlog.processors.ExceptionRenderer(_format_exc_info), _redact, renderer]
+    exceptions = structlog.processors.ExceptionRenderer(_format_exc_info)
+    if form == "json":
+        return [exceptions, _redact, structlog.processors.JSONRenderer()]
+    renderer = structlog.dev.ConsoleRenderer(timestamp_key="ts", colors=sys.stderr.isatty())
+    return [exceptions, _redact, _print_plainly, renderer]
+
+
+def _print_plainly(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    """Replace controls in values, because models and tools may have written them."""
+    del logger, method
+    texts = {name: value for name, value in line.items() if isinstance(value, str)}
+    return {**line, **{name: printable(value) for name, value in texts.items()}}
 
 
 def _format_exc_info(exc_info: ExcInfo) -> str:

@@ -36,6 +36,7 @@ from caseworker.platform.http.bodies import (
     by_kind,
 )
 from caseworker.platform.http.problems import invalid
+from caseworker.platform.http.request import accepted_types
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import refusal, with_suggestions, without_surplus
 from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
@@ -467,7 +468,7 @@ def idempotency_key(headers: Headers) -> str | None:
 
 def wants_stream(headers: Headers) -> bool:
     """Return whether a client that creates a run asks for its events."""
-    return "text/event-stream" in headers.get("accept", "")
+    return bool(accepted_types(headers).get("text/event-stream"))
 
 
 def wait_seconds(headers: Headers, *, longest: int) -> int | None:

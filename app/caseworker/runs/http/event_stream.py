@@ -6,7 +6,8 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from datetime import datetime
-from typing import Annotated, Any, Self
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Self
 
 import structlog
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
@@ -18,7 +19,7 @@ from caseworker.platform.caller import AccessRefusedError
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.bodies import QueryModel, View
 from caseworker.platform.http.problems import invalid
-from caseworker.platform.http.request import Shares
+from caseworker.platform.http.request import Shares, accepted_types
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.following import Batch
 from caseworker.runs.http.problems import TOO_MANY_STREAMS
@@ -27,6 +28,8 @@ from caseworker.runs.run import EventRecord, Run
 
 log = structlog.get_logger(__name__)
 
+RETRY: Final = b"retry: 2000\n"
+"""Field of the first event: the milliseconds after which a browser reconnects."""
 HEARTBEAT_SECONDS = 15.0
 """Seconds without an event after which a stream sends a comment to keep the connection open."""
 MAX_SEQ = 2**31 - 1
@@ -113,20 +116,25 @@ def last_event_id(headers: Headers) -> int | None:
 
 def wants_page(headers: Headers) -> bool:
     """Return whether the client accepts JSON but not an event stream."""
-    accepted = headers.get("accept", "")
-    return "application/json" in accepted and "text/event-stream" not in accepted
+    accepted = accepted_types(headers)
+    return bool(accepted.get("application/json")) and not accepted.get("text/event-stream")
 
 
 class EventStream(EventSourceResponse):
     """Streams the events of a run to the client as they occur.
 
     The first batch is read before the response starts. The stream ends after the last batch, or
-    when the client disconnects.
+    when the client disconnects. If no event is left, the response is 204: browsers reconnect after
+    the end of any stream, except after this status.
     """
 
     def __init__(self, run_id: str, first: Batch, rest: Batches, *, opening: bytes = b"") -> None:
         """Send ``opening`` before the first batch."""
-        super().__init__((), headers={"X-Accel-Buffering": "no"})
+        is_over = first.is_last and not first.events and not opening
+        status = HTTPStatus.NO_CONTENT if is_over else HTTPStatus.OK
+        super().__init__((), status_code=status, headers={"X-Accel-Buffering": "no"})
+        if is_over:
+            del self.headers["content-type"]
         self._run_id = run_id
         self._first = first
         self._rest = rest
@@ -151,10 +159,13 @@ class EventStream(EventSourceResponse):
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         batch, opening, spoke_at = self._first, self._opening, -math.inf
+        retry = RETRY
         try:
             while True:
                 body = opening + _lines(self._run_id, batch)
-                if not body and time.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
+                if body:
+                    body, retry = retry + body, b""
+                elif time.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
                     body = KEEPALIVE_COMMENT
                 if body or batch.is_last:
                     more, spoke_at = not batch.is_last, time.monotonic()

@@ -42,6 +42,7 @@ router = api_router("runs", prefix="/runs")
             "events.",
             "content": {"text/event-stream": EVENT_STREAM},
         },
+        204: {"description": "The run has ended, and no event follows the given one."},
     },
     openapi_extra={"parameters": EVENT_HEADERS},
 )
@@ -52,7 +53,8 @@ async def get_events(
 
     The ID of each event is its sequence number. A client that reconnects with the last ID it
     received sees every event exactly once. With `Accept: application/json`, the response is a page
-    of events.
+    of events. If the run has ended and no event is left, the response to a stream is 204, after
+    which browsers do not reconnect.
     """
     seen = last_event_id(request.headers)
     after = query.after if seen is None else seen

@@ -187,11 +187,12 @@ class PostgresApprovals:
         order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
         query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
         if cursor is not None:
-            query = query.where(tuple_(*order) > decode_cursor(cursor, _place_in))
+            query = query.where(tuple_(*order) > decode_cursor("approvals", cursor, _place_in))
         query = query.order_by(*order).limit(limit + 1)
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
         return page_of(
+            "approvals",
             rows,
             limit,
             lambda row: [row["requested_at"].isoformat(), row["run_id"], row["approval_id"]],

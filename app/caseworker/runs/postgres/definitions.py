@@ -158,19 +158,20 @@ class PostgresDefinitions:
             select(*_HEAD_COLUMNS).where(_live(tenant, kind)).ext(distinct_on(definitions.c.name))
         )
         if cursor is not None:
-            query = query.where(definitions.c.name > decode_cursor(cursor, _name_in))
+            query = query.where(definitions.c.name > decode_cursor(kind.value, cursor, _name_in))
         query = query.order_by(definitions.c.name, definitions.c.version.desc())
-        return await self._page(tenant, query, limit, lambda last: last.name)
+        return await self._page(kind.value, tenant, query, limit, lambda last: last.name)
 
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
     ) -> Page[DefinitionVersion]:
         """Return a page of the versions under the name of ``ref``, newest first; may be empty."""
         query = select(*_HEAD_COLUMNS).where(_live(tenant, ref.kind, ref.name))
+        of = f"{ref.kind.value} {ref.name}"
         if cursor is not None:
-            query = query.where(definitions.c.version < decode_cursor(cursor, _version_in))
+            query = query.where(definitions.c.version < decode_cursor(of, cursor, _version_in))
         query = query.order_by(definitions.c.version.desc())
-        return await self._page(tenant, query, limit, lambda last: last.version)
+        return await self._page(of, tenant, query, limit, lambda last: last.version)
 
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:
         """Delete one version, or all versions under the name if ``ref`` gives no version.
@@ -199,11 +200,11 @@ class PostgresDefinitions:
             await record(connection, tenant, Act(f"{ref.kind.value}.deleted"), target)
 
     async def _page(
-        self, tenant: str, query: Select[Any], limit: int, place: Callable[[Any], Any]
+        self, of: str, tenant: str, query: Select[Any], limit: int, place: Callable[[Any], Any]
     ) -> Page[DefinitionVersion]:
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).all()
-        return page_of(rows, limit, place, _head)
+        return page_of(of, rows, limit, place, _head)
 
 
 async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) -> Registered:

@@ -216,7 +216,7 @@ class PostgresRunReader:
         if not rows or rows[0]["there_are"] == len(found):
             return Page(found, None)
         last = found[-1]
-        return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
+        return Page(found, encode_cursor("runs", [last.created_at.isoformat(), last.key.run_id]))
 
     async def statistics(
         self, tenant: str, period: Period, after: datetime, before: datetime

@@ -48,20 +48,24 @@ _RUN_COLUMNS = (
 """Fields stored unchanged in columns of the same name."""
 
 
-def encode_cursor(place: Any) -> str:
-    """Return a position in a list (any JSON value) as an opaque cursor."""
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+def encode_cursor(of: str, place: Any) -> str:
+    """Return a position (any JSON value) in the list ``of`` as an opaque cursor."""
+    return base64.urlsafe_b64encode(json.dumps([of, place]).encode()).decode().rstrip("=")
 
 
 def page_of(
-    rows: Sequence[Any], limit: int, place: Callable[[Any], Any], read: Callable[[Any], Shown]
+    of: str,
+    rows: Sequence[Any],
+    limit: int,
+    place: Callable[[Any], Any],
+    read: Callable[[Any], Shown],
 ) -> Page[Shown]:
-    """Return a page with up to ``limit`` rows.
+    """Return a page of the list ``of`` with up to ``limit`` rows.
 
     ``place`` returns the position of a row for the cursor, and ``read`` the object for it.
     """
     page = rows[:limit]
-    following = encode_cursor(place(page[-1])) if len(rows) > limit else None
+    following = encode_cursor(of, place(page[-1])) if len(rows) > limit else None
     return Page([read(row) for row in page], following)
 
 
@@ -86,8 +90,8 @@ def instant_and_id(place: Any) -> tuple[datetime, str]:
     return datetime.fromisoformat(at), id_in(name)
 
 
-def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
-    """Return the position in a cursor.
+def decode_cursor(of: str, cursor: str, read: Callable[[Any], Place]) -> Place:
+    """Return the position in a cursor of the list ``of``; cursors of other lists are refused.
 
     ``read`` converts the position from JSON, or raises an error if it is malformed.
 
@@ -96,9 +100,12 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
     """
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        return read(json.loads(base64.urlsafe_b64decode(padded.encode("ascii"))))
+        named, place = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        if named != of:
+            raise ValueError(named)
+        return read(place)
     except (ValueError, TypeError, RecursionError, binascii.Error):
-        message = "Invalid cursor. Omit it to start from the first page."
+        message = "Invalid cursor for this list. Omit it to start from the first page."
         raise InvalidRunError("cursor", message) from None
 
 

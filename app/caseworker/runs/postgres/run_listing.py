@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from caseworker.platform.logs.redaction import LOOKAHEAD_CHARS
 from caseworker.runs.ports import LISTED_INPUT_CHARS, RunFilter, json_of_text
 from caseworker.runs.postgres.rows import decode_cursor
-from caseworker.runs.postgres.tables import runs
+from caseworker.runs.postgres.tables import INSTANT, runs
 from caseworker.runs.run import TERMINAL, RunKind, RunStatus
 
 LIST_STATEMENT_MS = 3000
@@ -73,6 +73,10 @@ _HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boo
 
 AGENT_NAME = """coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent,name}',
     request #>> '{graph,steps,0,data,external,name}')"""
+_THREAD_SINCE = """
+SELECT coalesce((SELECT created_at FROM threads
+    WHERE tenant_id = :thread_tenant AND thread_id = :thread), '-infinity') AS created_at
+"""
 RUNS_AN_AGENT = "(kind IN ('agent', 'external') OR request #>> '{chat,agent,name}' IS NOT NULL)"
 """Matches agent runs, external runs, and thread runs that a registered agent answers."""
 
@@ -93,7 +97,7 @@ def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
     """
     query = _PAGE.where(*_conditions(tenant, wanted))
     if wanted.cursor is not None:
-        after = decode_cursor(wanted.cursor, _place_in)
+        after = decode_cursor("runs", wanted.cursor, _place_in)
         query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
     page = query.limit(wanted.limit + 1).subquery("page")
     counted = _COUNTED.select_from(page).subquery("counted")
@@ -124,6 +128,9 @@ def _conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
         found += [literal_column(RUNS_AN_AGENT, Boolean), name == wanted.agent]
     if wanted.thread_id is not None:
         found.append(literal_column("request #>> '{chat,thread_id}'", Text) == wanted.thread_id)
+        # An ID may be used again after the deletion of its thread.
+        since = text(_THREAD_SINCE).bindparams(thread_tenant=tenant, thread=wanted.thread_id)
+        found.append(runs.c.created_at >= since.columns(created_at=INSTANT).scalar_subquery())
     for key, value in wanted.metadata.items():
         same = (runs.c.metadata.contains({key: one}) for one in json_of_text(value))
         found += [_HAS_METADATA, or_(*same)]

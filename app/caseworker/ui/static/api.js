@@ -78,6 +78,7 @@ export async function* events(runId, { after = 0, signal }) {
     try {
       const more = { "Last-Event-ID": String(after) };
       const answer = await ask("GET", path, { accept: "text/event-stream", signal, more });
+      if (answer.status === 204) return; // the run has no more events
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let text = ""; ; ) {
         const { value, done } = await reader.read();
