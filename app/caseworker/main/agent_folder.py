@@ -17,7 +17,7 @@ import structlog
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from caseworker.core.graph.validation import Problem
+from caseworker.core.graph.validation import Problem, Severity
 from caseworker.main.configuration import StartupError
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.function import FunctionNode
@@ -113,6 +113,17 @@ async def register_agents(
             raise _wrong(one.file, _line(refused.problems[0]), one.origin) from None
         if registered.created:
             log.info("agent.registered", agent=f"{one.name}@{registered.head.version}")
+
+
+def require_valid(one: AgentFile, problems: Iterable[Problem]) -> None:
+    """Check that no problem of an agent prevents its execution.
+
+    Raises:
+        StartupError: one does; the message names the file and the field.
+    """
+    for problem in problems:
+        if problem.severity is Severity.ERROR:
+            raise _wrong(one.file, _line(problem), one.origin)
 
 
 def _read(path: Path) -> AgentFile:

@@ -149,15 +149,20 @@ def check_configuration(*, load: bool = False) -> CheckedConfiguration:
 
 
 def _load_plugins(settings: Settings) -> None:
-    from caseworker.main.agent_folder import read_agents, with_code_agents
-    from caseworker.main.agents import build_tools, check_providers
-    from caseworker.main.plugins import Toolbox, installed_agents
+    from caseworker.main.agent_folder import read_agents, require_valid, with_code_agents
+    from caseworker.main.agents import check_providers
+    from caseworker.main.graph_checks import graph_problems
+    from caseworker.main.plugins import installed_agents
+    from caseworker.nodes.nesting import DefinitionKind
+    from caseworker.runs.kinds import KINDS
 
     check_providers(settings)
     agents = settings.agents
-    with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
-    toolbox = Toolbox(settings.tools)
-    build_tools(settings, toolbox.tools, toolbox.servers)
+    found = with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
+    kind = KINDS[DefinitionKind.AGENT]
+    problems = graph_problems(settings, [kind.graph_of(one.agent) for one in found])
+    for one, of_one in zip(found, problems, strict=True):
+        require_valid(one, kind.at_home(of_one))
 
 
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -167,7 +172,7 @@ def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
 
     return [
         {"place": each.place, "message": each.message, "severity": each.severity.value}
-        for each in graph_problems(settings, graph)
+        for each in graph_problems(settings, [graph])[0]
     ]
 
 

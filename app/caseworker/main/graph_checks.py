@@ -12,8 +12,10 @@ from caseworker.runs.definitions import problems_alone
 from caseworker.settings.schema import Settings
 
 
-def graph_problems(settings: Settings, graph: Mapping[str, Any]) -> Sequence[Problem]:
-    """Return all problems of a graph, checked with the tools and functions of this machine.
+def graph_problems(
+    settings: Settings, graphs: Sequence[Mapping[str, Any]]
+) -> Sequence[Sequence[Problem]]:
+    """Return all problems of each graph, checked with the tools and functions of this machine.
 
     Calls no model and starts no tool server. Registered graphs and agents are not looked up.
 
@@ -21,14 +23,15 @@ def graph_problems(settings: Settings, graph: Mapping[str, Any]) -> Sequence[Pro
         StartupError: a configured provider, tool or function cannot be created.
     """
 
-    async def examined() -> Sequence[Problem]:
+    async def examined() -> Sequence[Sequence[Problem]]:
         toolbox = Toolbox(settings.tools)
         tools = build_tools(settings, toolbox.tools, toolbox.servers)
         models = build_models(settings)
         try:
             functions, code = installed_functions(), installed_agents(settings.agents.plugins)
             catalog = build_catalog(settings, models, tools, toolbox, functions, code)
-            return problems_alone(catalog, api_limits(settings).of_graphs, graph)
+            limits = api_limits(settings).of_graphs
+            return [problems_alone(catalog, limits, graph) for graph in graphs]
         finally:
             await models.aclose()
             await toolbox.aclose()

@@ -23,7 +23,10 @@ ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
     """Return the same message for a tool that does not exist and for one that is denied."""
-    return f"No permitted tool is named {quoted(name)}; see GET /tools.{suggestion(name, known)}"
+    return (
+        f"No permitted tool is named {quoted(name)}; see GET /tools.{suggestion(name, known)} The "
+        "operator adds own tools to tools.plugins."
+    )
 
 
 TOOLS = "tools"

@@ -324,6 +324,7 @@ def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> s
         problem = f"unknown key; {''.join(near)}Allowed keys: {', '.join(names)}"
     elif kind == "value_error" and _keys_in(field):
         name, _, problem = problem.partition(": ")
+        problem = problem.replace("its own api_key", variable_of((*path, "api_key")))
         path = (*path, *name.split("."))
     elif (
         SecretStr in types_in(field.annotation)

@@ -100,6 +100,10 @@ class ToolDispatch:
         """Return the specs of the allowed local tools, sorted by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
 
+    def requires_approval(self, spec: ToolSpec) -> bool:
+        """Return whether a person must approve each call: by the tool or by the configuration."""
+        return self._policy.requires_approval(spec)
+
     def __iter__(self) -> Iterator[str]:
         """Return the names of the allowed local tools."""
         return (spec.name for spec in self.usable())
@@ -192,7 +196,7 @@ class ToolDispatch:
         if problem is not None:
             return failure(problem, "invalid_arguments")
         path = context.path.call(key)
-        if requires_approval or self._policy.requires_approval(tool.spec):
+        if requires_approval or self.requires_approval(tool.spec):
             refused, args = await self._approved(context, path, tool.spec, args)
             if refused is not None:
                 return refused

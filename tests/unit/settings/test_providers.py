@@ -93,8 +93,8 @@ def test_an_endpoint_ends_where_paths_are_added_to_it(
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("base_url: 'https://proxy.example'", "its own api_key"),
-        ("provider: tiingo, base_url: 'https://proxy.example'", "its own api_key"),
+        ("base_url: 'https://proxy.example'", "TOOLS_PRICES_API_KEY"),
+        ("provider: tiingo, base_url: 'https://proxy.example'", "TOOLS_PRICES_API_KEY"),
         ("provider: tiingo", "TIINGO_API_KEY"),
     ],
 )

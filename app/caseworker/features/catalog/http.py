@@ -13,6 +13,7 @@ from caseworker.platform.http.bodies import View
 from caseworker.platform.http.openapi import EVERY_CALLER, answers
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.ports import ToolSpec
 from caseworker.tools.servers import ServerListing
 
 
@@ -33,7 +34,13 @@ class ToolView(View):
     timeout_seconds: float
     """Time limit for each attempt, in seconds."""
     requires_approval: bool
-    """Whether a person must approve each call."""
+    """Whether a person must approve each call, by the tool itself or by
+    ``tools.requires_approval``."""
+
+    @classmethod
+    def of(cls, spec: ToolSpec, dispatch: ToolDispatch) -> Self:
+        """Return the view of a tool."""
+        return cls.of_parts(spec, requires_approval=dispatch.requires_approval(spec))
 
 
 class ToolServerView(View):
@@ -47,9 +54,11 @@ class ToolServerView(View):
     """The server's tools, sorted by name; empty while the server is unavailable."""
 
     @classmethod
-    def of(cls, listing: ServerListing) -> Self:
+    def of(cls, listing: ServerListing, dispatch: ToolDispatch) -> Self:
         """Return the view of a server and its tools."""
-        return cls.of_parts(listing, name=listing.server, available=listing.problem is None)
+        tools = [ToolView.of(spec, dispatch) for spec in listing.tools]
+        available = listing.problem is None
+        return cls.of_parts(listing, name=listing.server, available=available, tools=tools)
 
 
 class ToolList(View):
@@ -141,8 +150,10 @@ async def list_tools(request: ApiRequest) -> ToolList:
     """
     tools = request.service(ToolDispatch)
     return ToolList(
-        tools=[ToolView.model_validate(spec) for spec in tools.usable()],
-        servers=[ToolServerView.of(each) for each in await tools.listings(request.caller.tenant)],
+        tools=[ToolView.of(spec, tools) for spec in tools.usable()],
+        servers=[
+            ToolServerView.of(each, tools) for each in await tools.listings(request.caller.tenant)
+        ],
     )
 
 

@@ -79,6 +79,7 @@ FRESH_SECONDS: Final = 0.005
 """Age of an attempt's state above which it is read again before a call."""
 MAX_LANE_CHARS: Final = 100
 
+_V1: Final = "/v1"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _COUNTED: Final = "caseworker.counted"
 """ASGI scope key of a request whose body was counted."""
@@ -170,7 +171,7 @@ async def reply_to(
     Returns status, headers and body, which is an iterator for a stream. ``path`` is the path of an
     API below any base URL.
     """
-    found = next((each for each in DIALECTS if path.endswith(each.path)), None)
+    found = next((each for each in DIALECTS if path.endswith(each.path.removeprefix(_V1))), None)
     dialect = found or DIALECTS[0]
 
     async def answer() -> Response:
@@ -672,12 +673,20 @@ def _routes() -> Iterator[LabelledRoute]:
             (dialect.models_path, "GET", _models),
             (f"{dialect.models_path}/{{name:path}}", "GET", _models),
         ):
-            if path:
-                yield LabelledRoute(base + path, _in_shape(answer, dialect), methods=[method])
+            for each in _forms(base + path) if path else ():
+                yield LabelledRoute(each, _in_shape(answer, dialect), methods=[method])
         yield LabelledRoute(base, _reached, methods=["HEAD"])
     for provider, dialect in {each.provider: each for each in DIALECTS}.items():
         path = f"/gateway/{provider}{{path:path}}"
         yield LabelledRoute(path, _in_shape(_unknown, dialect), methods=_METHODS)
+
+
+def _forms(path: str) -> Sequence[str]:
+    """Return a path with ``/v1`` once, never and twice.
+
+    Clients differ in whether they add it to their base URL.
+    """
+    return path, path.replace(_V1, "", 1), path.replace(_V1, 2 * _V1, 1)
 
 
 ROUTES: Final = (

@@ -313,12 +313,17 @@ class Session:
         return alias, table[alias]
 
     def model_names(self, dialect: Dialect) -> list[str]:
-        """Return the names of models that the client may call with an API."""
+        """Return the names of models that the client may call with an API.
+
+        Any other name is mapped to a configured one, which is listed too.
+        """
         table, known = self._models()
         return [
-            name
-            for name, alias in known.items()
-            if name != ANY_NAME and _speaks(table[alias], dialect)
+            *dict.fromkeys(
+                alias if name == ANY_NAME else name
+                for name, alias in known.items()
+                if _speaks(table[alias], dialect)
+            )
         ]
 
     def _models(self) -> tuple[ModelTable, Mapping[str, str]]:
