@@ -57,7 +57,7 @@ help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
 
 serve: $(SYNC_STAMP)
-	LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
+	@LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
 
 quick: $(SYNC_STAMP)
 	@$(MAKE) --no-print-directory checked-style
@@ -180,12 +180,15 @@ $(BIN)/python:
 		echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu:"; \
 		echo "    apt-get install $$(basename $(PYTHON))-venv"; \
 		exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 
 $(UV_STAMP): $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null || { \
+		echo "$(VENV) has no pip. Remove it with \`rm -rf $(VENV)\`, and run make again."; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 	@touch $@
 
 $(SYNC_STAMP): pyproject.toml clients/python/pyproject.toml uv.lock $(UV_STAMP)
-	$(BIN)/uv sync --locked --all-extras --inexact --quiet
+	@echo "Installing into $(VENV) ..."
+	@$(BIN)/uv sync --locked --all-extras --inexact --quiet
 	@touch $@

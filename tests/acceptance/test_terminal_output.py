@@ -36,6 +36,10 @@ MIXED = "Kosten: 5 € → 日本 👩‍💻"
 FORBIDDEN = {*"\x00\x07\x08\x7f\x9b\x9c\x9d\u202e\u2066\u2028\U000e0041"}
 
 
+def _proof(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.proof)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
     module_database_url: str, running_provider: FakeProvider
@@ -86,50 +90,55 @@ def on_terminal(service: ServiceProcess, *arguments: str) -> str:
     "arguments",
     [
         "agents run evil 1?(evil)",
-        "agents list",
-        "agents show evil",
+        _proof("agents list"),
+        _proof("agents show evil"),
         "watch evil",
-        "watch evil --json",
-        "events evil",
-        "events evil --json",
-        "trace evil",
-        "trace evil --explain",
-        "trace evil --json",
-        "runs --json",
-        "threads list",
+        _proof("watch evil --json"),
+        _proof("events evil"),
+        _proof("events evil --json"),
+        _proof("trace evil"),
+        _proof("trace evil --explain"),
+        _proof("trace evil --json"),
+        _proof("runs --json"),
+        _proof("threads list"),
         "threads send t 1?(evil)",
-        "threads show t",
-        "threads show t --json",
+        _proof("threads show t"),
+        _proof("threads show t --json"),
     ],
 )
-async def test_no_text_of_a_run_controls_the_terminal(
-    service: ServiceProcess, arguments: str
-) -> None:
+def test_no_text_of_a_run_controls_the_terminal(service: ServiceProcess, arguments: str) -> None:
     """Only the colors and the cursor of the command itself remain, and JSON stays valid."""
     written = on_terminal(service, *arguments.split())
 
     assert FORBIDDEN & {*written.replace("\r\n", "\n")} == set(), repr(written)
     assert not any(each in written for each in ("\x1b]", "\x1bP", "\x1b[2J", "\x1b[1;1H", "\x1b\\"))
-    assert "run list" in arguments or "evil" in written or "before" in written
+    assert "evil" in written or "before" in written
     if "--json" in arguments:
         each_line = arguments.startswith(("watch", "events"))
         for document in written.splitlines() if each_line else [written]:
             json.loads(document)
 
 
-async def test_json_keeps_the_text_that_a_terminal_must_not_get(service: ServiceProcess) -> None:
+def test_json_keeps_the_text_that_a_terminal_must_not_get(service: ServiceProcess) -> None:
     """The characters are escaped, not replaced."""
     (_, answer) = json.loads(on_terminal(service, "threads", "show", "t", "--json"))[-2:]
 
-    assert answer["content"] == EVIL
+    assert answer["content"] == EVIL.replace("\x00", "\ufffd")  # the journal stores no NUL
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii", "cp437", "utf-16"])
 @pytest.mark.parametrize(
-    "arguments", ["tools list", "trace mixed", "watch mixed", "agents run evil 1?(mixed)", "--help"]
+    ("arguments", "encoding"),
+    [
+        ("trace mixed", "ascii"),
+        *(
+            _proof(arguments, encoding)
+            for arguments in ("tools list", "watch mixed", "agents run evil 1?(mixed)", "--help")
+            for encoding in ("utf-8", "latin-1", "ascii", "cp437", "utf-16")
+        ),
+    ],
 )
-async def test_no_encoding_of_the_output_ends_a_command(
-    service: ServiceProcess, encoding: str, arguments: str
+def test_no_encoding_of_the_output_ends_a_command(
+    service: ServiceProcess, arguments: str, encoding: str
 ) -> None:
     """Characters that cannot be encoded are replaced; the exit code is that of the run."""
     done = subprocess.run(
@@ -142,8 +151,8 @@ async def test_no_encoding_of_the_output_ends_a_command(
     assert done.stdout.decode(encoding)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
-async def test_json_is_complete_in_every_encoding(service: ServiceProcess, encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["ascii", _proof("utf-8"), _proof("latin-1")])
+def test_json_is_complete_in_every_encoding(service: ServiceProcess, encoding: str) -> None:
     """Characters that the encoding lacks are escaped."""
     done = subprocess.run(
         [*COMMAND, "threads", "show", "t", "--json"],
@@ -161,9 +170,13 @@ async def test_json_is_complete_in_every_encoding(service: ServiceProcess, encod
 
 
 @pytest.mark.parametrize(
-    "arguments", ["runs", "tools list", "runs --json", "watch mixed", "trace mixed", "--version"]
+    "arguments",
+    [
+        "runs",
+        *map(_proof, ("tools list", "runs --json", "watch mixed", "trace mixed", "--version")),
+    ],
 )
-async def test_a_full_disk_is_reported_in_one_line(service: ServiceProcess, arguments: str) -> None:
+def test_a_full_disk_is_reported_in_one_line(service: ServiceProcess, arguments: str) -> None:
     """Exit code 1 would mean that the run failed."""
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -178,13 +191,13 @@ async def test_a_full_disk_is_reported_in_one_line(service: ServiceProcess, argu
     ("redirection", "code", "lines"),
     [
         (">&-", 2, 1),
-        (">/dev/full 2>/dev/full", 2, 0),
-        ("2>&-", 0, 0),
-        ("2>/dev/full", 0, 0),
-        ("</dev/null", 0, 0),
+        _proof(">/dev/full 2>/dev/full", 2, 0),
+        _proof("2>&-", 0, 0),
+        _proof("2>/dev/full", 0, 0),
+        _proof("<&-", 0, 0),
     ],
 )
-async def test_a_closed_or_full_stream_gives_no_traceback(
+def test_a_closed_or_full_stream_gives_no_traceback(
     service: ServiceProcess, redirection: str, code: int, lines: int
 ) -> None:
     """A command that need not write to standard error ignores that it cannot."""
@@ -196,8 +209,10 @@ async def test_a_closed_or_full_stream_gives_no_traceback(
     assert (done.returncode, len(done.stderr.splitlines())) == (code, lines), done.stderr
 
 
-@pytest.mark.parametrize("arguments", ["runs", "trace mixed --json", "tools list", "--help"])
-async def test_a_reader_that_has_gone_ends_a_command_silently(
+@pytest.mark.parametrize(
+    "arguments", ["runs", *map(_proof, ("trace mixed --json", "tools list", "--help"))]
+)
+def test_a_reader_that_has_gone_ends_a_command_silently(
     service: ServiceProcess, arguments: str
 ) -> None:
     """The exit code is that of SIGPIPE, as for other programs."""

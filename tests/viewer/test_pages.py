@@ -14,6 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGES = {
     "/ui": "broken",
+    "/ui/runs": "broken",
     "/ui/overview": "Failures by reason",
     "/ui/runs/case": "42",
     "/runs/broken/trace": "division by zero",
@@ -22,16 +23,20 @@ PAGES = {
     "/ui/threads": "A talk",
     "/ui/threads/talk": "Second wording",
     "/ui/agents": "tutor",
-    "/ui/agents/tutor": "Prompt",
+    "/ui/agents/tutor": "The model of the tier small.",
     "/ui/graphs": "sums",
     "/ui/graphs/sums": "Steps",
+    "/ui/tools": "calculator",
+    "/ui/models": "Configured models",
+    "/ui/keys": "works",
     "/ui/schedules": "0 6 * * *",
     "/ui/quotas": "Running now",
     "/ui/evaluations": "Make a report",
 }
 """A text that each page must contain."""
 PAGES_OF_MENU = [
-    *("Runs", "Overview", "Chats", "Agents", "Graphs", "Schedules", "Quotas", "Evaluations"),
+    *("Runs", "Overview", "Chats", "Agents", "Graphs", "Tools", "Models", "Schedules", "Keys"),
+    *("Quotas", "Evaluations"),
 ]
 
 

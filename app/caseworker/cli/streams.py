@@ -55,7 +55,7 @@ def check_output() -> None:
         buffer,
         encoding=encoding,
         errors="replace",
-        line_buffering=before is not None and before.line_buffering,
+        line_buffering=before is not None and bool(before.line_buffering),
     )
 
 

@@ -130,6 +130,10 @@ class NearlyFull(NamedTuple):
     limit: int
 
 
+def _plainly(amount: Decimal | int) -> str:
+    return f"{Decimal(amount).normalize():f}"
+
+
 class QuotaExceededError(Exception):
     """A request would exceed a quota of the tenant."""
 
@@ -145,7 +149,8 @@ class QuotaExceededError(Exception):
         rate: RateState | None = None,
     ) -> None:
         super().__init__(
-            f"{dimension}: {used} used, {reserved} reserved, {requested} requested, limit {limit}"
+            f"{dimension}: {_plainly(used)} used, {_plainly(reserved)} reserved, "
+            f"{_plainly(requested)} requested, limit {_plainly(limit)}"
         )
         self.dimension = dimension
         self.used = used

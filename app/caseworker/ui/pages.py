@@ -54,7 +54,8 @@ _MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
 _SHELL = "index.html"
 
 _PAGES = (
-    *("/ui", "/ui/", "/ui/overview", "/ui/runs/{run_id}", "/ui/threads", "/ui/threads/{thread_id}"),
+    *("/ui", "/ui/", "/ui/overview", "/ui/runs", "/ui/runs/", "/ui/runs/{run_id}"),
+    *("/ui/threads", "/ui/threads/{thread_id}", "/ui/tools", "/ui/models", "/ui/keys"),
     *("/ui/agents", "/ui/agents/{name}", "/ui/graphs", "/ui/graphs/{name}"),
     *("/ui/schedules", "/ui/quotas", "/ui/evaluations"),
 )

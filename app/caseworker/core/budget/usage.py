@@ -277,7 +277,7 @@ def shown_amount(dimension: Dimension, amount: Amount) -> str:
         case Dimension.SECONDS:
             return f"{amount:.1f}s"
         case Dimension.COST_USD:
-            return f"${amount:f}"
+            return f"${Decimal(amount).normalize():f}"
         case _:
             return str(amount)
 

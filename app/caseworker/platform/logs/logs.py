@@ -33,7 +33,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]
 
 _VERBOSE = (
-    *("aiohttp", "alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
+    *("aiohttp", "alembic", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
     *("procrastinate", "sqlalchemy"),
 )
 """Libraries that log prompts, rows, queue steps or imports; limited to warnings."""

@@ -5,13 +5,16 @@ import { add, fill, h, nothing, s } from "./dom.js";
 import { ago } from "./format.js";
 
 const ROUTES = [
-  [/^\/ui\/?$/, "Runs", () => import("./runs.js")],
+  [/^\/ui(?:\/runs)?\/?$/, "Runs", () => import("./runs.js")],
   [/^\/ui\/overview$/, "Overview", () => import("./statistics.js")],
   [/^\/(?:ui\/)?runs\/([^/]+)(?:\/trace)?$/, "Runs", () => import("./run.js")],
   [/^\/ui\/threads$/, "Chats", () => import("./threads.js")],
   [/^\/ui\/threads\/([^/]+)$/, "Chats", () => import("./thread.js")],
   [/^\/ui\/(agents|graphs)$/, null, () => import("./definitions.js")],
   [/^\/ui\/(agents|graphs)\/([^/]+)$/, null, () => import("./definition.js")],
+  [/^\/ui\/tools$/, "Tools", () => import("./tools.js")],
+  [/^\/ui\/models$/, "Models", () => import("./models.js")],
+  [/^\/ui\/keys$/, "Keys", () => import("./keys.js")],
   [/^\/ui\/schedules$/, "Schedules", () => import("./schedules.js")],
   [/^\/ui\/quotas$/, "Quotas", () => import("./quotas.js")],
   [/^\/ui\/evaluations$/, "Evaluations", () => import("./evaluations.js")],
@@ -23,7 +26,10 @@ const NAVIGATION = [
   ["Chats", "/ui/threads"],
   ["Agents", "/ui/agents"],
   ["Graphs", "/ui/graphs"],
+  ["Tools", "/ui/tools"],
+  ["Models", "/ui/models"],
   ["Schedules", "/ui/schedules"],
+  ["Keys", "/ui/keys"],
   ["Quotas", "/ui/quotas"],
   ["Evaluations", "/ui/evaluations"],
 ];
