@@ -328,6 +328,55 @@ async def test_a_killed_command_is_resumed_and_gets_the_recorded_replies(
 
 
 @pytest.mark.parametrize(
+    ("before", "steps"),
+    [
+        ([], ["wait"]),
+        pytest.param(["sh", "-c", '"$@"; true', "sh"], ["wait"], marks=pytest.mark.proof),
+        pytest.param(["setsid", "--wait"], ["wait"], marks=pytest.mark.proof),
+        pytest.param([], ["handle:0", "wait"], marks=pytest.mark.proof),
+        pytest.param([], ["child", "wait"], marks=pytest.mark.proof),
+    ],
+)
+async def test_a_command_ends_with_an_exec_that_is_killed(
+    http: httpx.AsyncClient,
+    started: Exec,
+    agent: list[str],
+    before: list[str],
+    steps: list[str],
+) -> None:
+    """No process would send its heartbeats or finish its run; its descendants end too."""
+    run_id = f"orphan-{len(before)}-{len(steps)}-{steps[0][:5]}"
+    child = started("--run-id", run_id, "--", *before, *agent, *steps)
+    waits = psutil.Process((await child.json_line("waits"))["waits"])
+    tree = [*psutil.Process(child.pid).children(recursive=True)]
+    assert waits in tree
+
+    child.kill()
+
+    async def gone() -> bool:
+        return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in tree)
+
+    await eventually(gone)
+    assert (await run_of(http, run_id))["status"] == "running"
+
+
+async def test_other_limits_for_the_same_run_are_refused_with_the_way_to_continue(
+    http: httpx.AsyncClient, started: Exec, agent: list[str]
+) -> None:
+    """A run that a limit has halted is continued by another run."""
+    first = started("--run-id", "limited", "--max-llm-calls", "1", *agent, "L1", "L2")
+    await first.wait()
+    second = started("--run-id", "limited", "--max-llm-calls", "5", *agent, "L1", "L2")
+    refused = await second.wait()
+    third = started("--from", "limited", "--max-llm-calls", "5", *agent, "L1", "L2")
+
+    assert (await run_of(http, "limited"))["status"] == "halted"
+    assert refused == 2
+    assert "use --from limited instead of --run-id limited" in second.stderr
+    assert (await third.wait(), replies(third)) == (0, ["ok", "ok"]), third.stderr
+
+
+@pytest.mark.parametrize(
     ("number", "steps", "expected"),
     [
         (signal.SIGINT, ["wait"], 128 + signal.SIGINT),

@@ -1424,13 +1424,31 @@ async def test_the_library_lists_the_models_that_it_may_call(
     """A map shows the names that the client sends."""
     listed = await start(http, api=api)
     mapped = await start(http, api=api, models={"their-name": api.model})
+    any_name = await start(http, api=api, models={"*": api.model})
     names = []
-    for agent in (listed, mapped):
+    for agent in (listed, mapped, any_name):
         async with agent.library() as (client, _):
             names.append({model.id async for model in client.models.list()})
 
     assert api.model in names[0]
-    assert names[1] == {"their-name"}
+    assert names[1:] == [{"their-name"}, {api.model}]
+
+
+@both
+@pytest.mark.parametrize("version", ["", "/v1", "/v1/v1"])
+async def test_a_base_url_works_with_and_without_its_version(
+    api: Api, version: str, http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Clients differ in whether they add ``/v1`` to the base URL."""
+    agent = await start(http, api=api)
+    headers = {"Authorization": f"Bearer {agent.key}"}
+    path = api.path.replace("/v1", version)
+    listed = f"/gateway/{api.path.split('/')[2]}{version}/models"
+
+    called = await http.post(path, json=api.body("VERSION"), headers=headers)
+    models = await http.get(listed, headers=headers)
+
+    assert (called.status_code, models.status_code) == (200, 200), called.text
 
 
 @both

@@ -1,4 +1,4 @@
-"""What the command line prints: texts of models on terminals, in other encodings, to full disks."""
+"""The output of the command line: texts of models on terminals, in other encodings, to full disks."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def at(service: ServiceProcess, **variables: str) -> dict[str, str]:
 
 
 def on_terminal(service: ServiceProcess, *arguments: str) -> str:
-    """Return what a command writes to a terminal."""
+    """Return the output of a command on a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *arguments], env=at(service), stdin=theirs, stdout=theirs, stderr=theirs

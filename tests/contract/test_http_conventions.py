@@ -95,7 +95,7 @@ REPEATED = [
 async def test_a_repeated_parameter_is_refused_by_name(
     client: httpx.AsyncClient, path: str, field: str | None
 ) -> None:
-    """Otherwise only its last value would count, and the list would show what others hide."""
+    """Otherwise only its last value would count, and the list would show other runs."""
     answer = await client.get(path)
 
     assert answer.status_code == 422
@@ -168,7 +168,7 @@ async def test_a_long_media_type_is_read_quickly(client: httpx.AsyncClient) -> N
 async def test_the_accept_header_selects_a_page_or_a_stream_of_events(
     client: httpx.AsyncClient, accept: str, kind: str
 ) -> None:
-    """Case, parameters and qualities of media types count as RFC 9110 says."""
+    """Case, parameters and qualities of media types count as in RFC 9110."""
     await client.post("/runs", json={**CASE, "run_id": "a"})
 
     head = await client.head("/runs/a/events", headers={"Accept": accept})

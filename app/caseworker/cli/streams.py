@@ -36,7 +36,7 @@ class CheckedOutput(io.TextIOWrapper):
             raise OutputError(str(error)) from error
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered text."""
         try:
             super().flush()
         except OSError as error:
