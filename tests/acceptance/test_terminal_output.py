@@ -1,4 +1,4 @@
-"""The output of the command line: texts of models on terminals, in other encodings, to full disks."""
+"""Output of the command line: texts of models on terminals, other encodings, full disks."""
 
 import json
 import os

@@ -160,7 +160,7 @@ def secret(url: Url = None) -> None:
     It cannot be shown again. The previous secret also signs for a day.
     """
     with connected(url) as client:
-        show(client.rotate_webhook_secret().secret)
+        show(client.rotate_webhook_secret().secret or "")
 
 
 @webhooks.command("test")

@@ -78,6 +78,6 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(
     approvals: PostgresApprovals, ids: list[Any]
 ) -> None:
     """The cursor is refused before any query."""
-    cursor = encode_cursor(["2026-01-01T00:00:00+00:00", *ids])
+    cursor = encode_cursor("approvals", ["2026-01-01T00:00:00+00:00", *ids])
     with pytest.raises(InvalidRunError):
         await approvals.waiting("default", limit=10, cursor=cursor)

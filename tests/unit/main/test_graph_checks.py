@@ -12,7 +12,7 @@ def graph_of(*steps: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(graph: dict[str, Any], **sections: Any) -> list[tuple[str, str]]:
-    found = graph_problems(Settings.model_validate(sections), graph)
+    (found,) = graph_problems(Settings.model_validate(sections), [graph])
     return [(each.severity, each.place) for each in found]
 
 

@@ -199,3 +199,49 @@ def test_a_check_of_the_configuration_executes_no_code_of_the_folder(
 
     assert not (tmp_path / "executed").exists()
     assert sys.path == path
+
+
+PARCELS = """
+from caseworker import tool
+
+@tool
+def parcel_price(weight_kg: float) -> dict:
+    \"\"\"Returns a price.\"\"\"
+    return {"value": 5}
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugins", "fields", "problem"),
+    [
+        ("parcels:parcel_price", "tools: [parcel_price]", ""),
+        ("", "tools: [parcel_price]", "tools.0: No permitted tool is named 'parcel_price'"),
+        ("", "tools: [calculater]", "Did you mean 'calculator'?"),
+        ("", "tools: [{mcp: files}]", "tools.0.mcp: No MCP server 'files' is configured."),
+        ("", "model: {name: no-such}", "model.name: "),
+        ("", "code: no-such", "code: No code agent 'no-such' is installed."),
+        ("", "tools: [{agent: {name: other}}]", ""),
+    ],
+)
+def test_a_check_with_load_examines_the_agents_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugins: str, fields: str, problem: str
+) -> None:
+    """The message is that of the start, and names the setting that adds a tool."""
+    plugins = f"tools: {{plugins: ['{plugins}']}}" if plugins else ""
+    (tmp_path / "caseworker.yaml").write_text(f"agents: {{folder: agents}}\n{plugins}")
+    (tmp_path / "parcels.py").write_text(PARCELS)
+    (tmp_path / "agents").mkdir()
+    prompt = "{}" if fields.startswith("code") else "{system: s}"
+    (tmp_path / "agents" / "one.yaml").write_text(f"name: one\nprompt: {prompt}\n{fields}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    if not problem:
+        check_configuration(load=True)
+        return
+    with pytest.raises(StartupError) as refused:
+        check_configuration(load=True)
+
+    assert str(refused.value).startswith("agents.folder: one.yaml: ")
+    assert problem in str(refused.value)
+    assert ("tools.plugins" in str(refused.value)) is ("permitted tool" in str(refused.value))

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from caseworker.ui.pages import prefers_html, viewer_routes
 
-MAX_BYTES = 200_000
+MAX_BYTES = 200 * 1024
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 

@@ -12,9 +12,7 @@ const ROUTES = [
   [/^\/ui\/threads\/([^/]+)$/, "Chats", () => import("./thread.js")],
   [/^\/ui\/(agents|graphs)$/, null, () => import("./definitions.js")],
   [/^\/ui\/(agents|graphs)\/([^/]+)$/, null, () => import("./definition.js")],
-  [/^\/ui\/tools$/, "Tools", () => import("./tools.js")],
-  [/^\/ui\/models$/, "Models", () => import("./models.js")],
-  [/^\/ui\/keys$/, "Keys", () => import("./keys.js")],
+  [/^\/ui\/(tools|models|keys)$/, null, () => import("./catalog.js")],
   [/^\/ui\/schedules$/, "Schedules", () => import("./schedules.js")],
   [/^\/ui\/quotas$/, "Quotas", () => import("./quotas.js")],
   [/^\/ui\/evaluations$/, "Evaluations", () => import("./evaluations.js")],
@@ -102,7 +100,7 @@ async function show({ keepFocus = false } = {}) {
   const path = location.pathname.slice(root.length);
   const [pattern, title, load] = ROUTES.find(([one]) => one.test(path)) ?? [];
   const params = pattern?.exec(path).slice(1).map(decodeURIComponent) ?? [];
-  const section = title ?? (params[0] === "agents" ? "Agents" : "Graphs");
+  const section = title ?? params[0]?.replace(/^./, (letter) => letter.toUpperCase());
   for (const [name, link] of links) {
     if (pattern && name === section) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

@@ -40,13 +40,10 @@ export async function show({ main, params: [what, name], query, signal, go }) {
 
 function agent(definition) {
   const { prompt = {}, tools = [], limits = {}, model = {}, code } = definition;
-  const { name, tier = "small", options = {}, ...more } = model;
-  const named = code ? `None: the code agent ${code} runs instead.` : name ?? `The model of the tier ${tier}.`;
-  const set = { ...more, ...options };
   return h("div", { class: "columns" },
     card("Prompt", Object.entries(prompt).map(([name, text]) => [h("h3", {}, name), shown(text)])),
     h("div", { class: "stack" },
-      card("Model", h("p", {}, named), Object.keys(set).length ? shown(set) : null),
+      card("Model", shown(code ? { code } : model.name ? model : { tier: "small", ...model })),
       card("Tools", tools.length ? h("ul", { class: "tries" }, tools.map((one) => h("li", {}, toolName(one)))) : h("p", { class: "muted" }, "None.")),
       card("Limits", Object.keys(limits).length ? shown(limits) : h("p", { class: "muted" }, "No limits of its own."))));
 }
