@@ -60,10 +60,10 @@ async def test_a_message_shows_how_to_decide_the_approval_that_its_answer_waits_
         decided = caseworker(*shlex.split(approve), **at)
         code = await sending.wait()
 
-    assert "waits for an approval of note" in sending.stderr
-    assert refuse == f"{approve} --refuse"
-    assert decided.returncode == 0, decided.stderr
-    assert (code, sending.stdout) == (0, "Noted.\n")
+        assert "waits for an approval of note" in sending.stderr
+        assert refuse == f"{approve} --refuse"
+        assert decided.returncode == 0, decided.stderr
+        assert (code, sending.stdout) == (0, "Noted.\n")
 
 
 async def test_a_run_that_does_not_end_in_time_shows_how_to_go_on(
@@ -100,6 +100,5 @@ async def test_a_command_waits_across_a_restart_of_the_service(
         await service.child.wait()
         async with ServiceProcess(database_url, settings={**settings, "SERVER_PORT": port}):
             code = await running.wait()
-
-    assert (code, running.stderr) == (0, "")
-    assert running.stdout == "run     kept\nstatus  completed\nanswer  Done.\n"
+        assert (code, running.stderr) == (0, "")
+        assert running.stdout == "run     kept\nstatus  completed\nanswer  Done.\n"
