@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { card, fill, h, nothing, table } from "./dom.js";
 
-const TOOL = [["Name", ""], ["Description", "cut"], ["Approval", ""], ["Arguments", ""]];
+const TOOL = [["Name", ""], ["Description", "cut"], ["Approval", ""], ["Arguments", "cut"]];
 const MODEL = [["Name", ""], ["Model", ""], ["Provider", ""], ["Capabilities", "minor"], ["Fallbacks", "cut"]];
 const KEY = [["ID", "mono"], ["Name", "cut"], ["Tenant", ""], ["Scopes", "minor"], ["State", ""]];
 
