@@ -6,7 +6,12 @@ import pytest
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.stops import Stop, StopKind
-from caseworker.core.budget.usage import BudgetExceededError, Charge, ResourceUsage
+from caseworker.core.budget.usage import (
+    BudgetExceededError,
+    Charge,
+    ResourceUsage,
+    shown_amount,
+)
 
 SPENT: dict[str, tuple[Charge, str]] = {
     "max_tokens": ({Dimension.TOKENS: 10}, "The run's token budget is spent: 10 used, limit 10"),
@@ -160,3 +165,13 @@ def test_the_error_of_seed_000_needs_no_more_than_three_arguments() -> None:
     assert isinstance(error, Stop)
     assert not isinstance(error, Exception)
     assert error.cause.kind is StopKind.BUDGET
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [("0.0000000", "$0"), ("0.0575510", "$0.057551"), ("1.00", "$1"), ("100", "$100")]
+    + [("1E+3", "$1000"), ("0.0000001", "$0.0000001")],
+)
+def test_a_cost_has_no_trailing_zeros(amount: str, text: str) -> None:
+    """The amounts of one message would otherwise have different numbers of digits."""
+    assert shown_amount(Dimension.COST_USD, Decimal(amount)) == text
