@@ -112,7 +112,7 @@ def test_money_adds_up_exactly() -> None:
     assert usage.of(Dimension.COST_USD) == 1
     assert usage.exceeds(Budget(max_cost_dollars=1)) == (
         True,
-        "Cost limit exceeded: $1.0 used, limit $1",
+        "Cost limit exceeded: $1 used, limit $1",
     )
 
 
@@ -169,8 +169,14 @@ def test_the_error_of_seed_000_needs_no_more_than_three_arguments() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [("0.0000000", "$0"), ("0.0575510", "$0.057551"), ("1.00", "$1"), ("100", "$100")]
-    + [("1E+3", "$1000"), ("0.0000001", "$0.0000001")],
+    [
+        ("0.0000000", "$0"),
+        ("0.0575510", "$0.057551"),
+        ("1.00", "$1"),
+        ("100", "$100"),
+        ("1E+3", "$1000"),
+        ("0.0000001", "$0.0000001"),
+    ],
 )
 def test_a_cost_has_no_trailing_zeros(amount: str, text: str) -> None:
     """The amounts of one message would otherwise have different numbers of digits."""
