@@ -71,13 +71,11 @@ async def test_the_list_shows_no_part_of_a_secret_at_the_cut(
     }
 
 
-@pytest.mark.parametrize(
-    "query", ["metadata.=1", "metadata.a=%00", "metadata.%00=1", "metadata.a=1&metadata.a=2"]
-)
+@pytest.mark.parametrize("query", ["metadata.=1", "metadata.a=%00", "metadata.%00=1"])
 async def test_metadata_that_no_run_can_have_are_refused(
     client: httpx.AsyncClient, query: str
 ) -> None:
-    """A repeated key is refused, because both values could not match."""
+    """Metadata have names, and neither names nor values contain NUL characters."""
     answer = await client.get(f"/runs?{query}")
 
     assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")

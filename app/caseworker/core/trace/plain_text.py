@@ -1,11 +1,11 @@
 """Formats names, durations and costs for lines of text."""
 
-from caseworker.platform.printable import printable
+from caseworker.platform.printable import UNPRINTABLE
 
 
 def plain(text: str) -> str:
     """Replace controls, such as terminal escapes, line breaks and tabs, with ``?``."""
-    return printable(text).replace("\n", "?").replace("\t", "?")
+    return UNPRINTABLE.sub("?", text).replace("\n", "?").replace("\t", "?")
 
 
 def cut(text: str, width: int) -> str:

@@ -64,18 +64,15 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
     They are read from the query parameters ``metadata.<key>``.
 
     Raises:
-        ProblemError: a key is repeated, a text cannot be stored, or there are too many filters.
+        ProblemError: a text cannot be stored, or there are too many filters.
     """
     found: dict[str, str] = {}
     for name, value in query.multi_items():
         if not name.startswith(METADATA_PREFIX):
             continue
         key = name.removeprefix(METADATA_PREFIX)
-        if key in found or not key or not (is_storable(key) and is_storable(value)):
-            raise invalid(
-                "metadata",
-                "Write metadata.<key>=<value>, each key once and without NUL characters.",
-            )
+        if not key or not (is_storable(key) and is_storable(value)):
+            raise invalid("metadata", "Write metadata.<key>=<value>, without NUL characters.")
         if len(found) == MAX_METADATA_FILTERS:
             raise invalid(
                 "metadata", f"At most {MAX_METADATA_FILTERS} metadata filters are allowed."
