@@ -47,6 +47,8 @@ CREATE FUNCTION caseworker_claim_suspect(worker text, usual_max_running integer)
 RETURNS SETOF runs LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('suspects', 3));
+    UPDATE deaths SET suspect = false FROM runs WHERE suspect AND finished_at IS NOT NULL
+        AND runs.tenant_id = deaths.tenant_id AND runs.run_id = deaths.run_id;
     IF (SELECT count(*) FROM deaths JOIN runs USING (tenant_id, run_id)
             WHERE suspect AND status = 'running') < 2 THEN
         RETURN QUERY SELECT * FROM caseworker_claim(
@@ -54,8 +56,9 @@ BEGIN
     END IF;
 END $$
 """
-"""Claims a suspect unless two are being executed. The lock is not that of a run or a tenant, and is
-held until the claim is committed."""
+"""Claims a suspect unless two are being executed. A run that has ended is no suspect.
+
+The lock is not that of a run or a tenant, and is held until the claim is committed."""
 
 
 def upgrade() -> None:

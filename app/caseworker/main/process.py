@@ -255,6 +255,7 @@ class Process:
             run = await self._store.claim_suspect(executor.worker_id)
             if run is None:
                 return
+            self._suspects_wait(True)  # tells the parent that this process was needed
             log.warning("run.executed_alone", run_id=run.key.run_id, tenant=run.key.tenant)
             executor.start(run, permitted_at=permitted_at)
             await executor.ended(run.key)

@@ -51,6 +51,9 @@ LOOK_SECONDS: Final = 1.0
 COUNT_SECONDS: Final = 30.0
 """Seconds for which a death is counted again while the database does not answer."""
 
+MOST_PAUSE_SECONDS: Final = 30.0
+"""Maximum back-off, in seconds, before a process looks again for suspects to execute."""
+
 MOST_ALONE: Final = 2
 """Maximum number of processes that execute one suspect each."""
 
@@ -139,6 +142,9 @@ class ProcessSupervisor:
         self._children: list[_Child] = []
         self._alone: list[_Child] = []
         """The children that execute suspects."""
+        self._alone_at, self._alone_pause = 0.0, 0.0
+        """Monotonic time of the next start of such a child, and the back-off before it. It grows
+        while they find none to execute, for example because their tenant is at its limit."""
         self._deaths: list[tuple[float, Death]] = []
         """Deaths to count, with the monotonic time until which that is tried."""
         self._kills = OutOfMemoryKills()
@@ -274,9 +280,14 @@ class ProcessSupervisor:
             if not child.process.is_alive():
                 self._alone.remove(child)
                 self._bury(child, self._death_of(child))
+                was_needed = child.table is not None and child.table.suspects_wait
+                longer = min(max(2 * self._alone_pause, LOOK_SECONDS), MOST_PAUSE_SECONDS)
+                self._alone_pause = 0.0 if was_needed else longer
+                self._alone_at = time.monotonic() + self._alone_pause
         tables = (each.table for each in self._children if each.again_at is None)
         wait = any(table is not None and table.suspects_wait for table in tables)
-        if wait and not (self._deaths or self._ending) and len(self._alone) < MOST_ALONE:
+        is_due = time.monotonic() >= self._alone_at and not (self._deaths or self._ending)
+        if wait and is_due and len(self._alone) < MOST_ALONE:
             number = self._count + len(self._alone)
             with suppress(OSError):  # the system has no resources; the next look tries again
                 self._alone.append(self._start(number, pause=0.0, is_alone=True))
