@@ -20,7 +20,7 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import ESTIMATED, sum_of_known
 from caseworker.engine.ports import IF_LOST, CallOutcome, Recorded
 from caseworker.engine.step_path import StepPath
-from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.errors import class_name, message_of_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +382,7 @@ class AttemptLog:
         elif isinstance(error, self._failures):
             self._graph.mark_failure(self._node, _class_of(error), self._said(error))
         elif isinstance(error, Exception):
-            self._graph.mark_failure(self._node, type(error).__name__, message_of_error(error))
+            self._graph.mark_failure(self._node, class_name(error), message_of_error(error))
         else:
             self._graph.mark_halt(self._node, str(error) or type(error).__name__)
 
@@ -411,4 +411,4 @@ class AttemptLog:
 
 
 def _class_of(failure: Exception) -> str:
-    return failure.error_class if isinstance(failure, AttemptError) else type(failure).__name__
+    return failure.error_class if isinstance(failure, AttemptError) else class_name(failure)

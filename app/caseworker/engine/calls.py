@@ -90,7 +90,7 @@ from caseworker.engine.ports import (
 )
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import DetachedWork
-from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.errors import class_name, message_of_error
 from caseworker.platform.logs.trace_context import within_span
 
 TURNS = 10
@@ -192,7 +192,7 @@ class Calls:
             raise made.fail(large) from None
         except Exception as error:
             said = message_of_error(error)
-            made.end(made.unknown, self.graph.mark_failure, type(error).__name__, said)
+            made.end(made.unknown, self.graph.mark_failure, class_name(error), said)
             raise
         except BaseException as stop:
             reason = str(self.token.stop or stop) or type(stop).__name__

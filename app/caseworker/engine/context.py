@@ -21,7 +21,7 @@ from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.events import EventSink
 from caseworker.engine.ports import Journal
 from caseworker.engine.step_path import StepPath
-from caseworker.platform.logs.errors import is_ours
+from caseworker.platform.logs.errors import is_ours, is_readable
 
 
 class Runtime(Protocol):
@@ -120,12 +120,15 @@ class RunContext:
     """Iterator with one element per traceback that may still be logged. Tracebacks are limited,
     because redacting one takes milliseconds."""
 
-    def logged_with(self, error: Exception) -> Exception | None:
+    def logged_with(self, error: BaseException) -> BaseException | None:
         """Return ``error`` if its traceback should be logged, else None.
 
-        Tracebacks are omitted for Caseworker's own errors, and once ``MAX_TRACEBACKS`` were logged.
+        Tracebacks are omitted for Caseworker's own errors, for errors whose text cannot be read,
+        and once ``MAX_TRACEBACKS`` were logged.
         """
-        return None if is_ours(error) or next(self.tracebacks, None) is None else error
+        if is_ours(error) or next(self.tracebacks, None) is None or not is_readable(error):
+            return None
+        return error
 
 
 Service = TypeVar("Service")

@@ -15,13 +15,14 @@ from caseworker.core.graph.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.node import ABANDONED
 from caseworker.core.trace.step_trace import StepRecord
+from caseworker.engine.containment import ForeignError
 from caseworker.engine.context import Outputs, RunContext
 from caseworker.engine.events import STEP_CANCELLED, Event
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.step_path import Area, StepPath
 from caseworker.engine.step_values import require_joined
-from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.errors import chain_of, class_name, message_of_error
 
 
 class StepBrokenError(Exception):
@@ -167,7 +168,7 @@ class GraphOutcome:
                 continue
             seen.add(id(error))
             BaseException.with_traceback(error, None)  # bypasses overrides in frozen error classes
-            left += (error.__cause__, error.__context__)
+            left += chain_of(error)
             if isinstance(error, BaseExceptionGroup):
                 left += error.exceptions
 
@@ -205,8 +206,10 @@ def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
 
 def class_of(error: Exception) -> str:
     """Return the class name of an error, or of the original error if it was recorded or mapped."""
-    error = getattr(error, "item_error", error)
-    return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
+    error = vars(error).get("item_error", error)  # a foreign property may raise
+    if isinstance(error, RecordedFailureError | ForeignError):
+        return error.error_class
+    return class_name(error)
 
 
 def emit_end(

@@ -480,7 +480,7 @@ def _begin(
     try:
         execution = work.node.execute(work.data, inputs, context)
     except BaseException as error:
-        raise _meant_by(error)  # noqa: B904 - the same error, or one that sets its own cause
+        raise _meant_by(error, context)  # noqa: B904 - the same error, or one that sets its cause
     if timeout_ms is None or type(execution) is not ExecutionResult:
         return execution
     if (time.monotonic() - begun) * 1000 > timeout_ms:
@@ -494,24 +494,35 @@ async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
     Raises:
         StepBrokenError: the node returned no ExecutionResult, or violated the node interface.
     """
+    task = _task()
     try:
         if hasattr(execution, "__aiter__"):
             result = await _last_of(execution, context)
         else:
             result = await execution  # type: ignore[misc]
     except BaseException as error:
-        raise _meant_by(error)  # noqa: B904
+        if isinstance(error, GeneratorExit) and _task() is not task:
+            raise  # this coroutine is being closed
+        raise _meant_by(error, context)  # noqa: B904
     if type(result) is not ExecutionResult:
         raise StepBrokenError("The step's node returned no ExecutionResult.")
     return result.outputs
 
 
-def _meant_by(error: BaseException) -> BaseException:
+def _task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # the garbage collector closes a coroutine outside of the event loop
+        return None
+
+
+def _meant_by(error: BaseException, context: FlowContext) -> BaseException:
     """Map an error of a node to a failure, a stop or a cancellation.
 
-    Stops and cancels of this task pass through unchanged; other BaseExceptions become a
-    StepBrokenError. The error is returned, not raised, because a traceback through this frame would
-    form a reference cycle that keeps the run alive.
+    Stops and cancels of this task pass through unchanged, and so does the KeyboardInterrupt of a
+    user outside of the service; other BaseExceptions become a StepBrokenError. The error is
+    returned, not raised, because a traceback through this frame would form a reference cycle that
+    keeps the run alive.
     """
     if isinstance(error, Exception):
         return error
@@ -519,7 +530,9 @@ def _meant_by(error: BaseException) -> BaseException:
         if is_being_cancelled():
             return error
         return StepBrokenError("The step waited for something that was cancelled.")
-    if isinstance(error, Stop | KeyboardInterrupt | GeneratorExit):
+    if isinstance(error, Stop) or (
+        isinstance(error, KeyboardInterrupt) and context.run.journal is None
+    ):
         return error
     stop = _stop_in(error)
     if stop is not None:
@@ -532,10 +545,14 @@ def _meant_by(error: BaseException) -> BaseException:
 
 def _stop_in(error: BaseException) -> Stop | None:
     """Return the stop in an error or in an exception group of a task group, or None."""
-    if isinstance(error, BaseExceptionGroup):
-        found = (_stop_in(inner) for inner in error.exceptions)
-        return next((stop for stop in found if stop is not None), None)
-    return error if isinstance(error, Stop) else None
+    left = [error]
+    while left:
+        error = left.pop()
+        if isinstance(error, Stop):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            left += reversed(error.exceptions)
+    return None
 
 
 async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:

@@ -65,9 +65,13 @@ def lifetime() -> Iterator[None]:
     os._exit(0)
 
 
+class _TerminatedError(SystemExit):
+    """SIGTERM arrived before the process handled signals itself."""
+
+
 def _exit(*_: object) -> None:
     end_undisturbed()
-    sys.exit(0)
+    raise _TerminatedError(0)
 
 
 def end_undisturbed() -> None:
@@ -75,18 +79,36 @@ def end_undisturbed() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def run_to_end(main: Coroutine[Any, Any, T]) -> T:
+def run_to_end(main: Coroutine[Any, Any, T], *, handles_signals: bool = False) -> T:
     """Run a coroutine like :func:`asyncio.run`, but abandon tasks that ignore cancellation.
 
     If tasks are abandoned, their event loop stays open. Threads are never joined.
+
+    If ``main`` handles SIGINT and SIGTERM itself (``handles_signals``), a KeyboardInterrupt or
+    SystemExit in another task or in a callback comes from code of a plugin, such as a task that a
+    tool has started. It is logged, and the loop goes on.
     """
-    from uvloop import new_event_loop
+    import uvloop
+
+    class Loop(uvloop.Loop):
+        main: "asyncio.Task[T] | None" = None
+
+        def run_forever(self) -> None:
+            while True:
+                try:
+                    return super().run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    over = self.main is None or self.main.done()
+                    if over or not handles_signals or isinstance(error, _TerminatedError):
+                        raise
+                    log.error("process.exit_refused", error_class=type(error).__name__)
 
     sys.setswitchinterval(_SWITCH_SECONDS)
-    loop = new_event_loop()
+    loop = Loop()
     runner = asyncio.Runner(loop_factory=lambda: loop)  # closing it would wait for all tasks
 
     async def ended() -> T:
+        loop.main = asyncio.current_task()
         try:
             return await main
         finally:

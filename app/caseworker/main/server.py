@@ -141,7 +141,7 @@ def serve(
     _allow_connections(settings.server.max_connections)
     server = _Server(config, process, files, started, place)
     sockets = reserve(config.host, config.port) if place is None else list(place.sockets)
-    run_to_end(server.serve(sockets))
+    run_to_end(server.serve(sockets), handles_signals=True)
     end_undisturbed()
 
 

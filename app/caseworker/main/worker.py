@@ -19,7 +19,8 @@ def work(settings: Settings, url: str) -> None:
         StoreUnavailableError: the database does not answer.
     """
     address = forwarding_address(settings, 0)
-    run_to_end(_work(Process(settings, url, executes=True, address=address)))
+    working = _work(Process(settings, url, executes=True, address=address))
+    run_to_end(working, handles_signals=True)
     end_undisturbed()
 
 

@@ -1,14 +1,14 @@
 """Nodes that call Python functions."""
 
-import asyncio
-import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeVar
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.concurrency import NodeLock
+from caseworker.engine.containment import STOPS, in_thread
 from caseworker.engine.context import (
     Execution,
     ExecutionContext,
@@ -35,10 +35,7 @@ class BlockingPool:
         Cancellation does not wait for the thread. A queued function is dropped, and the result of a
         running one is discarded.
         """
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, context.run, fn, *args
-        )
+        return await in_thread(partial(fn, *args), self._threads, passing=STOPS)
 
     def close(self) -> None:
         """Reject new functions and drop queued ones, without waiting for running threads."""
@@ -115,7 +112,7 @@ class FunctionNode:
             return self.fn(context)
         pool = None if context.flow is None else context.flow.services.get(BlockingPool)
         if pool is None:
-            return asyncio.to_thread(self.fn, context)
+            return in_thread(partial(self.fn, context), None, passing=STOPS)
         return pool.run(self.fn, context)
 
 

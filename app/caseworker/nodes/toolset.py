@@ -16,7 +16,7 @@ from caseworker.nodes.reading import ObjectField, StepData
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.suggestions import suggestion
 from caseworker.tools.dispatch import ToolDispatch
-from caseworker.tools.ports import ToolContext, ToolResult
+from caseworker.tools.ports import ToolContext, ToolResult, is_failure
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -217,7 +217,7 @@ class ToolNode:
             tool_context=tool_context(context, self._timezone),
             requires_approval=data.requires_approval,
         )
-        if "error" not in result:
+        if not is_failure(result):
             return ExecutionResult({DEFAULT_HANDLE: result})
         awaited = context.runtime.outgoing_edges(
             context.node_id, channel=Channel.FLOW, source_handle=ERROR

@@ -3,15 +3,25 @@
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Any, Self
+from uuid import UUID
 
 from jsonschema_rs import Draft202012Validator, ValidationError
+from pydantic import TypeAdapter
 
 from caseworker.core.trace.json_values import copy_object
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.caller_schema import CallerSchema, TooMuchWorkError, first_error
-from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
+from caseworker.tools.ports import (
+    Tool,
+    ToolContext,
+    ToolRefusedError,
+    ToolResult,
+    ToolSpec,
+    failure,
+)
 
 MAX_PROBLEMS = 3
 MAX_LISTED_CHARS = 5000
@@ -25,6 +35,41 @@ _FORMS = {
     "date-time": "a date and time written YYYY-MM-DDThh:mm:ssZ",
     "time": "a time written hh:mm:ssZ",
 }
+_FORMS_OF_PYTHON = {
+    "date": "a date written YYYY-MM-DD",
+    "date-time": "a date and time written YYYY-MM-DDThh:mm:ss, with or without a zone",
+    "time": "a time written hh:mm:ss, with or without a zone",
+    "duration": "a duration such as PT5M or 00:05:00",
+}
+
+
+def _accepts(kind: Any) -> Callable[[str], bool]:
+    adapter = TypeAdapter[Any](kind)
+
+    def is_accepted(text: str) -> bool:
+        try:
+            adapter.validate_python(text)
+        except ValueError:
+            return False
+        return True
+
+    return is_accepted
+
+
+_OF_PYTHON: Mapping[str, Callable[[str], bool]] = {
+    "date": _accepts(date),
+    "date-time": _accepts(datetime),
+    "time": _accepts(time),
+    "duration": _accepts(timedelta),
+    "uuid": _accepts(UUID),
+    "regex": lambda _: True,
+    "uri": lambda _: True,
+}
+"""Checks of formats for arguments that pydantic, or the program behind a URL, validates again.
+
+JSON Schema requires a zone in a time, for example, but a ``datetime`` takes a local time too. A
+``NaiveDatetime`` takes no other. The format is the same.
+"""
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL in a JSON text, which the database cannot store as text."""
 
@@ -83,11 +128,14 @@ class ArgumentCheck:
     contain sensitive data that must not be logged.
     """
 
-    def __init__(self, spec: ToolSpec, *, foreign: bool = False) -> None:
+    def __init__(
+        self, spec: ToolSpec, *, foreign: bool = False, strict_formats: bool = True
+    ) -> None:
         """Compile the schema.
 
         A ``foreign`` schema comes from a caller or an MCP server: its size and work are limited,
-        and it may allow unknown arguments.
+        and it may allow unknown arguments. Its formats are not strict. Without
+        ``strict_formats``, a date or time may have any form that Python's types take.
 
         Raises:
             UnfitSchemaError: the schema is unusable; the message names the tool.
@@ -100,16 +148,27 @@ class ArgumentCheck:
             )
         self._known = ", ".join(sorted(schema.get("properties", ()))) or "no arguments"
         self._bounded: CallerSchema | None = None
+        strict_formats = strict_formats and not foreign
+        self._forms = _FORMS if strict_formats else _FORMS_OF_PYTHON
         try:
             if foreign:
-                self._bounded = CallerSchema(schema, formats=True)
+                self._bounded = CallerSchema(schema, formats=_OF_PYTHON)
             else:
                 self._validator = Draft202012Validator(
-                    schema, retriever=_refuse, mask=_MASK, validate_formats=True
+                    schema,
+                    retriever=_refuse,
+                    mask=_MASK,
+                    validate_formats=True,
+                    formats=None if strict_formats else dict(_OF_PYTHON),
                 )
         except (ValidationError, ValueError) as error:
             message = f"the schema of tool {spec.name!r} is invalid: {error}"
             raise UnfitSchemaError(message) from error
+
+    @classmethod
+    def of(cls, tool: Tool) -> Self:
+        """Return the check for a local tool; raises as the constructor."""
+        return cls(tool.spec, strict_formats=not getattr(tool, "checks_formats", False))
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
         """Return one message that describes the errors in ``args``, or None if they are valid."""
@@ -168,7 +227,7 @@ class ArgumentCheck:
         try:
             for part in path[:-1]:
                 schema = schema[part]
-            return _FORMS.get(schema.get("format"))
+            return self._forms.get(schema.get("format"))
         except (AttributeError, LookupError, TypeError):  # relative to the $id of a subschema
             return None
 

@@ -5,7 +5,7 @@ depth, patterns and expansion through ``$ref``. Each validation is limited by th
 instance's size and the schema's size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
@@ -30,8 +30,15 @@ class TooMuchWorkError(ValueError):
 class CallerSchema:
     """A compiled JSON Schema (draft 2020-12) without references to other documents."""
 
-    def __init__(self, schema: Mapping[str, Any], *, formats: bool = False) -> None:
-        """Measure and compile a schema; ``formats`` enables validation of ``format``.
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        *,
+        formats: Mapping[str, Callable[[str], bool]] | None = None,
+    ) -> None:
+        """Measure and compile a schema.
+
+        ``formats`` enables validation of ``format``, with these checks instead of the usual ones.
 
         Raises:
             ValueError: the schema is invalid, exceeds a limit, or refers to another document. The
@@ -45,7 +52,8 @@ class CallerSchema:
                 dict(schema),
                 retriever=_refuse,
                 mask=_MASK,
-                validate_formats=formats,
+                validate_formats=formats is not None,
+                formats=None if formats is None else dict(formats),
                 pattern_options=options,
             )
         except (ValidationError, ValueError):

@@ -1,29 +1,31 @@
 """The ``tool`` decorator, which turns a function into a tool."""
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from contextvars import copy_context
 from dataclasses import fields
-from functools import partial
 from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints, overload
+from typing import Any, cast, get_args, get_type_hints, overload
 
 from docstring_parser import parse
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import ArgsKwargs, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
+from caseworker.engine.containment import in_thread
 from caseworker.platform.suggestions import suggestion
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
+from caseworker.tools.results import result_of, result_of_async
 
 Function = Callable[..., Any]
 
 
 class FunctionTool:
     """A Tool that calls a function. It remains callable like the function itself."""
+
+    checks_formats = True
+    """The types of the arguments decide which dates and times, for example, are valid."""
 
     def __init__(self, function: Function, **options: Any) -> None:
         """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.
@@ -131,22 +133,34 @@ class FunctionTool:
 
         Raises:
             ToolRefusedError: an argument does not match its type.
+            UnfitResultError: the result cannot be converted to JSON.
+            ValueTooLargeError: the result has more than ``context.max_result_bytes`` as JSON.
+            ForeignError: a synchronous function raised it; see :func:`in_thread`.
         """
         try:
-            values: dict[str, Any] = self._arguments.validate_python(ArgsKwargs((), dict(args)))
+            values: dict[str, Any] = self._arguments.validate_json(json.dumps(dict(args)))
         except ValidationError as error:
-            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems)
             raise ToolRefusedError(" ".join(wrong)) from None
-        values = {**values, **dict.fromkeys(self._contexts, context)}
+        values, most = (
+            {**values, **dict.fromkeys(self._contexts, context)},
+            context.max_result_bytes,
+        )
+
+        def called() -> Any:
+            found = self._function(**values)
+            # Here, because an iterator or a serializer of the result may block.
+            return found if inspect.isawaitable(found) else result_of(found, max_bytes=most)
+
         if inspect.iscoroutinefunction(self._function):
             result = await self._function(**values)
         else:
-            call = partial(copy_context().run, self._function, **values)
-            result = await asyncio.get_running_loop().run_in_executor(context.threads, call)
-        if inspect.isawaitable(result):
+            result = await in_thread(called, context.threads)
+            if not inspect.isawaitable(result):
+                return cast("ToolResult", result)
             result = await result
-        result = to_jsonable_python(result)
-        return result if isinstance(result, dict) else {"value": result}
+        return await result_of_async(result, threads=context.threads, max_bytes=most)
 
     def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
         """Return a function with this signature that returns its arguments, with defaults."""

@@ -16,6 +16,8 @@ import structlog
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.stops import Stop
+from caseworker.core.trace.frozen_json import ValueLimits, ValueTooLargeError
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
@@ -25,23 +27,27 @@ from caseworker.engine.call import (
     OutcomeUnknownError,
     Reply,
 )
+from caseworker.engine.containment import ForeignError, contained
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.fair_threads import CallThreads, PacedThread
-from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.errors import class_name, message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from caseworker.tools.ports import (
+    MAX_RESULT_BYTES,
     Tool,
     ToolContext,
     ToolRefusedError,
     ToolResult,
     ToolSpec,
     failure,
+    is_failure,
 )
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.tools.results import UnfitResultError, result_of_async
 from caseworker.tools.servers import (
     SERVER_LOST,
     NoServers,
@@ -57,8 +63,12 @@ ONE_ATTEMPT = RetryPolicy(
 )
 
 TOO_LARGE = "too_large"
-"""Error code for a tool call that creates a file above the size limit."""
+"""Error code for a tool call whose file or result exceeds a size limit."""
+UNFIT_RESULT = "unfit_result"
+"""Error code for a tool call whose result cannot be converted to JSON."""
 
+_WIDE = ValueLimits(max_value_bytes=MAX_RESULT_BYTES)
+"""Limits for results that are not stored."""
 MAX_ERROR_CHARS = 1000
 MAX_CODE_CHARS = 60
 
@@ -94,7 +104,7 @@ class ToolDispatch:
         self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry
         self._policy = policy
-        self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
+        self._checks = {tool.spec.name: ArgumentCheck.of(tool) for tool in registry}
 
     def usable(self) -> list[ToolSpec]:
         """Return the specs of the allowed local tools, sorted by name."""
@@ -252,7 +262,7 @@ class ToolDispatch:
         call_id: str | None,
         tool_context: ToolContext,
     ) -> "_ToolCall":
-        spec = tool.spec
+        spec, limits = tool.spec, context.limits or _WIDE
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
         shown = await self._redaction.call(redact, len(asked))
@@ -277,9 +287,14 @@ class ToolDispatch:
             tool=tool,
             args=args,
             context=replace(
-                tool_context, call_key=call_key, threads=context.services.get(CallThreads)
+                tool_context,
+                call_key=call_key,
+                threads=context.services.get(CallThreads),
+                max_result_bytes=limits.max_value_bytes,
             ),
             keeper=context.run.services.get(ArtifactKeeper),
+            max_depth=limits.max_depth,
+            check_stop=context.run.token.check,
             logged_with=context.run.logged_with,
             pause=partial(context.run.slots.turns.pause, context.run.slots),
         )
@@ -293,7 +308,11 @@ class _ToolCall(Call):
     args: Mapping[str, Any]
     context: ToolContext
     keeper: ArtifactKeeper | None
-    logged_with: Callable[[Exception], Exception | None]
+    max_depth: int
+    """Maximum nesting depth of the result."""
+    check_stop: Callable[[], None]
+    """Raises the stop of the run, if there is one."""
+    logged_with: Callable[[BaseException], BaseException | None]
     pause: Callable[[], Awaitable[None]]
     """Lets other runs continue before a result, which may be large, is processed."""
 
@@ -303,24 +322,28 @@ class _ToolCall(Call):
         sink = None if self.keeper is None else self.keeper.sink_of(call_key)
         try:
             given = context if sink is None else replace(context, artifacts=sink)
-            try:
-                result = dict(await tool.run(self.args, given))
-            except ToolRefusedError as refusal:
-                result = refusal.result()
+            result = await contained(self._result(given))
             await self.pause()
-        except ArtifactTooLargeError as refusal:
+        except (ArtifactTooLargeError, ValueTooLargeError) as refusal:
             raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
+        except UnfitResultError as refusal:
+            raise AttemptError(str(refusal), error_class=UNFIT_RESULT, retryable=False) from refusal
         except Exception as error:
-            shown = self.logged_with(error)
+            cause = error.__cause__ if isinstance(error, ForeignError) else None
+            if isinstance(cause, Stop):
+                self.check_stop()  # the run's own stop may have reached the tool
+            shown = self.logged_with(cause or error)
             log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=shown)
-            name = type(error).__name__
+            name = class_name(cause or error)
             said = f"The tool broke: {message_of_error(error)}"
             told = f"The tool broke ({name})."
-            raise AttemptError(said, error_class=name, retryable=False, told=told) from error
-        if "error" in result:
+            raise AttemptError(said, error_class=name, retryable=False, told=told) from None
+        if is_failure(result):
             # The error may quote arguments or data, and it appears in traces and events.
-            said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
-            code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
+            error, code = result["error"], result.get("code")
+            said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+            said = redact_text(said, max_chars=MAX_ERROR_CHARS)
+            code = redact_text(str(code or "error"), max_chars=MAX_CODE_CHARS)
             raise AttemptError(
                 said,
                 error_class=code,
@@ -330,6 +353,18 @@ class _ToolCall(Call):
         if sink is None or not sink.saved:
             return Reply(result)
         return Reply(with_references(result, sink.saved, context.run_id))
+
+    async def _result(self, context: ToolContext) -> ToolResult:
+        try:
+            result = await self.tool.run(self.args, context)
+        except ToolRefusedError as refusal:
+            result = refusal.result()
+        return await result_of_async(
+            result,
+            threads=context.threads,
+            max_bytes=context.max_result_bytes,
+            max_depth=self.max_depth,
+        )
 
 
 def _seconds(asked: object) -> float | None:

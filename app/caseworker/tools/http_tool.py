@@ -136,6 +136,9 @@ def templated(
 class HttpTool:
     """A tool that sends a request and returns the response."""
 
+    checks_formats = True
+    """The server decides which dates and times, for example, are valid."""
+
     def __init__(
         self,
         name: str,
@@ -245,7 +248,7 @@ class HttpTool:
             value = float("nan")
         if not is_storable({"": value}):
             return failure("The response is not valid JSON.", "unfit_response")
-        # The key "error" would make the result a failure of the tool.
+        # The key "error" could make the result a failure of the tool.
         return value if isinstance(value, dict) and "error" not in value else {"value": value}
 
 

@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from caseworker.tools.artifacts import ArtifactSink
 
+MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size of a result as JSON, in bytes, where a run has no limit."""
+
 ToolResult = dict[str, Any]
-"""Result of a tool, with JSON values only. A failure is ``{"error": message, "code": word}``."""
+"""Result of a tool, with JSON values only. A failure is ``{"error": message, "code": word}``; see
+:func:`is_failure`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,8 @@ class ToolContext:
     """ID of the call, equal in all attempts and after a crash; an idempotency key for requests."""
     threads: Executor | None = field(default=None, repr=False)
     """Threads for synchronous functions; None uses those of the event loop."""
+    max_result_bytes: int = MAX_RESULT_BYTES
+    """Maximum size of the result as JSON, in bytes."""
 
 
 class Tool(Protocol):
@@ -114,10 +120,24 @@ class CrossChecked(Protocol):
         ...
 
 
+def is_failure(result: Mapping[str, Any]) -> bool:
+    """Return whether a result reports a failure: its ``error`` is a message, or an error object.
+
+    None, False, a blank text and an empty list or object report none. A number is data, such as a
+    measured error.
+    """
+    error = result.get("error")
+    if isinstance(error, str):
+        return not error.isspace() and error != ""
+    return error is True or (isinstance(error, Mapping | list) and len(error) > 0)
+
+
 def failure(
     message: str, code: str = "failed", *, retry_after_seconds: float | None = None
 ) -> ToolResult:
-    """Return the error dict for a failed tool call."""
+    """Return the error dict for a failed tool call; a blank message is replaced."""
+    if not message.strip():
+        message = "The tool failed without a message."
     result: ToolResult = {"error": message, "code": code}
     if retry_after_seconds is not None:
         result["retry_after_seconds"] = retry_after_seconds

@@ -1,6 +1,6 @@
 """A process's tool registry, and the policy that selects the usable tools."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from caseworker.tools.ports import Tool, ToolSpec
@@ -34,6 +34,10 @@ class ToolRegistry:
     def find(self, name: str) -> Tool | None:
         """Return the tool with this name, or None if it is not registered."""
         return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[Tool]:
+        """Return the tools, sorted by name."""
+        return iter(self._by_name.values())
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return the specs of all tools, sorted by name."""

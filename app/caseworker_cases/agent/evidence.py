@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from caseworker.models.gateway import Tier
-from caseworker.tools.ports import ToolResult
+from caseworker.tools.ports import ToolResult, is_failure
 
 UNKNOWN_TOOL = "unknown_tool"
 RESPOND = "respond"
@@ -75,7 +75,7 @@ class CaseEvidence:
     @property
     def failed(self) -> bool:
         """Whether the result is an error."""
-        return "error" in self.result
+        return is_failure(self.result)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evidence as JSON in the format of the case's result."""
@@ -136,7 +136,7 @@ def finding(result: ToolResult) -> str | None:
     A calendar result has the date in words (``Monday, September 8, 2025``) as ``text`` and the ISO
     date as ``value``. A number of days is a ``value``.
     """
-    if "error" in result:
+    if is_failure(result):
         return None
     value, text = result.get("value"), result.get("text")
     if isinstance(value, int | float) and not isinstance(value, bool):

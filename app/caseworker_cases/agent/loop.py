@@ -19,7 +19,7 @@ from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.models.gateway import Tier
 from caseworker.tools.dispatch import ToolDispatch
-from caseworker.tools.ports import ToolResult, failure
+from caseworker.tools.ports import ToolResult, failure, is_failure
 from caseworker_cases.agent.evidence import UNKNOWN_TOOL, Action
 from caseworker_cases.agent.gate import GateDecision, GateInput, NextAction, Reason, decide
 from caseworker_cases.agent.plan import MISSING_RESULT, UnfilledPlaceError, fill, results_used
@@ -112,7 +112,7 @@ class CaseLoop:
                 result = await self._act(action, number)
             results[number] = result
             state.add_evidence(action, result, planned=filled, used=number in used)
-            shown = {"output_summary": summary(result), "failed": "error" in result}
+            shown = {"output_summary": summary(result), "failed": is_failure(result)}
             work.log.add("tool", tool=action.tool, args=dict(action.args), **shown)
         await self._verification.measure()
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from caseworker.models.gateway import Tier
-from caseworker.tools.ports import ToolContext, ToolResult
+from caseworker.tools.ports import ToolContext, ToolResult, is_failure
 from caseworker_cases.agent.evidence import (
     RESPOND,
     Action,
@@ -140,7 +140,7 @@ def _form(call: Action | CaseEvidence, result: ToolResult | None = None) -> str:
     Result fields that repeat an argument are ignored, because they can be written in several ways.
     Case and spacing are ignored too.
     """
-    found = {} if result is None or "error" in result else result
+    found = {} if result is None or is_failure(result) else result
     said = {name: value for name, value in found.items() if name not in call.args}
     text = json.dumps([call.tool, said or dict(call.args)], sort_keys=True, ensure_ascii=False)
     return " ".join(text.casefold().split())

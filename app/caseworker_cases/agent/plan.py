@@ -19,7 +19,7 @@ from typing import Any
 
 from caseworker.models.forms import StatedSchema, storable_json
 from caseworker.tools.functions import PlannerFunction, closed, texts_in
-from caseworker.tools.ports import ToolResult
+from caseworker.tools.ports import ToolResult, is_failure
 from caseworker_cases.agent.evidence import Action, finding
 
 MAX_ACTIONS = 3
@@ -235,7 +235,7 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
     def found_at(place: re.Match[str], *, as_text: bool) -> Any:
         nonlocal left
         result = results.get(int(place[1]))
-        if result is None or "error" in result:
+        if result is None or is_failure(result):
             raise UnfilledPlaceError(f"Action {place[1]} has no result that could be used here.")
         found: Any = result
         if not place[2]:

@@ -32,6 +32,7 @@ from caseworker.tools.ports import (
     ToolRefusedError,
     ToolResult,
     failure,
+    is_failure,
 )
 from caseworker_cases.agent.case import Case
 from caseworker_cases.agent.evidence import (
@@ -213,7 +214,7 @@ def _numbers(found: CaseEvidence, recompute: Recompute) -> Iterable[Decimal]:
     if found.failed or found.refused or found.tool == RESPOND:
         return ()
     again = recompute(found)
-    result = found.result if again is None or "error" in again else again
+    result = found.result if again is None or is_failure(again) else again
     number = number_in(finding(result) or "")
     return numbers_among(result) if number is None else (number,)
 
@@ -222,7 +223,7 @@ def _repeats(found: CaseEvidence, recompute: Recompute, same: Same) -> bool:
     again = recompute(found) or {}
     first, second = finding(found.result), finding(again)
     if first is None or second is None:
-        return first == second and ("error" in again) == found.failed
+        return first == second and is_failure(again) == found.failed
     return same(first, second)
 
 

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from contextvars import copy_context
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial, wraps
 from importlib import import_module
@@ -28,10 +27,13 @@ from pydantic import TypeAdapter
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import HandOver, Stop
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.approvals import Approvals, Decision, Question
 from caseworker.engine.call import AttemptError, Call, Reply
+from caseworker.engine.containment import STOPS, contained, in_thread
 from caseworker.engine.context import ExecutionContext, FlowContext
 from caseworker.engine.ports import HASH_CHARS
+from caseworker.engine.report import class_of
 from caseworker.features.external.dialects import CHAT_COMPLETIONS, MESSAGES, Dialect
 from caseworker.features.external.gateway import reply_to
 from caseworker.features.external.session import ExternalData, Session, Sessions
@@ -41,6 +43,7 @@ from caseworker.nodes.function import FunctionNode, execution_context, is_awaita
 from caseworker.platform.fair_threads import CallThreads
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.tools.dispatch import ONE_ATTEMPT
+from caseworker.tools.results import result_of_async
 
 _JSON: Final = TypeAdapter[Any](Any)
 
@@ -118,7 +121,8 @@ async def run_code(
         try:
             async with asyncio.timeout(None) as limit:
                 work.limit = limit
-                found = await function.execute(CodeContext(**own, **about, work=work))
+                running = function.execute(CodeContext(**own, **about, work=work))
+                found = await contained(running, passing=STOPS)
         finally:
             await work.close()
     except (Exception, BaseExceptionGroup):
@@ -228,6 +232,7 @@ class StepWork:
             retry=ONE_ATTEMPT,
             function=fn,
             threads=self.context.services.get(CallThreads),
+            limits=self.context.limits,
             **about,
         )
         return (await self.session.perform(call)).value
@@ -259,6 +264,7 @@ class _FunctionCall(Call):
 
     function: Callable[[], Any]
     threads: CallThreads | None
+    limits: ValueLimits | None
 
     async def send(self, attempt: int) -> Reply:
         """Call the function once.
@@ -267,16 +273,19 @@ class _FunctionCall(Call):
             AttemptError: the function raised an exception.
         """
         try:
-            if inspect.iscoroutinefunction(self.function):
-                found = await self.function()
-            else:
-                call = partial(copy_context().run, self.function)
-                found = await asyncio.get_running_loop().run_in_executor(self.threads, call)
-                found = await found if is_awaitable(found) else found
-            return Reply(_JSON.dump_python(found, mode="json"))
+            return Reply(await contained(self._result(), passing=STOPS))
         except Exception as error:
-            said, kind = message_of_error(error), type(error).__name__
+            said, kind = message_of_error(error), class_of(error)
             raise AttemptError(said, error_class=kind, retryable=False) from error
+
+    async def _result(self) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            found = await self.function()
+        else:
+            found = await in_thread(self.function, self.threads, passing=STOPS)
+            found = await found if is_awaitable(found) else found
+        most = (self.limits or USUAL_LIMITS).max_value_bytes
+        return (await result_of_async([found], threads=self.threads, max_bytes=most))["value"][0]
 
 
 class StepModels:

@@ -31,6 +31,7 @@ from caseworker.features.external.gateway import stopped
 from caseworker.features.external.session import Session
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.platform.http.mcp import McpAnswer
+from caseworker.tools.ports import is_failure
 from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
 
 PROGRESS_SECONDS: Final = 5.0
@@ -144,7 +145,7 @@ def _as_result(result: Mapping[str, Any]) -> CallToolResult:
     """Return a tool's result; one with an error is a failed call, which a model may correct."""
     text = TextContent(text=json.dumps(result, ensure_ascii=False))
     return CallToolResult(
-        content=[text], structured_content=dict(result), is_error="error" in result
+        content=[text], structured_content=dict(result), is_error=is_failure(result)
     )
 
 

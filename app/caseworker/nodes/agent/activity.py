@@ -28,7 +28,7 @@ from caseworker.models.gateway import Completion
 from caseworker.models.ports import Delta, ToolCall
 from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS, TEXT_OF, shown
 from caseworker.nodes.templates import compact
-from caseworker.tools.ports import ToolResult
+from caseworker.tools.ports import ToolResult, is_failure
 
 MERGE_SECONDS = 0.02
 """Period, in seconds, in which answer chunks are merged into one event. A chunk that arrives after
@@ -112,7 +112,7 @@ class TurnActivity:
     ) -> None:
         """Emit the end of a tool call; ``stored_as`` is the journal key of its result, if any."""
         about = {"tool_call_id": call.id, "name": self._tool_of(call.name)}
-        if "error" in result:
+        if is_failure(result):
             about["error"] = shown(str(result["error"]))
             stored_as = None
         text = compact(result)

@@ -35,9 +35,9 @@ from caseworker.nodes.agent.tools import INPUT, AgentTools, LinkedAgent, ToolOff
 from caseworker.nodes.function import FunctionNode, RunFunction, run_plainly
 from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import Toolset
-from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.errors import class_name, is_ours, message_of_error
 from caseworker.tools.dispatch import ToolDispatch
-from caseworker.tools.ports import ToolResult, failure
+from caseworker.tools.ports import ToolResult, failure, is_failure
 
 log = structlog.get_logger(__name__)
 
@@ -324,7 +324,7 @@ class _Called:
             raise
         key, ended = self._path.record_key, CallOutcome.RESULT
         journal.note(node, Entry(call_key=key, charge=NOTHING, outcome=ended, value=result))
-        if "error" in result:
+        if is_failure(result):
             trace.mark_failure(node, str(result["code"]), str(result["error"]))
         else:
             trace.mark_success(node, 0)
@@ -389,7 +389,8 @@ def cut_off_result(
 def _error_of(ended: BaseException) -> dict[str, str]:
     """Return class and message of a failure or stop for the result of an agent."""
     return {
-        "class": getattr(ended, "error_class", None) or type(ended).__name__,
+        "class": (getattr(ended, "error_class", None) if is_ours(ended) else None)
+        or class_name(ended),
         "message": message_of_error(ended) if isinstance(ended, Exception) else str(ended),
     }
 
@@ -401,11 +402,13 @@ def text_of(asked: Any) -> str:
 
 def causes(ended: BaseException) -> Iterator[BaseException]:
     """Yield the leaf exceptions of an exception group, or the exception itself."""
-    if isinstance(ended, BaseExceptionGroup):
-        for inner in ended.exceptions:
-            yield from causes(inner)
-    else:
-        yield ended
+    left = [ended]
+    while left:
+        ended = left.pop()
+        if isinstance(ended, BaseExceptionGroup):
+            left += reversed(ended.exceptions)
+        else:
+            yield ended
 
 
 def _is_within(stop: Stop, caller: Scope) -> bool:

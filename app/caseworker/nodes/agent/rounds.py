@@ -10,7 +10,7 @@ from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.agent.activity import TurnActivity
 from caseworker.nodes.agent.tools import arguments_of
 from caseworker.nodes.templates import compact
-from caseworker.tools.ports import ToolResult, failure
+from caseworker.tools.ports import ToolResult, failure, is_failure
 
 SAME_ROUNDS = 3
 """Number of consecutive turns with equal calls and results at which the agent is considered to
@@ -121,7 +121,7 @@ class ToolRound:
             result = self._results.get(index)
             if result is not None:
                 content = compact(result)
-                whole = len(content) <= MAX_RESULT_CHARS and "error" not in result
+                whole = len(content) <= MAX_RESULT_CHARS and not is_failure(result)
                 yield Message(
                     role="tool",
                     content=_cut(content),

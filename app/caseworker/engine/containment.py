@@ -1,0 +1,118 @@
+"""Calls code of plugins so that nothing it raises ends more than its own call.
+
+Such code may raise any BaseException. Some of them would do harm outside of it: the event loop
+ends with a KeyboardInterrupt or SystemExit of a task, a GeneratorExit or CancelledError looks like
+the end of the run's own task, a Stop like that of the run, and a future cannot raise StopIteration.
+All of them become a :class:`ForeignError`, an ordinary failure.
+
+Code on the event loop gets a task of its own. If that task is cancelled although the caller's is
+not, the code has cancelled itself, or has awaited something that was cancelled.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar, cast
+
+from caseworker.core.budget.stops import Stop
+from caseworker.engine.cancellation import is_being_cancelled
+from caseworker.platform.logs.errors import class_name, message_of_error
+
+T = TypeVar("T")
+
+Kinds = tuple[type[BaseException], ...]
+"""Exceptions that are raised unchanged."""
+
+STOPS: Kinds = (Stop, BaseExceptionGroup)
+"""For code that makes calls: a stop may be its run's. Groups may contain one."""
+
+
+class ForeignError(Exception):
+    """Code of a plugin raised what would end more than its call; that is the cause."""
+
+    def __init__(self, error: BaseException) -> None:
+        message = message_of_error(error)
+        if isinstance(error, asyncio.CancelledError):
+            message = "It was cancelled, or waited for something that was cancelled."
+        super().__init__(message)
+        self.error_class = class_name(error)
+        """Class name of the exception."""
+        self.__cause__ = error
+
+
+@dataclass(slots=True, repr=False)
+class _Outcome(Generic[T]):
+    """The value or the exception of code that was called.
+
+    Neither is the result or the exception of a task or a future. The event loop would end with
+    some exceptions, and the repr of a task calls the repr of its result.
+    """
+
+    _value: T | None = None
+    _error: BaseException | None = None
+
+    def get(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
+
+
+async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
+    """Await code of a plugin in a task of its own; ``passing`` exceptions are raised unchanged.
+
+    Raises:
+        Exception: the code raised it.
+        ForeignError: the code raised another BaseException, StopIteration or StopAsyncIteration.
+        asyncio.CancelledError: this task is being cancelled.
+    """
+    task = asyncio.create_task(_awaited(work, passing))
+    try:
+        outcome = await task
+    except asyncio.CancelledError as cancelled:
+        if is_being_cancelled():
+            raise
+        raise ForeignError(cancelled) from cancelled
+    return outcome.get()
+
+
+async def in_thread(
+    function: Callable[[], T], threads: Executor | None, *, passing: Kinds = ()
+) -> T:
+    """Call a function of a plugin in a thread, with the context variables of the caller.
+
+    ``threads`` None uses the threads of the event loop. Cancellation does not wait for the thread.
+
+    Raises:
+        Exception: the function raised it.
+        ForeignError: as for :func:`contained`.
+    """
+    call = partial(copy_context().run, _called, function, passing)
+    return (await asyncio.get_running_loop().run_in_executor(threads, call)).get()
+
+
+async def _awaited(work: Awaitable[T], passing: Kinds) -> _Outcome[T]:
+    try:
+        return _Outcome(await work)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return _Outcome(None, _as_failure(error, passing))
+
+
+def _called(function: Callable[[], T], passing: Kinds) -> _Outcome[T]:
+    try:
+        return _Outcome(function())
+    except BaseException as error:
+        return _Outcome(None, _as_failure(error, passing))
+
+
+def _as_failure(error: BaseException, passing: Kinds) -> BaseException:
+    """Return the exception to raise instead of one that code of a plugin raised."""
+    if isinstance(error, passing):
+        return error
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    return ForeignError(error)
