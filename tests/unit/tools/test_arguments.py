@@ -47,17 +47,24 @@ def test_a_problem_names_the_argument_and_what_to_do(args: dict[str, Any], told:
 
 
 @pytest.mark.parametrize(
-    ("form", "shown"),
+    ("form", "shown", "foreign"),
     [
-        ("date", "a date written YYYY-MM-DD"),
-        ("date-time", "a date and time written YYYY-MM-DDThh:mm:ssZ"),
-        ("time", "a time written hh:mm:ssZ"),
+        ("date", "a date written YYYY-MM-DD", False),
+        ("date-time", "a date and time written YYYY-MM-DDThh:mm:ssZ", False),
+        ("time", "a time written hh:mm:ssZ", False),
+        ("date", "a date written YYYY-MM-DD", True),
+        (
+            "date-time",
+            "a date and time written YYYY-MM-DDThh:mm:ss, with or without a zone",
+            True,
+        ),
+        ("time", "a time written hh:mm:ss, with or without a zone", True),
+        ("duration", "a duration such as PT5M or 00:05:00", True),
     ],
 )
 @pytest.mark.parametrize("value", [None, 5, "noon"])
-@pytest.mark.parametrize("foreign", [False, True])
 def test_a_problem_with_a_date_or_time_shows_its_form(
-    form: str, shown: str, value: object, foreign: bool
+    form: str, shown: str, foreign: bool, value: object
 ) -> None:
     """A value of another type gets the same message, also in a list and behind a `$ref`."""
     schema = {
