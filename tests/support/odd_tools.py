@@ -420,8 +420,9 @@ class OddTool:
         self._function = function
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> Any:
-        """Call the function."""
-        return self._function()
+        """Call the function; its result must be a dict."""
+        found = self._function()
+        return found if isinstance(found, Mapping) else {"value": found}
 
 
 def made(name: str, function: Callable[[], object], kind: str) -> Tool:

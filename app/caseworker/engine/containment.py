@@ -30,7 +30,7 @@ STOPS: Kinds = (Stop, BaseExceptionGroup)
 """For code that makes calls: a stop may be its run's. Groups may contain one."""
 
 
-class ForeignError(Exception):
+class ForeignError(RuntimeError):
     """Code of a plugin raised what would end more than its call; that is the cause."""
 
     def __init__(self, error: BaseException) -> None:

@@ -359,6 +359,8 @@ class _ToolCall(Call):
             result = await self.tool.run(self.args, context)
         except ToolRefusedError as refusal:
             result = refusal.result()
+        if not issubclass(type(result), Mapping):  # isinstance would ask the value
+            raise UnfitResultError(f"The tool returned a {type(result).__name__}, and no dict.")
         return await result_of_async(
             result,
             threads=context.threads,

@@ -147,7 +147,8 @@ def test_a_tool_that_returns_no_mapping_is_a_failure_in_the_evidence() -> None:
     _, outcome = played(source)
 
     assert len(source.asked_at) == 1
-    assert result_of(outcome)["evidence"][0]["result"]["error"] == "The tool broke (ValueError)."
+    failed = result_of(outcome)["evidence"][0]["result"]
+    assert failed == {"error": "The tool returned a str, and no dict.", "code": "unfit_result"}
 
 
 @pytest.mark.req("002/21.3")
