@@ -262,7 +262,7 @@ class ToolDispatch:
         call_id: str | None,
         tool_context: ToolContext,
     ) -> "_ToolCall":
-        spec, limits = tool.spec, context.limits or _WIDE
+        spec, limits = tool.spec, _WIDE if context.limits is None else context.limits
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
         shown = await self._redaction.call(redact, len(asked))
@@ -340,8 +340,8 @@ class _ToolCall(Call):
             raise AttemptError(said, error_class=name, retryable=False, told=told) from None
         if is_failure(result):
             # The error may quote arguments or data, and it appears in traces and events.
-            error, code = result["error"], result.get("code")
-            said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+            said, code = result["error"], result.get("code")
+            said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
             said = redact_text(said, max_chars=MAX_ERROR_CHARS)
             code = redact_text(str(code or "error"), max_chars=MAX_CODE_CHARS)
             raise AttemptError(

@@ -82,7 +82,7 @@ def _plain_size(value: Any, max_bytes: int, max_depth: int) -> int | None:
     size = depth = 0
     while level:
         depth += 1
-        by_kind = {kind: [] for kind in {*map(type, level)}}
+        by_kind: dict[type, list[Any]] = {kind: [] for kind in {*map(type, level)}}
         if not by_kind.keys() <= _PLAIN:
             return None
         for each in level:
@@ -151,10 +151,10 @@ class _Conversion:
             return self._object(value.items(), depth)
         if issubclass(kind, _ITERABLE):
             most = self._left // 2
-            items = list(islice(value, most + 1))
-            if len(items) > most:  # it may be endless
+            read = list(islice(value, most + 1))
+            if len(read) > most:  # it may be endless
                 raise _too_large(self._max_bytes)
-            return self.convert(items, depth)
+            return self.convert(read, depth)
         if is_dataclass(kind):
             pairs = ((each.name, getattr(value, each.name)) for each in fields(kind))
             return self._object(pairs, depth)

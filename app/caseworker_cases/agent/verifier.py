@@ -24,7 +24,9 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from caseworker.engine.containment import contained
 from caseworker.models.table import BUILT_IN
+from caseworker.platform.logs.errors import class_name
 from caseworker.tools.ports import (
     CrossChecked,
     Tool,
@@ -34,6 +36,7 @@ from caseworker.tools.ports import (
     failure,
     is_failure,
 )
+from caseworker.tools.results import result_of_async
 from caseworker_cases.agent.case import Case
 from caseworker_cases.agent.evidence import (
     RESPOND,
@@ -315,9 +318,12 @@ class DeterministicTools:
             return None
         try:
             async with asyncio.timeout(tool.spec.timeout_seconds):
-                return await tool.run(args, context)
+                result = await contained(tool.run(args, context))
+                return await result_of_async(
+                    result, threads=context.threads, max_bytes=context.max_result_bytes
+                )
         except Exception as error:
-            return failure("The tool broke when it was asked again.", type(error).__name__)
+            return failure("The tool broke when it was asked again.", class_name(error))
 
     async def agrees(self, found: CaseEvidence, context: ToolContext) -> bool | None:
         """Return whether another method gives the same result; None if no other method exists."""
@@ -326,7 +332,7 @@ class DeterministicTools:
             return None
         try:
             async with asyncio.timeout(tool.spec.timeout_seconds):
-                return await tool.agrees(found.args, found.result, context)
+                return await contained(tool.agrees(found.args, found.result, context))
         except Exception:
             return None  # a failed cross-check proves nothing
 

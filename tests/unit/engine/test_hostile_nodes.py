@@ -89,7 +89,7 @@ def test_a_stop_inside_a_task_group_of_a_node_is_a_stop(also_fails: bool) -> Non
 
 
 @pytest.mark.req("000/E2")
-@pytest.mark.parametrize("kind", [Panic, SystemExit])
+@pytest.mark.parametrize("kind", [Panic, SystemExit, KeyboardInterrupt, GeneratorExit])
 @pytest.mark.parametrize("timeout_ms", [None, 5000])
 def test_a_node_that_would_end_the_process_fails_its_step(
     kind: type[BaseException], timeout_ms: int | None

@@ -65,6 +65,46 @@ with lifetime():
         print("closed")
 """
 
+INTERRUPTED = """
+import asyncio, sys
+from caseworker.main.lifetime import lifetime, run_to_end
+
+async def exits():
+    sys.exit(3)
+
+def interrupts():
+    raise KeyboardInterrupt
+
+async def main():
+    loop, after = asyncio.get_running_loop(), []
+    loop.call_soon(interrupts)
+    loop.call_soon(after.append, "callback")
+    loop.call_later(0.001, interrupts)
+    loop.call_later(0.002, after.append, "timer")
+    task = asyncio.create_task(exits())
+    thread = asyncio.to_thread(after.append, "thread")
+    await asyncio.wait({task})
+    await thread
+    while len(after) < 3:
+        await asyncio.sleep(0.001)
+    print(sorted(after), repr(task.exception()))
+
+with lifetime():
+    run_to_end(main(), handles_signals=True)
+    print("closed")
+"""
+
+EXITS = """
+import sys
+from caseworker.main.lifetime import lifetime, run_to_end
+
+async def main():
+    sys.exit(4)
+
+with lifetime():
+    run_to_end(main(), handles_signals=True)
+"""
+
 FAILS = """
 import sys
 from caseworker.main.lifetime import lifetime
@@ -105,6 +145,22 @@ async def test_a_process_that_fails_says_so() -> None:
     """A failing process keeps its exit code."""
     with python(FAILS) as child:
         assert await child.wait(timeout_seconds=600) == 3
+
+
+async def test_an_exit_of_a_task_or_a_callback_does_not_end_the_loop() -> None:
+    """A tool may start such a task. The code that waits for it gets its exception."""
+    with python(INTERRUPTED) as child:
+        assert await child.wait(timeout_seconds=600) == 0
+        lines = child.stdout.splitlines()
+        assert "['callback', 'thread', 'timer'] SystemExit(3)" in lines
+        assert lines[-1] == "closed"
+        assert "process.exit_refused" in child.stdout + child.stderr
+
+
+async def test_the_exit_of_the_main_coroutine_ends_the_process() -> None:
+    """The server exits in this way if its port is not free."""
+    with python(EXITS) as child:
+        assert await child.wait(timeout_seconds=600) == 4
 
 
 def test_what_fails_is_raised_when_the_other_tasks_have_ended() -> None:

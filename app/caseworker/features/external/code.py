@@ -284,7 +284,7 @@ class _FunctionCall(Call):
         else:
             found = await in_thread(self.function, self.threads, passing=STOPS)
             found = await found if is_awaitable(found) else found
-        most = (self.limits or USUAL_LIMITS).max_value_bytes
+        most = (USUAL_LIMITS if self.limits is None else self.limits).max_value_bytes
         return (await result_of_async([found], threads=self.threads, max_bytes=most))["value"][0]
 
 
