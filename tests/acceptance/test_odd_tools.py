@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -13,7 +14,8 @@ from tests.support.drawn_tools import DRAWN, DrawnTool, drawn, write
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.json_client import JsonClient
 from tests.support.odd_tools import ASYNC
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.stores import eventually
 
 AT_ONCE = 8
 """Number of runs that a test executes concurrently."""
@@ -33,7 +35,7 @@ async def service(
             for kind in ("plain", "async", "class")
         ),
         "returns_null_error_plain",
-        "leaks",
+        *("leaks", "lingers", "waits_for_ever"),
     ]
     settings = {
         **model_settings(running_provider.openai_url),
@@ -112,6 +114,63 @@ async def test_a_tool_leaves_no_context_variables(client: JsonClient) -> None:
 
     values = [run["result"]["outputs"]["t"]["default"] for run in runs]
     assert values == [{"value": "nothing"}] * 2
+
+
+@pytest.mark.parametrize("name", ["lingers", "waits_for_ever"])
+async def test_the_cancel_of_a_run_still_ends_its_tool(
+    service: ServiceProcess, client: JsonClient, name: str
+) -> None:
+    """Unlike a CancelledError that the tool raises, it ends the run."""
+    run = await client.run_graph(graph_of(name, {}))
+    await eventually(lambda: _started(client, run["run_id"]))
+
+    await client.cancel_run(run["run_id"])
+    run = await finished(client, run["run_id"])
+
+    assert (run["status"], run["stop"]["kind"]) == ("cancelled", "cancelled")
+    assert service.child.exit_code is None
+
+
+async def _started(client: JsonClient, run_id: str) -> bool:
+    nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
+    return any(node["kind"] == "tool" and node["status"] == "running" for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("name", "failed"),
+    [
+        ("raises_keyboard_interrupt_plain", True),
+        ("raises_generator_exit_async", True),
+        ("raises_stop_iteration_plain", True),
+        ("raises_cancels_itself_async", True),
+        ("returns_null_error_plain", False),
+    ],
+)
+async def test_an_external_agent_gets_the_error_of_its_call(
+    service: ServiceProcess, client: JsonClient, name: str, failed: bool
+) -> None:
+    """The run continues."""
+    run = await client.post_run({"kind": "external", "tools": [name]})
+    async with httpx.AsyncClient(base_url=service.url, timeout=150) as http:
+        answer = await http.post(
+            "/gateway/mcp",
+            json={
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": name, "arguments": {}},
+            },
+            headers={
+                "authorization": f"Bearer {run['access']['key']}",
+                "accept": "application/json, text/event-stream",
+            },
+        )
+    assert answer.status_code == 200, answer.text
+    text = answer.text
+    document = json.loads(text[text.index("{") :])
+
+    assert document["result"]["isError"] is failed
+    assert (await client.get_run(run["run_id"]))["status"] == "running"
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -18,7 +18,7 @@ async def closing(context: CodeContext) -> NoReturn:
 
 
 async def exiting(context: CodeContext) -> None:
-    """Exit in a task of its own."""
+    """Exit in a child task."""
 
     async def child() -> None:
         sys.exit(3)

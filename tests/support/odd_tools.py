@@ -366,10 +366,25 @@ _SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 
 @tool
 async def leaks() -> str:
-    """Returns what an earlier call has left in the context."""
+    """Returns the value that an earlier call has set in the context."""
     before = _SEEN.get()
     _SEEN.set("something")
     return before
+
+
+@tool(timeout_seconds=150)
+async def lingers() -> None:
+    """Waits, and interrupts its process when it is cancelled."""
+    try:
+        await asyncio.sleep(150)
+    finally:
+        raise KeyboardInterrupt
+
+
+@tool(timeout_seconds=150)
+async def waits_for_ever() -> None:
+    """Waits until it is cancelled."""
+    await asyncio.sleep(150)
 
 
 @tool

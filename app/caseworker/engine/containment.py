@@ -1,11 +1,11 @@
-"""Calls code of plugins so that nothing it raises ends more than its own call.
+"""Calls code of plugins and limits the effect of its exceptions to the call.
 
 Such code may raise any BaseException. Some of them would do harm outside of it: the event loop
 ends with a KeyboardInterrupt or SystemExit of a task, a GeneratorExit or CancelledError looks like
 the end of the run's own task, a Stop like that of the run, and a future cannot raise StopIteration.
 All of them become a :class:`ForeignError`, an ordinary failure.
 
-Code on the event loop gets a task of its own. If that task is cancelled although the caller's is
+Code on the event loop runs in a separate task. If that task is cancelled although the caller's is
 not, the code has cancelled itself, or has awaited something that was cancelled.
 """
 
@@ -31,7 +31,7 @@ STOPS: Kinds = (Stop, BaseExceptionGroup)
 
 
 class ForeignError(RuntimeError):
-    """Code of a plugin raised what would end more than its call; that is the cause."""
+    """Code of a plugin raised an exception that would end more than its call: the cause."""
 
     def __init__(self, error: BaseException) -> None:
         message = message_of_error(error)
@@ -61,7 +61,7 @@ class _Outcome(Generic[T]):
 
 
 async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
-    """Await code of a plugin in a task of its own; ``passing`` exceptions are raised unchanged.
+    """Await code of a plugin in a separate task; ``passing`` exceptions are raised unchanged.
 
     Raises:
         Exception: the code raised it.

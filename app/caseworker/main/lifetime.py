@@ -86,7 +86,7 @@ def run_to_end(main: Coroutine[Any, Any, T], *, handles_signals: bool = False) -
 
     If ``main`` handles SIGINT and SIGTERM itself (``handles_signals``), a KeyboardInterrupt or
     SystemExit in another task or in a callback comes from code of a plugin, such as a task that a
-    tool has started. It is logged, and the loop goes on.
+    tool has started. It is logged, and the loop continues.
     """
     import uvloop
 

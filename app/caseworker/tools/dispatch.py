@@ -17,7 +17,7 @@ import structlog
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.budget.stops import Stop
-from caseworker.core.trace.frozen_json import ValueLimits, ValueTooLargeError
+from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
@@ -37,7 +37,6 @@ from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from caseworker.tools.ports import (
-    MAX_RESULT_BYTES,
     Tool,
     ToolContext,
     ToolRefusedError,
@@ -67,8 +66,6 @@ TOO_LARGE = "too_large"
 UNFIT_RESULT = "unfit_result"
 """Error code for a tool call whose result cannot be converted to JSON."""
 
-_WIDE = ValueLimits(max_value_bytes=MAX_RESULT_BYTES)
-"""Limits for results that are not stored."""
 MAX_ERROR_CHARS = 1000
 MAX_CODE_CHARS = 60
 
@@ -262,7 +259,7 @@ class ToolDispatch:
         call_id: str | None,
         tool_context: ToolContext,
     ) -> "_ToolCall":
-        spec, limits = tool.spec, _WIDE if context.limits is None else context.limits
+        spec, limits = tool.spec, context.limits
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
         shown = await self._redaction.call(redact, len(asked))

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from caseworker.core.trace.frozen_json import USUAL_LIMITS
 from caseworker.tools.artifacts import ArtifactSink
-
-MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of a result as JSON, in bytes, where a run has no limit."""
 
 ToolResult = dict[str, Any]
 """Result of a tool, with JSON values only. A failure is ``{"error": message, "code": word}``; see
@@ -84,7 +82,7 @@ class ToolContext:
     """ID of the call, equal in all attempts and after a crash; an idempotency key for requests."""
     threads: Executor | None = field(default=None, repr=False)
     """Threads for synchronous functions; None uses those of the event loop."""
-    max_result_bytes: int = MAX_RESULT_BYTES
+    max_result_bytes: int = USUAL_LIMITS.max_value_bytes
     """Maximum size of the result as JSON, in bytes."""
 
 

@@ -1,7 +1,7 @@
-"""Converts what a tool returns to JSON values that share nothing with the tool.
+"""Converts the results of tools to JSON values that share nothing with the tool.
 
 Values mean what pydantic makes of their types: dates and decimals become text, sets, iterators and
-named tuples become lists, enums their values, dataclasses and models objects. Besides:
+named tuples become lists, enums their values, dataclasses and models objects. In addition:
 
 - A number that is not finite becomes null.
 - NUL and lone surrogates, which the database and most providers refuse, become U+FFFD.
@@ -44,7 +44,7 @@ class UnfitResultError(ValueError):
 async def result_of_async(
     value: Any, *, threads: Executor | None, max_bytes: int, max_depth: int = MAX_DEPTH
 ) -> ToolResult:
-    """Return what a tool returned on the event loop as :func:`result_of`; raises the same.
+    """Convert a result on the event loop; raises the same as :func:`result_of`.
 
     Anything but JSON is converted in one of the ``threads``: its code may block.
     """
@@ -55,7 +55,7 @@ async def result_of_async(
 
 
 def result_of(value: Any, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> ToolResult:
-    """Return what a tool returned as JSON; anything but an object becomes ``{"value": …}``.
+    """Convert a result to JSON; any value except an object becomes ``{"value": …}``.
 
     Raises:
         UnfitResultError: a part of it is not representable as JSON.

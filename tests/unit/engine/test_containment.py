@@ -1,4 +1,4 @@
-"""Code of plugins on the event loop and in threads: what it raises ends only its own call."""
+"""Exceptions of plugins end only the call of their code, on the event loop and in threads."""
 
 import asyncio
 from collections.abc import Callable

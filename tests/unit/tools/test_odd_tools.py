@@ -31,7 +31,7 @@ FAILURES: Mapping[str, str] = {
     "failing_mapping": "GeneratorExit",
     "exiting_model": "SystemExit",
 }
-"""Error codes of results, by name; the others are unfit."""
+"""Error codes of results, by name; all other failures are unfit results."""
 CLASSES: Mapping[str, str] = {
     "keyboard_interrupt": "KeyboardInterrupt",
     "generator_exit": "GeneratorExit",

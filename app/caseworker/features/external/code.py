@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import HandOver, Stop
-from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.approvals import Approvals, Decision, Question
 from caseworker.engine.call import AttemptError, Call, Reply
 from caseworker.engine.containment import STOPS, contained, in_thread
@@ -264,7 +264,7 @@ class _FunctionCall(Call):
 
     function: Callable[[], Any]
     threads: CallThreads | None
-    limits: ValueLimits | None
+    limits: ValueLimits
 
     async def send(self, attempt: int) -> Reply:
         """Call the function once.
@@ -284,7 +284,7 @@ class _FunctionCall(Call):
         else:
             found = await in_thread(self.function, self.threads, passing=STOPS)
             found = await found if is_awaitable(found) else found
-        most = (USUAL_LIMITS if self.limits is None else self.limits).max_value_bytes
+        most = self.limits.max_value_bytes
         return (await result_of_async([found], threads=self.threads, max_bytes=most))["value"][0]
 
 
