@@ -303,6 +303,8 @@ RETURNS: Mapping[str, tuple[Callable[[], object], object]] = MappingProxyType(
         "circular": (circular, None),
         "nested": (lambda: nested(10_000), None),
         "shared": (lambda: [[[1] * 1000] * 1000] * 8, None),
+        "shared_text": (lambda: ["x" * 1_000_000] * 200_000, None),
+        "shared_object": (lambda: [dict.fromkeys(map(str, range(1000)))] * 200_000, None),
         "generator": (lambda: (n * n for n in range(4)), {"value": [0, 1, 4, 9]}),
         "inner_generator": (lambda: {"rows": map(str, range(2))}, {"rows": ["0", "1"]}),
         "endless_generator": (itertools.count, None),

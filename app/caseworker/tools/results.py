@@ -90,17 +90,21 @@ def _plain_size(value: Any, max_bytes: int, max_depth: int) -> int | None:
         lists, objects = by_kind.get(list, ()), by_kind.get(dict, ())
         if depth > max_depth and (lists or objects):
             raise _too_deep(max_depth)
+        # Before the parts are listed or joined: each may occur many times.
+        size += 2 * sum(map(len, chain(lists, objects)))
+        if size > max_bytes:
+            raise _too_large(max_bytes)
         names = [*chain.from_iterable(objects)]
-        texts = by_kind.get(str, ())
-        if {*map(type, names)} - {str} or not _is_storable("".join(chain(names, texts))):
+        if {*map(type, names)} - {str}:
             return None
-        if not all(map(isfinite, by_kind.get(float, ()))):
+        texts = [*names, *by_kind.get(str, ())]
+        size += sum(map(len, texts))
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        if not _is_storable("".join(texts)) or not all(map(isfinite, by_kind.get(float, ()))):
             return None
         if any(each.bit_length() > _MAX_BITS for each in by_kind.get(int, ())):
             return None
-        size += sum(map(len, chain(names, texts))) + 2 * sum(map(len, chain(lists, objects)))
-        if size > max_bytes:
-            raise _too_large(max_bytes)
         level = [*chain.from_iterable(lists), *chain.from_iterable(map(dict.values, objects))]
     return size
 

@@ -24,6 +24,8 @@ FAILURES: Mapping[str, str] = {
     "circular": "too_large",
     "nested": "too_large",
     "shared": "too_large",
+    "shared_text": "too_large",
+    "shared_object": "too_large",
     "endless_generator": "too_large",
     "endless_inner": "too_large",
     "large_text": "too_large",
