@@ -59,6 +59,7 @@ async def test_every_act_is_recorded_with_its_caller(database_url: str) -> None:
         await ask("POST", "/runs", {"run_id": "r", "input": "2+2?", "metadata": {"of": "x"}})
         await ask("POST", "/runs/cancel", {"metadata": {"of": "x"}})
         await ask("DELETE", "/runs/r/record")
+        await ask("POST", "/erasures", {"metadata": {"of": "x"}})
         gone = await tenants.ask("a", "DELETE", "/agents/clerk")
         for method, body in (("PUT", {"max_running": 3}), ("DELETE", None)):
             await tenants.client.request(method, "/quotas/a", json=body, headers=AS_OPERATOR)
@@ -83,14 +84,14 @@ async def test_every_act_is_recorded_with_its_caller(database_url: str) -> None:
         *("agent.registered", "agent.deleted", "graph.registered", "graph.deleted"),
         *("schedule.set", "schedule.set", "schedule.set", "schedule.deleted"),
         "webhook_secret.rotated",
-        *("run.cancelled", "run.erased", "quota.set", "quota.removed"),
+        *("run.cancelled", "run.erased", "data.erased", "quota.set", "quota.removed"),
     ]
     assert {Act(act) for act in acts} == set(Act) - {Act.DRAIN_REQUESTED}
     robot = tenants.keys["a"].split("_")[1]
     by = {entry["action"]: (entry["actor"], entry["actor_key_id"]) for entry in found}
     assert by["run.erased"] == by["agent.deleted"] == ("robot", robot)
     assert by["quota.set"] == by["retention_days.set"] == ("operator", None)
-    assert [entry["request_id"] is None for entry in reversed(found)] == [True] * 3 + [False] * 17
+    assert [entry["request_id"] is None for entry in reversed(found)] == [True] * 3 + [False] * 18
     targets = {entry["action"]: entry["target"] for entry in found}
     assert targets["key.revoked"] == key["key_id"]
     assert targets["agent.registered"] == targets["agent.deleted"] == "clerk@1"

@@ -19,6 +19,7 @@ ROUTES = frozenset(
         "GET /runs/{run_id}/calls/{node_id}",
         "GET /runs/{run_id}/events",
         "GET /statistics",
+        "POST /erasures",
         "POST /runs/cancel",
         "DELETE /runs/{run_id}/record",
         "GET /runs/{run_id}/artifacts",
