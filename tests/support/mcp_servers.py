@@ -32,7 +32,12 @@ CONTEXT = ToolContext(run_id="run-1", timezone="UTC", now=datetime(2026, 1, 1, t
 
 def config(name: str, **more: Any) -> ServerConfig:
     """Return the configuration of a server, with timeouts for a slow machine."""
-    usual = {"timeout_seconds": 120.0, "start_timeout_seconds": 120.0, "max_message_bytes": 1 << 20}
+    usual = {
+        "timeout_seconds": 120.0,
+        "progress_timeout_seconds": 120.0,
+        "start_timeout_seconds": 120.0,
+        "max_message_bytes": 1 << 20,
+    }
     return ServerConfig(name=name, **{**usual, **more})
 
 

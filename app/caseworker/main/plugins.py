@@ -126,6 +126,7 @@ def _tool_servers(
             headers={header: valued(name, named) for header, named in each.headers.items()},
             allow=None if each.allow is None else frozenset(each.allow),
             timeout_seconds=each.timeout_seconds,
+            progress_timeout_seconds=each.progress_timeout_seconds,
             start_timeout_seconds=each.start_timeout_seconds,
             max_message_bytes=each.max_result_kb * 1024,
         )

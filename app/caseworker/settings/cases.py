@@ -132,7 +132,12 @@ class McpServerSettings(Section):
         {}, "HTTP headers; each value is the name of an environment variable."
     )
     allow: Names | None = key(None, "Names of the server's tools that may be used; null: all.")
-    timeout_seconds: Seconds = key(30.0, "Timeout of one call.")
+    timeout_seconds: Seconds = key(
+        30.0, "Timeout of one call; each progress notification restarts it."
+    )
+    progress_timeout_seconds: Seconds = key(
+        300.0, "Timeout of one call whose server reports progress."
+    )
     start_timeout_seconds: Seconds = key(
         10.0, "Timeout for starting the server and listing its tools."
     )

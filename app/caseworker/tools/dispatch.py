@@ -271,7 +271,7 @@ class ToolDispatch:
             per_attempt={Dimension.TOOL_CALLS: 1},
             external=spec.external,
             repeatable=spec.idempotent,
-            retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
+            retry=self._retry if _transient(spec) else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,
             metadata=about,
             tool=tool,
@@ -324,12 +324,17 @@ class _ToolCall(Call):
             raise AttemptError(
                 said,
                 error_class=code,
-                retryable=code in tool.spec.transient,
+                retryable=code in _transient(tool.spec),
                 retry_after_seconds=_seconds(result.get("retry_after_seconds")),
             )
         if sink is None or not sink.saved:
             return Reply(result)
         return Reply(with_references(result, sink.saved, context.run_id))
+
+
+def _transient(spec: ToolSpec) -> frozenset[str]:
+    """Return the error codes after which a call of a tool may be retried."""
+    return spec.transient if spec.idempotent else spec.without_effect
 
 
 def _seconds(asked: object) -> float | None:

@@ -59,6 +59,9 @@ class ToolSpec:
     """Error codes for transient failures, such as ``source_unavailable``. If there are any and the
     tool is idempotent, it is retried after these failures and after timeouts, as configured by the
     ``retry`` settings. Every attempt counts towards ``max_tool_calls``."""
+    without_effect: frozenset[str] = frozenset()
+    """Those of the ``transient`` codes after which the call certainly had no effect, or may be
+    repeated. A tool that is not idempotent is retried only after these failures."""
     timeout_seconds: float = 10.0
     """Time limit for each attempt, in seconds."""
     requires_approval: bool = False

@@ -22,6 +22,8 @@ class ServerConfig:
     """Names of the allowed tools, as the server names them; None allows all."""
     timeout_seconds: float
     """Time limit for one call, in seconds."""
+    progress_timeout_seconds: float
+    """Time limit in seconds for a call while its server reports progress."""
     start_timeout_seconds: float
     """Time limit in seconds for starting the server, negotiating the protocol and listing its
     tools."""

@@ -2,35 +2,62 @@
 
 A failed request must not end the session for other requests. A failed or broken connection
 therefore becomes an error response to that request only.
+
+A server that restarted does not know the session any more. It refuses a request with 404, as the
+protocol specifies, or with 400 or another status and a message about the session. Either way it
+has done nothing, so the request may be sent again in a new session.
 """
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
-from contextvars import ContextVar
-from typing import Final, cast
+from http import HTTPStatus
+from typing import Any, Final, cast
 
 import httpx2
-from mcp.types import CONNECTION_CLOSED
+from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 from caseworker.tools.mcp.config import ServerConfig
+from caseworker.tools.mcp.delivery import DELIVERY, Delivery
 
 _STREAM_FACTOR: Final = 16
 """Maximum size of a notification stream, in messages of maximum size."""
+_SESSION_HEADER: Final = "mcp-session-id"
+_REFUSAL_SECONDS: Final = 5.0
+"""Maximum time in seconds to read the body of a refusal."""
+_MAX_REFUSAL_CHARS: Final = 2000
+"""Maximum size of a refusal that is searched for a message about the session."""
+_SESSION: Final = re.compile(
+    r"session.{0,80}?(?:not (?:found|valid|recogni|initiali)|unknown|unrecogni|invalid|expired"
+    r"|terminated|missing|required|closed|does not exist|doesn't exist|no longer|no such|gone)"
+    r"|(?:unknown|unrecogni[sz]ed|invalid|expired|missing|stale|no|no valid|no such|no active)"
+    r" (?:or expired )?(?:mcp[- ])?session|not (?:been )?initiali[sz]ed"
+    r"|unsupported protocol version",
+    re.IGNORECASE | re.DOTALL,
+)
+_REFUSALS: Final = frozenset(
+    {
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.CONFLICT,
+        HTTPStatus.GONE,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+    }
+)
+"""Status codes of servers for requests with an unknown session, if the message says so."""
+_OUTAGES: Final = frozenset(
+    {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+)
+"""Status codes of a proxy whose server is lost; the server may have executed the request."""
 
 
-class ReadState:
-    """Records whether the response to a request exceeded the size limit."""
-
-    __slots__ = ("too_large",)
-
-    def __init__(self) -> None:
-        self.too_large = False
-
-
-READING: ContextVar[ReadState | None] = ContextVar("mcp_reading", default=None)
-"""State for reading the response to the current request. A context variable works because the MCP
-SDK runs its transport in the caller's context."""
+def names_lost_session(message: str) -> bool:
+    """Return whether an error message says that the server does not know the session."""
+    return _SESSION.search(message[:_MAX_REFUSAL_CHARS]) is not None
 
 
 class _Unreadable(httpx2.StreamError):
@@ -47,11 +74,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
             async for chunk in self._inner:
                 self._left -= len(chunk)
                 if self._left < 0:
-                    if (reading := READING.get()) is not None:
-                        reading.too_large = True
+                    _delivery().too_large = True
                     raise _Unreadable("The answer is too large.")
                 yield chunk
         except httpx2.TransportError:
+            _delivery().is_broken = True
             raise _Unreadable("The connection broke off.") from None
 
     async def aclose(self) -> None:
@@ -74,22 +101,32 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         request.headers["accept-encoding"] = "identity"
         if (span := current_traceparent()) is not None:
             request.headers[HEADER] = span
+        posts = request.method == "POST"
+        delivery = _delivery() if posts else Delivery()
+        delivery.may_be_taken = True
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
+            delivery.may_be_taken = not isinstance(
+                error, httpx2.ConnectError | httpx2.ConnectTimeout
+            )
             return _failed(f"The server cannot be reached ({type(error).__name__}).")
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             return _failed("The server sent a compressed answer.")
         factor = _STREAM_FACTOR if request.method == "GET" else 1
-        return httpx2.Response(
+        response = httpx2.Response(
             response.status_code,
             headers=response.headers,
             stream=_BoundedStream(
                 cast("httpx2.AsyncByteStream", response.stream), factor * self._max
             ),
             extensions=response.extensions,
+            request=request,
         )
+        if posts and response.status_code >= HTTPStatus.BAD_REQUEST:
+            return await _refusal(request, response, delivery)
+        return response
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -106,7 +143,48 @@ def http_client(config: ServerConfig) -> httpx2.AsyncClient:
     )
 
 
-def _failed(message: str) -> httpx2.Response:
-    error = {"code": CONNECTION_CLOSED, "message": message}
+async def _refusal(
+    request: httpx2.Request, response: httpx2.Response, delivery: Delivery
+) -> httpx2.Response:
+    """Record whether a refusal says that the session is lost, and return its JSON-RPC error."""
+    status = response.status_code
+    try:
+        async with asyncio.timeout(_REFUSAL_SECONDS):
+            text = (await response.aread()).decode(errors="replace")
+    except (TimeoutError, httpx2.StreamError):
+        text = ""
+    finally:
+        await response.aclose()
+    error = _error_in(text)
+    code = None if error is None else error.get("code")
+    if code not in (INVALID_PARAMS, METHOD_NOT_FOUND):
+        unknown = status == HTTPStatus.NOT_FOUND and _SESSION_HEADER in request.headers
+        message = text if error is None else str(error.get("message"))
+        delivery.session_lost = unknown or (status in _REFUSALS and names_lost_session(message))
+    if delivery.session_lost or status == HTTPStatus.TOO_MANY_REQUESTS:
+        delivery.may_be_taken = False
+    if error is not None or status == HTTPStatus.NOT_FOUND:
+        headers = {"content-type": "application/json"} if error is not None else {}
+        return httpx2.Response(status, headers=headers, text=text, request=request)
+    code = CONNECTION_CLOSED if status in _OUTAGES else INTERNAL_ERROR
+    return _failed(f"The server answered with the status {status}.", status=status, code=code)
+
+
+def _error_in(text: str) -> dict[str, Any] | None:
+    """Return the error of a JSON-RPC response; None if the text is not one."""
+    try:
+        error = json.loads(text)["error"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return error if isinstance(error, dict) and isinstance(error.get("code"), int) else None
+
+
+def _delivery() -> Delivery:
+    """Return the record of the current request; one without a reader if nothing reads it."""
+    return DELIVERY.get() or Delivery()
+
+
+def _failed(message: str, *, status: int = 502, code: int = CONNECTION_CLOSED) -> httpx2.Response:
+    error = {"code": code, "message": message}
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-    return httpx2.Response(502, headers={"content-type": "application/json"}, text=body)
+    return httpx2.Response(status, headers={"content-type": "application/json"}, text=body)

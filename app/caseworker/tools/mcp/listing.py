@@ -47,6 +47,7 @@ def spec_of(
 ) -> ToolSpec:
     """Build a tool's specification; without ``hints``, assume nothing about its effects."""
     reads = hints is not None and hints.read_only_hint is True
+    longest = max(config.timeout_seconds, config.progress_timeout_seconds)
     return ToolSpec(
         name=f"{config.name}.{tool}",
         description=description,
@@ -55,7 +56,8 @@ def spec_of(
         idempotent=reads or (hints is not None and hints.idempotent_hint is True),
         parallel_safe=reads,
         transient=frozenset({SERVER_LOST, "timeout"}),
-        timeout_seconds=config.timeout_seconds + config.start_timeout_seconds,
+        without_effect=frozenset({SERVER_LOST}),
+        timeout_seconds=longest + config.start_timeout_seconds,
     )
 
 

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from mcp.types import CallToolResult
+
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.mcp.listing import spec_of
 from caseworker.tools.mcp.results import result_of
-from caseworker.tools.mcp.session import Session
+from caseworker.tools.mcp.session import CallLostError, Session
 from caseworker.tools.ports import (
     Tool,
     ToolContext,
@@ -28,7 +30,10 @@ MAX_TENANT_SERVERS: Final = 200
 """Maximum number of servers that a process calls with the credentials of tenants at once. Of the
 tenant with the most, the least recently used one is closed; the next call opens it again."""
 STEADY_SECONDS: Final = 60.0
-"""Minimum duration of a session, in seconds, that resets the count of consecutive losses."""
+"""Minimum duration of a session, in seconds, that resets the count of consecutive losses. A session
+that answered a call resets it as well."""
+OUTCOME_UNKNOWN: Final = "outcome_unknown"
+"""Error code of a call that the server may have executed and that must not be repeated."""
 
 
 class McpServer:
@@ -55,7 +60,7 @@ class McpServer:
         if session is not None and session.ended:
             self._session = None
             self._closing = [session, *(each for each in self._closing if not each.closed_down)]
-            steady = now - self._opened_at > STEADY_SECONDS
+            steady = session.is_proven or now - self._opened_at > STEADY_SECONDS
             self._lost = 1 if steady else self._lost + 1
             self._not_before = now + PAUSE_SECONDS[min(self._lost, len(PAUSE_SECONDS)) - 1]
             self._problem = session.problem
@@ -78,8 +83,10 @@ class McpServer:
 
     async def aclose(self) -> None:
         """End the current session, if any, and wait until all sessions have closed."""
-        self.end("This process ends.")
-        for session in (*filter(None, (self._session,)), *self._closing):
+        sessions = (*filter(None, (self._session,)), *self._closing)
+        for session in sessions:
+            session.end("This process ends.")
+        for session in sessions:
             await session.closed()
 
 
@@ -94,19 +101,41 @@ class McpTool:
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Call the tool on its server."""
         try:
-            session = await self._server.session()
-            found = session.tools.get(self._tool)
-            if found is None:
-                return failure(f"The server has no tool {self._tool!r} now.", "unknown_tool")
-            problem = found.check.problem(args)
-            if problem is not None:
-                return failure(problem, "invalid_arguments")
-            return await result_of(self.spec.name, await session.call(self._tool, args), context)
+            return await result_of(self.spec.name, await self._answer(args), context)
         except ServerUnavailableError as error:
             wait = error.retry_after_seconds
             return failure(str(error), SERVER_LOST, retry_after_seconds=wait)
         except ToolRefusedError as refusal:
             return refusal.result()
+
+    async def _answer(self, args: Mapping[str, Any]) -> CallToolResult:
+        """Call the tool; if its session was lost, repeat the call at once where that is safe.
+
+        Raises:
+            ServerUnavailableError: the server cannot be started now.
+            ToolRefusedError: the call has no result.
+        """
+        may_repeat = True
+        while True:
+            session = await self._server.session()
+            tool = session.tools.get(self._tool)
+            if tool is None:
+                message = f"The server has no tool {self._tool!r} now."
+                raise ToolRefusedError(message, code="unknown_tool")
+            problem = tool.check.problem(args)
+            if problem is not None:
+                raise ToolRefusedError(problem)
+            try:
+                return await session.call(self._tool, args)
+            except CallLostError as lost:
+                if lost.may_be_taken and not tool.spec.idempotent:
+                    if lost.code != SERVER_LOST:
+                        raise
+                    message = f"Outcome unknown: the server was lost during the call. {lost}"
+                    raise ToolRefusedError(message, code=OUTCOME_UNKNOWN) from None
+                if not may_repeat:
+                    raise
+                may_repeat = False
 
 
 class McpServers:

@@ -4,6 +4,9 @@ The SDK's client must be entered and exited by the same task, so each session ha
 task also lists the tools: at the start, when the server announces a change, and after a call timed
 out. A server that cannot list its tools in time is considered lost. Its session then ends, and the
 next caller starts a new one.
+
+A session that the server no longer knows is retired: it takes no more calls, but the calls in
+flight keep their connections, because another replica of the server may still answer them.
 """
 
 import asyncio
@@ -18,8 +21,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     CONNECTION_CLOSED,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
-    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     CallToolRequest,
@@ -39,7 +42,8 @@ from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.tools.mcp.checked_stream import checked
 from caseworker.tools.mcp.config import ServerConfig
-from caseworker.tools.mcp.http import READING, ReadState, http_client
+from caseworker.tools.mcp.delivery import DELIVERY, Delivery
+from caseworker.tools.mcp.http import http_client, names_lost_session
 from caseworker.tools.mcp.listing import MAX_TOOLS, ServerTool, usable_tools
 from caseworker.tools.mcp.stdio import TOO_LARGE_CODE, stdio_transport
 from caseworker.tools.ports import ToolRefusedError
@@ -61,8 +65,13 @@ _CODES: Final = {
     PARSE_ERROR: "unfit_result",
     TOO_LARGE_CODE: "too_large",
 }
-_TERMINATED: Final = "Session terminated"
-"""The SDK's message when an HTTP server no longer knows the session."""
+class CallLostError(ToolRefusedError):
+    """The session or the connection was lost before the server's response arrived."""
+
+    def __init__(self, message: str, *, may_be_taken: bool, code: str = SERVER_LOST) -> None:
+        super().__init__(message, code=code)
+        self.may_be_taken = may_be_taken
+        """Whether the server may have executed the call."""
 
 
 class Session:
@@ -76,7 +85,11 @@ class Session:
         self.problem = ""
         """Why the session ended, redacted."""
         self._mask = config.mask()
+        self.is_proven = False
+        """Whether the server has answered a call in this session."""
         self._stop = asyncio.Event()
+        self._drained = asyncio.Event()
+        """Set when no call in flight needs the connection."""
         self._look = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: set[asyncio.Task[CallToolResult]] = set()
@@ -104,6 +117,11 @@ class Session:
 
     def end(self, reason: str = "") -> None:
         """Stop accepting calls, and start closing the connection."""
+        self._retire(reason)
+        self._drained.set()
+
+    def _retire(self, reason: str) -> None:
+        """Stop accepting calls, and close the connection once no call is in flight."""
         self.problem = self.problem or redact_text(self._mask.apply(reason), max_chars=300)
         self._stop.set()
         self._look.set()
@@ -118,9 +136,13 @@ class Session:
         A cancelled caller returns immediately. The server is notified in the background.
 
         Raises:
+            CallLostError: the server or its session was lost before the call was answered.
             ToolRefusedError: the call has no result; the error's code gives the reason.
         """
-        call = asyncio.create_task(self._request(tool, args))
+        delivery = Delivery()
+        if self.ended:
+            raise CallLostError("The server was lost.", may_be_taken=False)
+        call = asyncio.create_task(self._request(tool, args, delivery))
         self._calls.add(call)
         call.add_done_callback(self._forget)
         try:
@@ -128,18 +150,29 @@ class Session:
         except asyncio.CancelledError:
             own = asyncio.current_task()
             if call.cancelled() and own is not None and not own.cancelling():
-                raise ToolRefusedError("The server was lost.", code=SERVER_LOST) from None
+                raise CallLostError(
+                    "The server was lost.", may_be_taken=delivery.may_be_taken
+                ) from None
             call.cancel()
             raise
 
-    async def _request(self, tool: str, args: Mapping[str, Any]) -> CallToolResult:
-        seconds, reading = self.config.timeout_seconds, ReadState()
-        READING.set(reading)
+    async def _request(
+        self, tool: str, args: Mapping[str, Any], delivery: Delivery
+    ) -> CallToolResult:
+        DELIVERY.set(delivery)
+        clock, seconds = asyncio.get_running_loop().time, self.config.timeout_seconds
+        latest = clock() + max(seconds, self.config.progress_timeout_seconds)
         params = CallToolRequestParams(name=tool, arguments=dict(args))
         try:
-            async with asyncio.timeout(seconds):
-                return await self._client.session.send_request(
-                    CallToolRequest(params=params), CallToolResult
+            async with asyncio.timeout(seconds) as limit:
+
+                async def extend(*_: object) -> None:
+                    """Wait for ``timeout_seconds`` from the last progress notification."""
+                    if not limit.expired():
+                        limit.reschedule(min(clock() + seconds, latest))
+
+                answer = await self._client.session.send_request(
+                    CallToolRequest(params=params), CallToolResult, progress_callback=extend
                 )
         except TimeoutError:
             self._look.set()
@@ -151,23 +184,41 @@ class Session:
                 "The server's answer is not one that the protocol knows.", code="unfit_result"
             ) from None
         except MCPError as error:
-            code = "too_large" if reading.too_large else _CODES.get(error.code, "tool_error")
-            if error.code == INVALID_REQUEST and error.message == _TERMINATED:
-                code = SERVER_LOST
-                self.end(_TERMINATED)
-            if code == SERVER_LOST:
-                self._look.set()
-            if code == "unfit_result":  # the SDK quotes parts of the answer
-                raise ToolRefusedError("The server's answer cannot be read.", code=code) from None
-            if code == "too_large":
-                most = self.config.max_message_bytes
-                raise ToolRefusedError(
-                    f"The answer has more than {most:,} bytes.", code=code
-                ) from None
-            raise ToolRefusedError(error.message, code=code) from None
+            raise self._failure_of(error, delivery) from None
+        self.is_proven = True
+        return answer
+
+    def _failure_of(self, error: MCPError, delivery: Delivery) -> ToolRefusedError:
+        """Return the failure of a call for an error of the protocol or of the transport."""
+        if delivery.too_large:
+            most = self.config.max_message_bytes
+            return ToolRefusedError(f"The answer has more than {most:,} bytes.", code="too_large")
+        code = _CODES.get(error.code, "tool_error")
+        if delivery.session_lost:
+            self._retire(error.message)
+            return CallLostError(error.message, may_be_taken=False)
+        if code == SERVER_LOST or delivery.is_broken:
+            self._look.set()
+            return CallLostError(error.message, may_be_taken=delivery.may_be_taken)
+        if (
+            code == "tool_error"
+            and error.code != INTERNAL_ERROR
+            and names_lost_session(error.message)
+        ):
+            # The server answered, and may mean a session of the tool, such as a browser's.
+            self._retire(error.message)
+            return CallLostError(error.message, may_be_taken=True, code=code)
+        if code == "unfit_result":  # the SDK quotes parts of the answer
+            return ToolRefusedError("The server's answer cannot be read.", code=code)
+        if code == "too_large":
+            most = self.config.max_message_bytes
+            return ToolRefusedError(f"The answer has more than {most:,} bytes.", code=code)
+        return ToolRefusedError(error.message, code=code)
 
     def _forget(self, call: asyncio.Task[CallToolResult]) -> None:
         self._calls.discard(call)
+        if not self._calls and self._stop.is_set():
+            self._drained.set()
         if not call.cancelled():
             call.exception()  # a cancelled caller does not retrieve it
 
@@ -183,6 +234,7 @@ class Session:
                     log.info("mcp.server_open", server=self.config.name, count=len(self.tools))
                     following = asyncio.create_task(self._follow())
                     await self._watch()
+                    await self._drained.wait()  # the calls in flight have time limits
         except Exception as error:
             self.end(_said(error))
         finally:

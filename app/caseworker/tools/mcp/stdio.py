@@ -17,8 +17,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.client.stdio import get_default_environment
+from mcp.shared._context_streams import ContextSendStream, create_context_streams
 from mcp.shared.message import SessionMessage
 from mcp.types import (
     PARSE_ERROR,
@@ -30,6 +31,7 @@ from mcp.types import (
 )
 
 from caseworker.tools.mcp.config import ServerConfig
+from caseworker.tools.mcp.delivery import DELIVERY, Delivery
 
 TOO_LARGE_CODE: Final = -32090
 """JSON-RPC error code for a response that exceeds the size limit."""
@@ -51,7 +53,7 @@ _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(
 _ID_LAST = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
 Streams = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+    MemoryObjectReceiveStream[SessionMessage | Exception], ContextSendStream[SessionMessage]
 ]
 
 
@@ -140,7 +142,7 @@ async def stdio_transport(
     stdout = cast("asyncio.StreamReader", process.stdout)
     stderr = cast("asyncio.StreamReader", process.stderr)
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](_QUEUED)
+    write_stream, outgoing = create_context_streams[SessionMessage](_QUEUED)
     tail = bytearray()
 
     async def read() -> None:
@@ -162,11 +164,21 @@ async def stdio_transport(
             ended(reason + said.strip())
 
     async def write() -> None:
-        with suppress(OSError, anyio.ClosedResourceError):
+        delivery = Delivery()
+        try:
             async for message in outgoing:
+                context = outgoing.last_context
+                delivery = (context and context.get(DELIVERY)) or Delivery()
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                delivery.may_be_taken = True
                 stdin.write(text.encode() + b"\n")
                 await stdin.drain()
+        except anyio.ClosedResourceError:
+            pass
+        except OSError:  # the child closed its stdin, so it has not read the end of this line
+            delivery.may_be_taken = False
+            ended("It closed its input.")
+            incoming.close()
 
     async def keep_complaints() -> None:
         while chunk := await stderr.read(_CHUNK_BYTES):

@@ -93,7 +93,7 @@ async def test_a_crash_ends_the_call_and_the_server_is_started_again(log: Path) 
         lost = await server.call("crash")
         again = await server.call("echo", text="back")
 
-        assert lost["code"] == "server_lost"
+        assert lost["code"] == "outcome_unknown"
         assert again == {"text": "back"}
         assert len(server.pids()) == 2
 
@@ -183,7 +183,7 @@ async def test_a_flood_ends_the_server(log: Path, tool: str) -> None:
     async with hostile(log) as server:
         result = await server.call(tool)
 
-        assert result["code"] == "server_lost"
+        assert result["code"] == "outcome_unknown"
         await until(lambda: not alive(server.pids()[0]))
         assert await server.call("echo", text="on") == {"text": "on"}
 
@@ -249,6 +249,7 @@ async def test_a_program_that_is_not_there_is_a_server_that_is_lost(log: Path) -
                     name="gone",
                     command=("/no/such/program",),
                     timeout_seconds=1,
+                    progress_timeout_seconds=1,
                     start_timeout_seconds=1,
                     max_message_bytes=1000,
                 )

@@ -1,0 +1,23 @@
+"""What the transport of an MCP server knows about the delivery of one request."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Delivery:
+    """How far a request to a server got, and why its response is missing."""
+
+    may_be_taken: bool = False
+    """Whether the server may have received the whole request and executed it."""
+    session_lost: bool = False
+    """Whether the server refused the request because it does not know the session."""
+    is_broken: bool = False
+    """Whether the connection broke off during the response."""
+    too_large: bool = False
+    """Whether the response exceeded the size limit."""
+
+
+DELIVERY: ContextVar[Delivery | None] = ContextVar("mcp_delivery", default=None)
+"""Record of the current request. A context variable works because the transports run in the context
+of the caller."""
