@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
+BINARY = "application/octet-stream"
+"""Media type of a file of any other type."""
+
 EXTENSIONS: Mapping[str, str] = MappingProxyType(
     {
         "image/png": ".png",
@@ -19,6 +22,12 @@ EXTENSIONS: Mapping[str, str] = MappingProxyType(
         "image/jpeg": ".jpg",
         "image/gif": ".gif",
         "image/webp": ".webp",
+        "audio/wav": ".wav",
+        "audio/mpeg": ".mp3",
+        "audio/ogg": ".ogg",
+        "audio/flac": ".flac",
+        "application/pdf": ".pdf",
+        BINARY: ".bin",
     }
 )
 """Maps the media types that tools may create to file extensions."""

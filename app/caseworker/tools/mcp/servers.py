@@ -31,7 +31,7 @@ MAX_TENANT_SERVERS: Final = 200
 tenant with the most, the least recently used one is closed; the next call opens it again."""
 STEADY_SECONDS: Final = 60.0
 """Minimum duration of a session, in seconds, that resets the count of consecutive losses. A session
-that answered a call resets it as well."""
+in which the server answered a call resets it as well."""
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
 """Error code of a call that the server may have executed and that must not be repeated."""
 
@@ -60,7 +60,7 @@ class McpServer:
         if session is not None and session.ended:
             self._session = None
             self._closing = [session, *(each for each in self._closing if not each.closed_down)]
-            steady = session.is_proven or now - self._opened_at > STEADY_SECONDS
+            steady = session.has_answered or now - self._opened_at > STEADY_SECONDS
             self._lost = 1 if steady else self._lost + 1
             self._not_before = now + PAUSE_SECONDS[min(self._lost, len(PAUSE_SECONDS)) - 1]
             self._problem = session.problem

@@ -85,8 +85,8 @@ class Session:
         self.problem = ""
         """Why the session ended, redacted."""
         self._mask = config.mask()
-        self.is_proven = False
-        """Whether the server has answered a call in this session."""
+        self.has_answered = False
+        """Whether the server has answered a call, even if only to say that the session is lost."""
         self._stop = asyncio.Event()
         self._drained = asyncio.Event()
         """Set when no call in flight needs the connection."""
@@ -185,7 +185,7 @@ class Session:
             ) from None
         except MCPError as error:
             raise self._failure_of(error, delivery) from None
-        self.is_proven = True
+        self.has_answered = True
         return answer
 
     def _failure_of(self, error: MCPError, delivery: Delivery) -> ToolRefusedError:
@@ -195,6 +195,7 @@ class Session:
             return ToolRefusedError(f"The answer has more than {most:,} bytes.", code="too_large")
         code = _CODES.get(error.code, "tool_error")
         if delivery.session_lost:
+            self.has_answered = True
             self._retire(error.message)
             return CallLostError(error.message, may_be_taken=False)
         if code == SERVER_LOST or delivery.is_broken:

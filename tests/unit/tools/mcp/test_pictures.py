@@ -68,4 +68,5 @@ async def test_what_is_not_what_it_says_is_left_out(media_type: str, data: bytes
     kept, omitted = await given(media_type, data)
 
     assert kept.saved == []
-    assert omitted == ["a picture that is no PNG, JPEG, GIF or WebP"]
+    about = f"a picture ({media_type}, {len(data)} bytes)"
+    assert omitted == [f"{about}: it is no PNG, JPEG, GIF or WebP"]
