@@ -46,6 +46,13 @@ TOOLS: list[dict[str, Any]] = [
     ),
     tool("crash"),
     tool("crash_reading", annotations=READS),
+    tool("crash_first", annotations=READS),
+    tool("crash_first_writing"),
+    tool("quit"),
+    tool("close_input"),
+    tool("close_output"),
+    tool("report"),
+    tool("report_forever"),
     tool("hang"),
     tool("deaf"),
     tool("detach"),
@@ -80,6 +87,8 @@ class Server:
         without = os.environ.get("WITHOUT", "").split(",")
         self.tools = [each for each in TOOLS if each["name"] not in without]
         self.lock = threading.Lock()
+        self.token: Any = None
+        """Progress token of the newest call."""
 
     def log(self, line: str) -> None:
         with self.path.open("a") as file:
@@ -116,6 +125,7 @@ class Server:
                 page = first if params.get("cursor") is None else rest
                 self.send(id=number, result={"tools": page, "nextCursor": ""})
             elif method == "tools/call":
+                self.token = params.get("_meta", {}).get("progressToken")
                 self.call(params["name"], params.get("arguments") or {}, number)
             elif method == "notifications/cancelled":
                 self.log(f"cancelled {params.get('requestId')}")
@@ -134,6 +144,25 @@ class Server:
                 sys.stderr.write("kaput\n")
                 sys.stderr.flush()
                 os._exit(3)
+            case "crash_first" | "crash_first_writing":
+                if self.path.read_text().count(f"call {name}\n") == 1:
+                    os._exit(3)
+                self.text(number, f"did {name}")
+            case "quit":
+                self.text(number, f"did {name}")
+                os._exit(0)
+            case "close_input" | "close_output":
+                self.text(number, f"did {name}")
+                os.close(0 if name == "close_input" else 1)
+                time.sleep(600)
+            case "report" | "report_forever":
+                reports = 0
+                while name == "report_forever" or reports < 8:
+                    reports += 1
+                    time.sleep(0.4)
+                    params = {"progressToken": self.token, "progress": reports, "total": 8}
+                    self.send(method="notifications/progress", params=params)
+                self.text(number, f"did {name}")
             case "hang":
                 return
             case "deaf":

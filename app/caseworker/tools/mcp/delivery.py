@@ -13,7 +13,7 @@ class Delivery:
     session_lost: bool = False
     """Whether the server refused the request because it does not know the session."""
     is_broken: bool = False
-    """Whether the connection broke off during the response."""
+    """Whether the connection failed or broke off, here or behind a proxy."""
     too_large: bool = False
     """Whether the response exceeded the size limit."""
 

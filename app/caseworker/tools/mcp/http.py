@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 import httpx2
-from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 from caseworker.tools.mcp.config import ServerConfig
@@ -34,7 +34,7 @@ _SESSION: Final = re.compile(
     r"|terminated|missing|required|closed|does not exist|doesn't exist|no longer|no such|gone)"
     r"|(?:unknown|unrecogni[sz]ed|invalid|expired|missing|stale|no|no valid|no such|no active)"
     r" (?:or expired )?(?:mcp[- ])?session|not (?:been )?initiali[sz]ed"
-    r"|unsupported protocol version",
+    r"|expect(?:ed)? initiali[sz]e|unsupported protocol version",
     re.IGNORECASE | re.DOTALL,
 )
 _REFUSALS: Final = frozenset(
@@ -110,9 +110,11 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             delivery.may_be_taken = not isinstance(
                 error, httpx2.ConnectError | httpx2.ConnectTimeout
             )
+            delivery.is_broken = True
             return _failed(f"The server cannot be reached ({type(error).__name__}).")
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
+            delivery.is_broken = True
             return _failed("The server sent a compressed answer.")
         factor = _STREAM_FACTOR if request.method == "GET" else 1
         response = httpx2.Response(
@@ -166,8 +168,8 @@ async def _refusal(
     if error is not None or status == HTTPStatus.NOT_FOUND:
         headers = {"content-type": "application/json"} if error is not None else {}
         return httpx2.Response(status, headers=headers, text=text, request=request)
-    code = CONNECTION_CLOSED if status in _OUTAGES else INTERNAL_ERROR
-    return _failed(f"The server answered with the status {status}.", status=status, code=code)
+    delivery.is_broken = status in _OUTAGES
+    return _failed(f"The server answered with the status {status}.", status=status)
 
 
 def _error_in(text: str) -> dict[str, Any] | None:
@@ -184,7 +186,7 @@ def _delivery() -> Delivery:
     return DELIVERY.get() or Delivery()
 
 
-def _failed(message: str, *, status: int = 502, code: int = CONNECTION_CLOSED) -> httpx2.Response:
-    error = {"code": code, "message": message}
+def _failed(message: str, *, status: int = HTTPStatus.BAD_GATEWAY) -> httpx2.Response:
+    error = {"code": INTERNAL_ERROR, "message": message}
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
     return httpx2.Response(status, headers={"content-type": "application/json"}, text=body)

@@ -59,7 +59,6 @@ RELISTEN_SECONDS: Final = 5.0
 """Delay in seconds before a closed stream of change notifications is reopened."""
 
 _CODES: Final = {
-    CONNECTION_CLOSED: SERVER_LOST,
     INVALID_PARAMS: "invalid_arguments",
     METHOD_NOT_FOUND: "unknown_tool",
     PARSE_ERROR: "unfit_result",
@@ -198,7 +197,7 @@ class Session:
             self.has_answered = True
             self._retire(error.message)
             return CallLostError(error.message, may_be_taken=False)
-        if code == SERVER_LOST or delivery.is_broken:
+        if delivery.is_broken or _is_closed(error):
             self._look.set()
             return CallLostError(error.message, may_be_taken=delivery.may_be_taken)
         if (
@@ -327,6 +326,12 @@ async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStream
         ) as streams,
     ):
         yield streams
+
+
+def _is_closed(error: MCPError) -> bool:
+    """Return whether the SDK reports a closed connection; servers use the same code for errors."""
+    told = error.message.startswith(("Connection closed", "SSE stream "))
+    return error.code == CONNECTION_CLOSED and told
 
 
 def _said(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from structlog.testing import capture_logs
 from caseworker.tools.mcp import servers as module
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.servers import ServerUnavailableError
-from tests.support.mcp_servers import CONTEXT, alive, hostile, until
+from tests.support.mcp_servers import CONTEXT, Hostile, alive, hostile, until
 
 
 @pytest.fixture
@@ -96,6 +98,81 @@ async def test_a_crash_ends_the_call_and_the_server_is_started_again(log: Path) 
         assert lost["code"] == "outcome_unknown"
         assert again == {"text": "back"}
         assert len(server.pids()) == 2
+
+
+async def killed(server: Hostile) -> None:
+    """Kill the server between two calls, without waiting until the service has noticed."""
+    psutil.Process(server.pids()[-1]).kill()
+
+
+async def calls(server: Hostile, tool: str) -> None:
+    assert await server.call(tool) == {"text": f"did {tool}"}
+
+
+CLOSED: Mapping[str, Callable[[Hostile], Awaitable[None]]] = {
+    "killed": killed,
+    "quit": partial(calls, tool="quit"),
+    "closed input": partial(calls, tool="close_input"),
+    "closed output": partial(calls, tool="close_output"),
+}
+
+
+@pytest.mark.parametrize("tool", ["echo", "either"])
+@pytest.mark.parametrize("close", CLOSED.values(), ids=CLOSED)
+async def test_a_call_after_the_pipes_were_closed_is_executed_once_by_a_new_process(
+    log: Path, close: Callable[[Hostile], Awaitable[None]], tool: str
+) -> None:
+    """No process took the call before, so it is made whatever its tool does."""
+    args = {"text": "here"} if tool == "echo" else {"a": "here"}
+    async with hostile(log) as server:
+        await server.call("echo", text="before")
+        await close(server)
+        result = await server.call(tool, **args)
+
+        if "error" in result:  # the line may have been in the pipe when the process was killed
+            assert (close, tool) == (killed, "either")
+            assert result["code"] == "outcome_unknown"
+        else:
+            assert result["text"] in ("here", "did either")
+            assert len(server.lines(f"call {tool}")) == 1 + (tool == "echo")
+        assert await server.call("echo", text="after") == {"text": "after"}
+        assert len(server.pids()) == 2
+
+
+@pytest.mark.parametrize(
+    ("tool", "result"),
+    [
+        ("crash_first", {"text": "did crash_first"}),
+        ("crash_first_writing", "outcome_unknown"),
+        ("crash", "outcome_unknown"),
+        ("crash_reading", "server_lost"),
+        ("endless", "outcome_unknown"),
+    ],
+)
+async def test_a_crash_during_a_call_repeats_only_calls_that_read(
+    log: Path, tool: str, result: Any
+) -> None:
+    """A read is made at most twice; another call is made once, and its outcome is unknown."""
+    async with hostile(log) as server:
+        await server.call("echo", text="before")
+        got = await server.call(tool)
+
+        assert got == result if isinstance(result, dict) else got["code"] == result, got
+        reads = tool in ("crash_first", "crash_reading")
+        assert len(server.lines(f"call {tool}")) == 1 + reads
+
+
+async def test_progress_restarts_the_timeout_of_a_call(log: Path) -> None:
+    """A call may take longer than its timeout while its server reports progress."""
+    async with hostile(log, timeout_seconds=2) as server:
+        assert await server.call("report") == {"text": "did report"}
+
+
+async def test_progress_without_an_end_times_out(log: Path) -> None:
+    """The server gets a cancel notification and is started again."""
+    limits = {"timeout_seconds": 1.5, "progress_timeout_seconds": 2, "start_timeout_seconds": 6}
+    async with hostile(log, **limits) as server:
+        assert (await server.call("report_forever"))["code"] == "timeout"
 
 
 async def test_a_server_that_crashes_again_and_again_is_started_with_growing_pauses(
