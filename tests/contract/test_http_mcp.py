@@ -120,7 +120,12 @@ async def test_the_tools_are_listed_with_their_arguments(world: World, mode: str
 
     assert (set(tools), seen) == ({"get_run", "run_case", "helper"}, {"get_run", "run_case"})
     assert tools["helper"].description == "Helps."
-    assert set(tools["helper"].input_schema["properties"]) == {"wait_seconds", "input", "topic"}
+    assert set(tools["helper"].input_schema["properties"]) == {
+        "wait_seconds",
+        "input",
+        "topic",
+        "budget",
+    }
     assert tools["run_case"].input_schema["required"] == ["input"]
     assert tools["get_run"].annotations is not None
     assert tools["get_run"].annotations.read_only_hint
@@ -181,8 +186,9 @@ async def test_get_run_returns_a_run_as_it_stands_and_later_its_end(
     assert (run["status"], late.structured_content["status"]) == ("queued", "completed")
 
 
+@pytest.mark.parametrize("mode", GENERATIONS)
 async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """Progress is reported until the time of the call ends."""
     monkeypatch.setattr(mcp_server, "PROGRESS_SECONDS", 0.01)
@@ -191,7 +197,7 @@ async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append((total, message))
 
-    async with world.mcp(await world.key()) as client:
+    async with world.mcp(await world.key(), mode) as client:
         args = {"input": QUESTION, "wait_seconds": 0.3}
         await client.call_tool("run_case", args, progress_callback=hear)
 
@@ -203,15 +209,24 @@ async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
     ("tool", "args", "said"),
     [
         ("run_case", {**NOW, "mode": "guess"}, "mode: "),
-        ("run_case", {**NOW, "moods": 1}, "moods"),
-        ("run_case", {"wait_seconds": 0}, "input"),
+        ("run_case", {**NOW, "moods": 1}, "moods: "),
+        ("run_case", {"wait_seconds": 0}, "input: "),
         ("run_case", {**NOW, "wait_seconds": "long"}, "wait_seconds: This must be a number"),
         ("run_case", {**NOW, "wait_seconds": -1}, "wait_seconds: This must be a number"),
         ("run_case", {**NOW, "wait_seconds": True}, "wait_seconds: This must be a number"),
         ("run_case", {**NOW, "budget": {"max_tokens": -1}}, "budget.max_tokens: "),
-        ("helper", {"input": "Well?", "tonic": "gin"}, "tonic"),
-        ("get_run", {"run_id": "no-such-run"}, "run"),
-        ("get_run", {}, "run"),
+        ("run_case", {**NOW, "budget": {"max_cents": 1}}, "budget.max_cents: "),
+        ("helper", {"input": "Well?", "tonic": "gin"}, "inputs.tonic: "),
+        ("helper", {"topic": "taxes"}, "input: "),
+        ("helper", {"input": "Well?", "topic": 7}, "inputs.topic: "),
+        ("helper", {"input": "Well?", "topic": "a", "budget": 1}, "budget: "),
+        (
+            "helper",
+            {"input": "Well?", "topic": "a", "budget": {"max_tool_calls": -1}},
+            "budget.max_tool_calls: ",
+        ),
+        ("get_run", {"run_id": "no-such-run"}, "No run has this ID"),
+        ("get_run", {}, "No run has this ID"),
         ("no_such_tool", {}, "Unknown tool"),
     ],
 )
@@ -225,8 +240,41 @@ async def test_a_call_that_cannot_be_made_fails_and_says_why(
         result = await client.call_tool(tool, args)
 
     assert result.is_error
-    assert said in text_of(result)
+    assert text_of(result).count(said) == 1
     assert await world.made(key) == []
+
+
+async def test_every_invalid_field_is_named_once(world: World) -> None:
+    """The text has no list that only a problem document has."""
+    names = ("tokens", "seconds", "steps", "llm_calls", "tool_calls")
+    wrong = {f"max_{name}": -1 for name in names}
+    async with world.mcp(await world.key()) as client:
+        said = text_of(await client.call_tool("run_case", {**NOW, "budget": wrong}))
+
+    assert [said.count(f"{name}: ") for name in wrong] == [1] * 5
+    assert "errors lists" not in said
+
+
+@pytest.mark.parametrize("mode", GENERATIONS)
+async def test_a_client_gives_the_run_of_an_agent_a_budget(world: World, mode: str) -> None:
+    """An agent with an input of the same name keeps its input."""
+    key, own = await world.key(), {"budget": {"type": "object"}}
+    async with world.http(key) as http, world.mcp(key, mode) as client:
+        await http.post("/agents", json={"agent": AGENT})
+        buys = {"name": "buyer", "prompt": {"system": "Buy."}, "inputs": own}
+        assert (await http.post("/agents", json={"agent": buys})).status_code == 201
+        args = {"input": "Well?", "wait_seconds": 0, "budget": {"max_tool_calls": 3}}
+        limited = (await client.call_tool("helper", {**args, "topic": "taxes"})).structured_content
+        buyer = (await client.call_tool("buyer", args)).structured_content
+    requests = []
+    for run in (limited, buyer):
+        assert run is not None
+        stored = await world.api.store.get(RunKey("a", run["run_id"]))
+        assert stored is not None
+        requests.append(stored.request)
+
+    assert [each.budget.max_tool_calls == 3 for each in requests] == [True, False]
+    assert [each.inputs["inputs"].get("budget") for each in requests] == [None, args["budget"]]
 
 
 async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:

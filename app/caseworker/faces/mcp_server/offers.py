@@ -63,14 +63,17 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool
 
 def _tool_of(found: Definition) -> RunTool:
     agent = AgentDefinition.model_validate(found.content)
+    limits = {} if _BUDGET_NAME in agent.inputs else {_BUDGET_NAME: _BUDGET}
+    of_agent = parameters_of(agent)
 
     def body(args: Mapping[str, Any], of_run: Mapping[str, Any]) -> AgentRunBody:
+        of_body = {INPUT, *limits}
         return AgentRunBody.model_validate(
             {
                 "kind": "agent",
                 "agent": {"name": found.head.name, "version": found.head.version},
-                "inputs": {name: value for name, value in args.items() if name != INPUT},
-                INPUT: args.get(INPUT),
+                "inputs": {name: value for name, value in args.items() if name not in of_body},
+                **{name: args[name] for name in of_body if name in args},
                 **of_run,
             }
         )
@@ -78,9 +81,16 @@ def _tool_of(found: Definition) -> RunTool:
     return RunTool(
         name=found.head.name,
         description=agent.description or f"The agent {found.head.name}.",
-        parameters=parameters_of(agent),
+        parameters={**of_agent, "properties": {**of_agent["properties"], **limits}},
         body=body,
     )
+
+
+_BUDGET_NAME = "budget"
+_BUDGET = {
+    "type": "object",
+    "description": "Limits of the run, as in POST /runs, such as max_cost_usd or max_tool_calls.",
+}
 
 
 _RUN_CASE = RunTool(
@@ -99,7 +109,7 @@ _RUN_CASE = RunTool(
             "mode": {"enum": ["hrm_small_then_escalate", "escalate", "fallback_only"]},
             "timezone": {"type": "string", "description": "IANA time zone that defines today."},
             "expected_tools": {"type": "array", "items": {"type": "string"}},
-            "budget": {"type": "object", "description": "Limits, as in POST /runs."},
+            _BUDGET_NAME: _BUDGET,
             "seed": {"type": "integer"},
         },
     },

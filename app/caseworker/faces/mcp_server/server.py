@@ -34,6 +34,7 @@ from caseworker.platform.http.problems import (
     UNAVAILABLE,
     ProblemError,
     invalid,
+    summary,
     violations_of,
 )
 from caseworker.platform.http.request import ApiRequest
@@ -221,5 +222,7 @@ def _refusal_of(request: ApiRequest, error: Exception) -> CallToolResult:
     except LookupError:
         log.exception("mcp.call_broke")
         return _refused("Internal error. Retry the call later.")
-    named = (f"{each.field}: {each.message}" for each in problem.violations)
+    named = dict.fromkeys(summary((each,)) for each in problem.violations)
+    if problem.detail == summary(problem.violations):  # it has the first violations
+        return _refused(*named)
     return _refused(problem.detail, *named)
