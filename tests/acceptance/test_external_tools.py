@@ -273,6 +273,55 @@ async def test_a_cancel_interrupts_a_call(http: httpx.AsyncClient, notes: Notes)
     assert run["status"] == "cancelled"
 
 
+async def test_a_client_of_the_older_protocol_cancels_its_own_call(
+    http: httpx.AsyncClient, notes: Notes
+) -> None:
+    """The tool is interrupted, calls of other clients continue, and an equal call is a new one."""
+    agent = await start(http, tools=TOOLS)
+
+    async def is_halted() -> bool:
+        return [node["status"] for node in await tool_nodes(agent)].count("halted") == 1
+
+    async with tools_of(agent, "legacy") as client, tools_of(agent, "legacy") as other:
+        await client.list_tools()
+        await other.list_tools()  # both clients count their requests alike
+        calls = [
+            asyncio.create_task(each.call_tool("jot", {"text": f"{HELD} {name}"}))
+            for name, each in (("first", client), ("second", other))
+        ]
+        for name in ("first", "second"):
+            await notes.wait_for(agent, f"{HELD} {name}")
+        calls[0].cancel()
+        await asyncio.wait(calls[:1])
+        await eventually(is_halted)
+        again = asyncio.create_task(client.call_tool("jot", {"text": f"{HELD} first"}))
+        await until(lambda: notes.of(agent).count(f"{HELD} first") == 2)
+        notes.release()
+        results = [(await each).structured_content for each in (calls[1], again)]
+
+    assert results == [{"noted": f"{HELD} second"}, {"noted": f"{HELD} first"}]
+    assert (await agent.get()).json()["status"] == "running"
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+async def test_a_client_that_asks_for_progress_of_a_tool_gets_it(
+    http: httpx.AsyncClient, notes: Notes, generation: str
+) -> None:
+    """The notifications have the seconds since the start of the call."""
+    agent, progress = await start(http, tools=TOOLS), list[float]()
+
+    async def note(seconds: float, _: float | None, __: str | None) -> None:
+        progress.append(seconds)
+        notes.release()
+
+    async with tools_of(agent, generation) as client:
+        args = {"text": HELD}
+        result = await client.call_tool("jot", args, progress_callback=note)
+
+    assert result.structured_content == {"noted": HELD}
+    assert progress
+
+
 async def test_a_call_in_flight_at_a_crash_is_never_executed_again(
     database_url: str, provider: FakeProvider, notes: Notes
 ) -> None:

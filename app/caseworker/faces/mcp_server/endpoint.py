@@ -10,16 +10,14 @@ can store the cancel request, even before the run exists.
 
 import asyncio
 import hashlib
-import secrets
 from collections.abc import Sequence
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from caseworker.faces.mcp_server.offers import Offers
 from caseworker.platform.caller import KeyScope as AccessScope
@@ -75,17 +73,11 @@ class McpEndpoint:
             )
         if message.get("method") == "notifications/cancelled":
             await self._cancel(request, message.get("params"))
-
-        async def named(event: Message) -> None:
-            if event["type"] == "http.response.start" and message.get("method") == "initialize":
-                MutableHeaders(scope=event)[SESSION_HEADER] = secrets.token_hex(16)
-            await send(event)
-
         scope["api_request"] = request
         with paused_deadline(scope):
             server = await self._loaded()
         lift_deadline(scope)  # the tools have limits of their own
-        await server.answer(content)(scope, receive, named)
+        await server.answer(content, message.get("method"))(scope, receive, send)
 
     async def _cancel(self, request: ApiRequest, params: Any) -> None:
         """Store a cancel request for the run of another request in the same session."""

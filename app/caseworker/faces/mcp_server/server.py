@@ -89,12 +89,12 @@ class OfferingServer:
             on_call_tool=self._call,
         )
 
-    def answer(self, content: bytes) -> McpAnswer:
-        """Return the answer to a request with this body.
+    def answer(self, content: bytes, method: object) -> McpAnswer:
+        """Return the answer to a request with this body and method.
 
         ``scope["api_request"]`` is its :class:`ApiRequest`.
         """
-        return McpAnswer(self._server, content)
+        return McpAnswer(self._server, content, method)
 
     async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         request = _request_of(context)

@@ -267,7 +267,13 @@ async def _used_tools(request: ApiRequest, _: Dialect) -> ASGIApp:
         await _begin_attempt(request, state, session, found_at)
     # Importing the SDK takes nearly a second.
     module = await asyncio.to_thread(import_module, "caseworker.features.external.mcp")
-    server: ASGIApp = module.ToolServer(session, await request.body(), partial(_repeated, request))
+    server: ASGIApp = module.ToolServer(
+        session,
+        await request.body(),
+        message,
+        request.headers,
+        partial(_repeated, request),
+    )
     return server
 
 

@@ -1,8 +1,9 @@
 """The gateway's MCP server on top of the SDK; imported on first use.
 
 It has no sessions: every request is complete in itself and contains the key of its run. A call
-continues if its client disconnects, and an equal request joins it. If the run is released during a
-call, the next owner of the run answers the request, and its reply continues the client's.
+continues if its client disconnects, and an equal request joins it. A client of the older protocol
+ends a call with ``notifications/cancelled``. If the run is released during a call, the next owner
+of the run answers the request, and its reply continues the client's.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     CallToolRequestParams,
@@ -30,7 +32,7 @@ from caseworker.features.external.dialects import STOPPED, error_data
 from caseworker.features.external.gateway import stopped
 from caseworker.features.external.session import Session
 from caseworker.nodes.agent.tools import ToolOffer
-from caseworker.platform.http.mcp import McpAnswer
+from caseworker.platform.http.mcp import SESSION_HEADER, McpAnswer
 from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
 
 PROGRESS_SECONDS: Final = 5.0
@@ -44,22 +46,37 @@ class ToolServer(McpAnswer):
     """ASGI application that answers one request of an external run's client."""
 
     def __init__(
-        self, session: Session, content: bytes, repeat: Callable[[], Awaitable[bytes]]
+        self,
+        session: Session,
+        content: bytes,
+        message: Any,
+        headers: Mapping[str, str],
+        repeat: Callable[[], Awaitable[bytes]],
     ) -> None:
         """Offer the tools of a run; ``content`` is the body of the request, which was read.
 
+        ``message`` is its JSON, and ``headers`` are those of the request, by lowercase names.
         ``repeat`` sends the request to the next owner of the run, and returns the body of the
         reply.
         """
         self._session = session
+        self._client = headers.get(SESSION_HEADER, "")
         self._repeat = repeat
+        method = message.get("method") if isinstance(message, dict) else None
+        if method == "notifications/cancelled" and isinstance(message.get("params"), dict):
+            self._cancel(message["params"].get("requestId"))
         server: Server[Any] = Server(
             "caseworker",
             version=version("caseworker"),
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
-        super().__init__(server, content)
+        super().__init__(server, content, method)
+
+    def _cancel(self, request_id: Any) -> None:
+        """Cancel the call of another request in the client's session; a later one is not known."""
+        if self._client and isinstance(request_id, str | int):
+            self._session.tools.cancel((self._client, request_id))
 
     async def _list(self, _: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         definitions = (await self._offer()).definitions
@@ -91,8 +108,10 @@ class ToolServer(McpAnswer):
         if not self._session.is_open:
             self._raise_end()
         call, task = self._session.call_tool(offer, params.name, params.arguments or {})
+        request = (self._client, context.request_id or "")
         try:
-            await _done(task, context, begun)
+            with self._session.tools.requested(request, task):
+                await _done(task, context, begun)
         except asyncio.CancelledError:
             call.is_open = True  # an equal request gets the result that this client did not get
             raise
@@ -114,10 +133,12 @@ class ToolServer(McpAnswer):
         return CallToolResult.model_validate(reply["result"])
 
     def _raise_end(self) -> NoReturn:
-        """Raise the stop of the run, or the error of the protocol if the client finished it."""
-        if self._session.stop is None:
-            _refuse(None)
-        raise self._session.stop
+        """Raise the stop of the run, or an error if the client finished it or cancelled the call."""
+        if self._session.stop is not None:
+            raise self._session.stop
+        if self._session.is_open:
+            raise MCPError(REQUEST_CANCELLED, "Request cancelled")
+        _refuse(None)
 
     async def _offer(self) -> ToolOffer:
         try:

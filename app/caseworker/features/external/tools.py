@@ -8,8 +8,8 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -123,6 +123,8 @@ class OfferedTools:
         self.calls = RecordedCalls(self._recorded())
         self.running: dict[asyncio.Task[ToolResult], RecordedCall] = {}
         """The calls in flight by their tasks, which continue if their client disconnects."""
+        self._requests: dict[tuple[str, str | int], asyncio.Task[ToolResult]] = {}
+        """The tasks that open requests wait for, by the client's session and the request's ID."""
 
     async def offer(self) -> ToolOffer:
         """Return the run's tools by the names that the client uses.
@@ -152,6 +154,26 @@ class OfferedTools:
         """Note that a call is in flight until the task in its ``answered`` ends."""
         self.running[call.answered] = call
         call.answered.add_done_callback(self.running.pop)
+
+    @contextmanager
+    def requested(
+        self, request: tuple[str, str | int], task: asyncio.Task[ToolResult]
+    ) -> Iterator[None]:
+        """Let the client cancel the task of a call during the block."""
+        self._requests[request] = task
+        try:
+            yield
+        finally:
+            if self._requests.get(request) is task:
+                del self._requests[request]
+
+    def cancel(self, request: tuple[str, str | int]) -> None:
+        """Cancel the call of an open request; an equal request is another call."""
+        task = self._requests.get(request)
+        call = None if task is None else self.running.get(task)
+        if task is not None and call is not None:
+            call.is_complete = False
+            task.cancel()
 
     async def result(
         self, offer: ToolOffer, call: RecordedCall, name: str, args: Mapping[str, Any]

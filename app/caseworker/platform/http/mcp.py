@@ -1,23 +1,33 @@
 """Answers requests over MCP's streamable HTTP on top of the SDK; imported on first use."""
 
+import secrets
 from typing import Any
 
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette.sse import AppStatus
+from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 # Otherwise it would cut the streams of all calls in flight when the process gets SIGTERM.
 AppStatus.enable_automatic_graceful_drain = False
 
 
-class McpAnswer:
-    """ASGI application that answers one request, without a session in memory."""
+SESSION_HEADER = "mcp-session-id"
 
-    def __init__(self, server: Server[Any], content: bytes) -> None:
-        """``content`` is the body of the request, which was read before."""
+
+class McpAnswer:
+    """ASGI application that answers one request, without a session in memory.
+
+    A client of the older protocol gets a session ID, which tells its requests from the requests of
+    other clients with the same ID.
+    """
+
+    def __init__(self, server: Server[Any], content: bytes, method: object) -> None:
+        """``content`` is the body of the request, which was read before; ``method`` is in it."""
         self._server = server
         self._content: bytes | None = content
+        self._opens_session = method == "initialize"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request."""
@@ -28,6 +38,11 @@ class McpAnswer:
                 return await receive()
             return {"type": "http.request", "body": content, "more_body": False}
 
+        async def sent(event: Message) -> None:
+            if self._opens_session and event["type"] == "http.response.start":
+                MutableHeaders(scope=event)[SESSION_HEADER] = secrets.token_hex(16)
+            await send(event)
+
         manager = StreamableHTTPSessionManager(self._server, stateless=True)
         async with manager.run():
-            await manager.handle_request(scope, received, send)
+            await manager.handle_request(scope, received, sent)
