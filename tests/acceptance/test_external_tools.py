@@ -280,7 +280,7 @@ async def test_a_client_of_the_older_protocol_cancels_its_own_call(
     agent = await start(http, tools=TOOLS)
 
     async def is_halted() -> bool:
-        return [node["status"] for node in await tool_nodes(agent)].count("halted") == 1
+        return [node["status"] for node in await tool_nodes(agent)].count("halt") == 1
 
     async with tools_of(agent, "legacy") as client, tools_of(agent, "legacy") as other:
         await client.list_tools()
@@ -308,10 +308,10 @@ async def test_a_client_that_asks_for_progress_of_a_tool_gets_it(
     http: httpx.AsyncClient, notes: Notes, generation: str
 ) -> None:
     """The notifications have the seconds since the start of the call."""
-    agent, progress = await start(http, tools=TOOLS), list[float]()
+    agent, seconds = await start(http, tools=TOOLS), list[float]()
 
-    async def note(seconds: float, _: float | None, __: str | None) -> None:
-        progress.append(seconds)
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seconds.append(progress)
         notes.release()
 
     async with tools_of(agent, generation) as client:
@@ -319,7 +319,7 @@ async def test_a_client_that_asks_for_progress_of_a_tool_gets_it(
         result = await client.call_tool("jot", args, progress_callback=note)
 
     assert result.structured_content == {"noted": HELD}
-    assert progress
+    assert seconds
 
 
 async def test_a_call_in_flight_at_a_crash_is_never_executed_again(

@@ -133,7 +133,7 @@ class ToolServer(McpAnswer):
         return CallToolResult.model_validate(reply["result"])
 
     def _raise_end(self) -> NoReturn:
-        """Raise the stop of the run, or an error if the client finished it or cancelled the call."""
+        """Raise the stop of the run, or an error: the client finished it or cancelled the call."""
         if self._session.stop is not None:
             raise self._session.stop
         if self._session.is_open:

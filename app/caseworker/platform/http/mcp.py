@@ -19,8 +19,7 @@ SESSION_HEADER = "mcp-session-id"
 class McpAnswer:
     """ASGI application that answers one request, without a session in memory.
 
-    A client of the older protocol gets a session ID, which tells its requests from the requests of
-    other clients with the same ID.
+    A client of the older protocol gets a session ID, because clients use equal request IDs.
     """
 
     def __init__(self, server: Server[Any], content: bytes, method: object) -> None:

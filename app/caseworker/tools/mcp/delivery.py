@@ -1,4 +1,4 @@
-"""What the transport of an MCP server knows about the delivery of one request."""
+"""The delivery of one request to an MCP server, as its transport records it."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ from caseworker.tools.mcp.delivery import DELIVERY, Delivery
 _STREAM_FACTOR: Final = 16
 """Maximum size of a notification stream, in messages of maximum size."""
 _SESSION_HEADER: Final = "mcp-session-id"
-_REFUSAL_SECONDS: Final = 5.0
+_REFUSAL_SECONDS: Final = 30.0
 """Maximum time in seconds to read the body of a refusal."""
 _MAX_REFUSAL_CHARS: Final = 2000
 """Maximum size of a refusal that is searched for a message about the session."""
@@ -48,7 +48,7 @@ _REFUSALS: Final = frozenset(
         HTTPStatus.UNPROCESSABLE_ENTITY,
     }
 )
-"""Status codes of servers for requests with an unknown session, if the message says so."""
+"""Status codes of servers for requests with an unknown session, if the message names the session."""
 _OUTAGES: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
@@ -56,7 +56,7 @@ _OUTAGES: Final = frozenset(
 
 
 def names_lost_session(message: str) -> bool:
-    """Return whether an error message says that the server does not know the session."""
+    """Return whether an error message reports an unknown session."""
     return _SESSION.search(message[:_MAX_REFUSAL_CHARS]) is not None
 
 
@@ -148,7 +148,7 @@ def http_client(config: ServerConfig) -> httpx2.AsyncClient:
 async def _refusal(
     request: httpx2.Request, response: httpx2.Response, delivery: Delivery
 ) -> httpx2.Response:
-    """Record whether a refusal says that the session is lost, and return its JSON-RPC error."""
+    """Record whether a refusal reports a lost session, and return its JSON-RPC error."""
     status = response.status_code
     try:
         async with asyncio.timeout(_REFUSAL_SECONDS):

@@ -196,7 +196,7 @@ class _Parts:
                 self.resources.append(_described(resource) | ({"artifact": kept} if kept else {}))
 
     async def _keep(self, what: str, media_type: str, text: str) -> str | None:
-        """Store a part's data and return the name of its file; otherwise, note what is omitted."""
+        """Store a part's data and return the name of its file, or add a line to ``omitted``."""
         essence = media_type.partition(";")[0].strip().lower()
         kind = _ALIASES.get(essence, essence)
         what = f"{what} ({_short(media_type, 100)}"
@@ -227,7 +227,7 @@ class _Parts:
 def _described(
     resource: ResourceLink | TextResourceContents | BlobResourceContents,
 ) -> dict[str, Any]:
-    """Return what is known about a resource; absent fields are left out."""
+    """Return the fields of a resource that the server sent."""
     fields = {each: each for each in ("uri", "name", "title", "description")}
     described: dict[str, Any] = {
         name: _short(value)

@@ -64,6 +64,8 @@ _CODES: Final = {
     PARSE_ERROR: "unfit_result",
     TOO_LARGE_CODE: "too_large",
 }
+
+
 class CallLostError(ToolRefusedError):
     """The session or the connection was lost before the server's response arrived."""
 
@@ -165,7 +167,7 @@ class Session:
         try:
             async with asyncio.timeout(seconds) as limit:
 
-                async def extend(*_: object) -> None:
+                async def extend(progress: float, total: float | None, message: str | None) -> None:
                     """Wait for ``timeout_seconds`` from the last progress notification."""
                     if not limit.expired():
                         limit.reschedule(min(clock() + seconds, latest))

@@ -88,7 +88,7 @@ async def test_another_refusal_keeps_the_session(refusal: Refusal, code: str) ->
 async def test_a_call_that_may_have_been_executed_is_repeated_only_if_that_is_safe(
     how: str, tool: str, codes: str | None
 ) -> None:
-    """Reads and idempotent calls are repeated at once; others report that the outcome is unknown."""
+    """Reads and idempotent calls are repeated at once; a write reports an unknown outcome."""
     async with session_server() as (server, servers):
         await call(servers, "read")
         server.calls.clear()
@@ -121,7 +121,7 @@ async def test_a_call_that_reached_no_server_fails_as_lost_and_works_after_the_r
         assert lost["code"] == "server_lost"
         assert found.spec.without_effect == {"server_lost"}
         async with asyncio.timeout(60):
-            while "error" in (result := await found.run({}, CONTEXT)):
+            while "error" in (result := await found.run({}, CONTEXT)):  # noqa: ASYNC110 - a pause
                 await asyncio.sleep(result["retry_after_seconds"] or 0)
         assert result == {"text": f"did {tool}"}
         assert server.calls == [tool]

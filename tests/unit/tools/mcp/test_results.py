@@ -208,7 +208,7 @@ OMITTED = {
 
 @pytest.mark.parametrize(("part", "line"), OMITTED.values(), ids=OMITTED)
 async def test_a_part_that_cannot_be_passed_on_is_named(part: dict[str, Any], line: str) -> None:
-    """The line says what it was, how large, and why it is omitted."""
+    """The line has its kind, its type, its size and the reason."""
     assert (await converted("See:", part))["omitted"] == [line]
 
 
