@@ -81,7 +81,7 @@ def document(number: int) -> dict[str, Any]:
 async def test_calls_of_a_server_that_restarts_are_executed_once_or_have_an_unknown_outcome(
     database_url: str, tmp_path: Path, restarts: int
 ) -> None:
-    """Every read gets its result; a write is executed at most once, or its outcome is reported as unknown."""
+    """Every read gets its result; a write is executed at most once, or is unknown."""
     async with restarted(tmp_path) as server:
         servers = {"web": {"url": f"http://127.0.0.1:{server.port}/mcp"}}
         settings = {
