@@ -44,8 +44,8 @@ async def programs(folder: Path) -> dict[str, dict[str, Any]]:
     servers["sqlite"]["args"] += ["--db-path", str(folder / "test.db")]
     scripts = installed_packages(NPM_SERVERS) / "@modelcontextprotocol"
     for name in NPM:
-        command, *arguments = node(scripts / f"server-{name}" / "dist" / "index.js")
-        servers[name] = {"command": command, "args": arguments}
+        command, *script = node(scripts / f"server-{name}" / "dist" / "index.js")
+        servers[name] = {"command": command, "args": script}
     servers["filesystem"]["args"] += [str(folder)]
     return servers
 
