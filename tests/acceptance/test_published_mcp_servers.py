@@ -47,6 +47,7 @@ async def programs(folder: Path) -> dict[str, dict[str, Any]]:
         command, *script = node(scripts / f"server-{name}" / "dist" / "index.js")
         servers[name] = {"command": command, "args": script}
     servers["filesystem"]["args"] += [str(folder)]
+    servers["memory"]["env"] = ["MEMORY_FILE_PATH"]
     return servers
 
 
@@ -119,7 +120,10 @@ async def test_tools_of_nine_published_servers_return_their_results(
         servers["everything"] = {"url": everything_url}
         for server in servers.values():
             server["start_timeout_seconds"] = 120
-        settings = {"TOOLS_MCP_SERVERS": json.dumps(servers)}
+        settings = {
+            "TOOLS_MCP_SERVERS": json.dumps(servers),
+            "MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl"),
+        }
         async with (
             ServiceProcess(database_url, settings=settings) as service,
             service.client() as client,
