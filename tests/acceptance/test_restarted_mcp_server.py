@@ -146,7 +146,7 @@ class Load:
             await self._changed.wait()
 
     def outcomes(self) -> dict[str, str]:
-        """Return for each call ``completed``, ``unknown``, ``lost``, or the result of its failed run."""
+        """Return ``completed``, ``unknown``, ``lost`` or another result for each call."""
         return {f"{tool_of(number)} {number}": _outcome(run) for number, run in self.ended.items()}
 
 
