@@ -20,28 +20,34 @@ from tests.support.service import ServiceProcess
 
 pytestmark = pytest.mark.proof
 
+RUN_SQLITE = "from mcp_server_sqlite import main; main()"
 PYPI = {
-    "time": ("mcp-server-time==2026.10.19", "-m", "mcp_server_time"),
-    "git": ("mcp-server-git==2026.10.19", "-m", "mcp_server_git"),
-    "fetch": ("mcp-server-fetch==2026.10.24", "-m", "mcp_server_fetch", "--ignore-robots-txt"),
-    "calculator": ("mcp-server-calculator==0.2.1", "-m", "mcp_server_calculator"),
-    "sqlite": ("mcp-server-sqlite==2025.4.25", "-m", "mcp_server_sqlite"),
+    "time": (("mcp-server-time==2026.10.19",), ("-m", "mcp_server_time")),
+    "git": (("mcp-server-git==2026.10.19",), ("-m", "mcp_server_git")),
+    "fetch": (
+        ("mcp-server-fetch==2026.10.24",),
+        ("-m", "mcp_server_fetch", "--ignore-robots-txt", "--allow-private-ips"),
+    ),
+    "calculator": (("mcp-server-calculator==0.2.1",), ("-m", "mcp_server_calculator")),
+    "sqlite": (("mcp-server-sqlite==2025.4.25", "mcp==1.30.0"), ("-c", RUN_SQLITE)),
 }
+"""Packages and command of each server; the oldest needs version 1 of the SDK."""
 NPM = ("filesystem", "memory", "sequential-thinking")
 
 
 async def programs(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the configurations of the servers that are programs."""
     servers: dict[str, dict[str, Any]] = {}
-    for name, (package, *arguments) in PYPI.items():
-        python = (await peer_environment(package)).python
-        servers[name] = {"command": str(python), "args": arguments}
+    for name, (packages, arguments) in PYPI.items():
+        python = (await peer_environment(*packages)).python
+        servers[name] = {"command": str(python), "args": list(arguments)}
     servers["sqlite"]["args"] += ["--db-path", str(folder / "test.db")]
-    packages = installed_packages(NPM_SERVERS) / "@modelcontextprotocol"
+    scripts = installed_packages(NPM_SERVERS) / "@modelcontextprotocol"
     for name in NPM:
-        command, *arguments = node(packages / f"server-{name}" / "dist" / "index.js")
-        servers[name] = {"command": command, "args": arguments}
+        command, *script = node(scripts / f"server-{name}" / "dist" / "index.js")
+        servers[name] = {"command": command, "args": script}
     servers["filesystem"]["args"] += [str(folder)]
+    servers["memory"]["env"] = ["MEMORY_FILE_PATH"]
     return servers
 
 
@@ -114,7 +120,10 @@ async def test_tools_of_nine_published_servers_return_their_results(
         servers["everything"] = {"url": everything_url}
         for server in servers.values():
             server["start_timeout_seconds"] = 120
-        settings = {"TOOLS_MCP_SERVERS": json.dumps(servers)}
+        settings = {
+            "TOOLS_MCP_SERVERS": json.dumps(servers),
+            "MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl"),
+        }
         async with (
             ServiceProcess(database_url, settings=settings) as service,
             service.client() as client,

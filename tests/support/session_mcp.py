@@ -33,6 +33,7 @@ _TOOLS = [
     {"name": "put", "inputSchema": _ANY, "annotations": {"idempotentHint": True}},
     {"name": "write", "inputSchema": _ANY},
     {"name": "hold", "inputSchema": _ANY},
+    {"name": "silent", "inputSchema": _ANY},
 ]
 
 
@@ -147,6 +148,8 @@ class SessionServer:
             case "unavailable":
                 _send(writer, (503, "text/plain", "upstream connect error"))
             case _:
+                if name == "silent":
+                    return
                 if name == "hold":
                     with suppress(OSError):
                         await self.release.wait()

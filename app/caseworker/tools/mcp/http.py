@@ -48,7 +48,7 @@ _REFUSALS: Final = frozenset(
         HTTPStatus.UNPROCESSABLE_ENTITY,
     }
 )
-"""Status codes of servers for requests with an unknown session, if the message names the session."""
+"""Status codes of servers for requests with an unknown session, if the message names it."""
 _OUTAGES: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )

@@ -169,7 +169,7 @@ class Session:
 
                 async def extend(progress: float, total: float | None, message: str | None) -> None:
                     """Wait for ``timeout_seconds`` from the last progress notification."""
-                    if not limit.expired():
+                    with suppress(RuntimeError):  # the call has ended
                         limit.reschedule(min(clock() + seconds, latest))
 
                 answer = await self._client.session.send_request(
@@ -276,11 +276,18 @@ class Session:
             self._look.clear()
             if self._stop.is_set():
                 return
+            DELIVERY.set(delivery := Delivery())
             try:
                 async with asyncio.timeout(self.config.start_timeout_seconds):
                     await self._list()
             except Exception as error:
-                self.end(_said(error))
+                if not delivery.session_lost:
+                    self.end(_said(error))
+                    return
+                self.has_answered = True
+                self._retire(_said(error))
+                if not self._calls:
+                    self._drained.set()
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(RELIST_SECONDS):

@@ -152,6 +152,25 @@ async def test_a_call_in_flight_keeps_its_connection_when_another_call_loses_the
         assert server.initialized == 2
 
 
+async def test_a_session_that_is_lost_while_tools_are_listed_keeps_the_calls_in_flight() -> None:
+    """A call that timed out has the tools listed again, which notices the loss."""
+    async with session_server(timeout_seconds=3.0) as (server, servers):
+        silent = asyncio.create_task(call(servers, "silent"))
+        await server.until(lambda: "silent" in server.calls)
+        await asyncio.sleep(2)  # the calls have equal limits
+        held = asyncio.create_task(call(servers, "hold"))
+        await server.until(lambda: "hold" in server.calls)
+        server.sessions.clear()
+        assert (await silent)["code"] == "timeout"
+        lists = [m for _, m in server.messages if m.get("method") == "tools/list"]
+        await server.until(
+            lambda: sum(m.get("method") == "tools/list" for _, m in server.messages) > len(lists)
+        )
+        assert await call(servers, "write") == {"text": "did write"}
+        server.release.set()
+        assert await held == {"text": "did hold"}
+
+
 async def test_a_session_that_is_lost_many_times_causes_no_pause() -> None:
     """A server that answers is not treated like one that crashes again and again."""
     async with session_server() as (server, servers):
