@@ -382,11 +382,6 @@ def _transient(spec: ToolSpec) -> frozenset[str]:
     return spec.transient if spec.idempotent else spec.without_effect
 
 
-def _transient(spec: ToolSpec) -> frozenset[str]:
-    """Return the error codes after which a call of a tool may be retried."""
-    return spec.transient if spec.idempotent else spec.without_effect
-
-
 def _seconds(asked: object) -> float | None:
     """Return the delay that a tool requests, in seconds; None if it is not a number."""
     try:
