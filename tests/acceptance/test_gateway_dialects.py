@@ -231,7 +231,7 @@ async def test_each_api_lists_the_names_that_the_run_may_use(
         ["claude", "bare", "claude-haiku-4-5"],
     )
     assert await names(listed) == (["big", "fake-big"], ["claude", "claude-haiku-4-5"])
-    assert await names(mapped) == (["gpt-5"], ["sonnet"])
+    assert await names(mapped) == (["gpt-5", "big"], ["sonnet"])
     for each in (free, listed, mapped):
         for name in (await names(each))[0]:
             await each.openai.chat.completions.create(model=name, messages=HELLO)

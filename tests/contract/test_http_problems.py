@@ -75,10 +75,10 @@ async def test_what_is_not_there_is_a_problem_document(
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PATCH", "/runs", "GET, POST"),
-        ("PUT", "/runs/a", "DELETE, GET"),
+        ("PATCH", "/runs", "GET, HEAD, POST"),
+        ("PUT", "/runs/a", "DELETE, GET, HEAD"),
         ("GET", "/runs/a/cancel", "POST"),
-        ("POST", "/openapi.json", "GET"),
+        ("POST", "/openapi.json", "GET, HEAD"),
     ],
 )
 async def test_a_refused_method_names_those_that_work(

@@ -199,6 +199,59 @@ async def test_nothing_with_the_metadata_is_left(
     assert [one["content"] for one in messages] == ["(erased)", None]
 
 
+async def _answered(tenants: Tenants, message: Mapping[str, Any]) -> str:
+    """Send a message to the thread ``lobby``; return the ID of its run, which has ended."""
+    sent = await made(await tenants.ask("t", "POST", "/threads/lobby/messages", message))
+    await made(await tenants.ask("t", "DELETE", f"/runs/{sent['run']['run_id']}"))
+    return str(sent["run"]["run_id"])
+
+
+async def test_later_answers_contain_the_text_too(
+    tenants: Tenants, database: psycopg.Connection[Any]
+) -> None:
+    """They have no metadata, but their requests contain the erased messages."""
+    await made(await tenants.ask("t", "POST", "/threads", {"thread_id": "lobby", "graph": GRAPH}))
+    before = await _answered(tenants, {"content": "Before."})
+    await _answered(tenants, {"content": NEEDLE, "metadata": CUSTOMER})
+    for content in ("Later.", "Last."):
+        await _answered(tenants, {"content": content})
+    assert len(naming(dump(database), NEEDLE)["runs"]) == 3
+
+    erased = await made(await tenants.ask("t", "POST", "/erasures", {"metadata": {"customer": 7}}))
+
+    assert (erased["runs"], erased["complete"]) == (3, True)
+    assert naming(dump(database), NEEDLE) == {}
+    assert (await tenants.ask("t", "GET", f"/runs/{before}")).status_code == 200
+
+
+async def test_runs_of_an_older_thread_with_the_same_id_stay(tenants: Tenants) -> None:
+    """The metadata is that of the newer thread."""
+    await made(await tenants.ask("t", "POST", "/threads", {"thread_id": "lobby", "graph": GRAPH}))
+    older = await _answered(tenants, {"content": "Hello."})
+    assert (await tenants.ask("t", "DELETE", "/threads/lobby")).is_success
+    thread = {"thread_id": "lobby", "graph": GRAPH, "metadata": CUSTOMER}
+    await made(await tenants.ask("t", "POST", "/threads", thread))
+    newer = await _answered(tenants, {"content": "Hello."})
+
+    await made(await tenants.ask("t", "POST", "/erasures", {"metadata": {"customer": 7}}))
+
+    statuses = [
+        (await tenants.ask("t", "GET", f"/runs/{run_id}")).status_code for run_id in (older, newer)
+    ]
+    assert statuses == [200, 404]
+
+
+async def test_the_last_keys_are_not_erased(tenants: Tenants) -> None:
+    """Without any key, the service would accept requests without one."""
+    await tenants.ask("acme-corp", "GET", "/runs")
+
+    refused = await operator(tenants, {"tenant": "acme-corp"})
+
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "tenant"
+    assert (await tenants.ask("acme-corp", "GET", "/runs")).status_code == 200
+
+
 async def test_a_key_of_the_metadata_must_match_as_a_whole(
     tenants: Tenants, database: psycopg.Connection[Any]
 ) -> None:
@@ -272,7 +325,8 @@ async def test_only_the_operator_erases_tenants(
 
 async def test_an_erasure_is_recorded_without_values(tenants: Tenants) -> None:
     """The audit log has the keys of the metadata, or a digest of the tenant."""
-    await tenants.ask("acme-corp", "GET", "/runs")
+    for tenant in ("acme-corp", "other"):
+        await tenants.ask(tenant, "GET", "/runs")
     await operator(tenants, {"tenant": "acme-corp"})
     await operator(tenants, {"tenant": "other", "metadata": CUSTOMER})
     headers = {"Authorization": f"Bearer {OPERATOR_KEY}"}

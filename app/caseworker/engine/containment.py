@@ -10,7 +10,7 @@ not, the code has cancelled itself, or has awaited something that was cancelled.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -55,9 +55,13 @@ class _Outcome(Generic[T]):
     _error: BaseException | None = None
 
     def get(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return cast("T", self._value)
+        if self._error is None:
+            return cast("T", self._value)
+        error, self._error = self._error, None
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame, and a cycle would keep the tool's values
 
 
 async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
@@ -75,6 +79,9 @@ async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
         if is_being_cancelled():
             raise
         raise ForeignError(cancelled) from cancelled
+    finally:
+        if isinstance(work, Coroutine):
+            work.close()  # the task may have been cancelled before its first step
     return outcome.get()
 
 

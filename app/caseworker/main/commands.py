@@ -76,10 +76,14 @@ def run_server(
             if place.is_first:
                 await started(url)
 
-        with recording(settings, record, {}) as recorder, database_errors():
-            serve(settings, url, executes=executes, started=answers, recorder=recorder, place=place)
+        with database_errors():
+            serve(settings, url, executes=executes, started=answers, place=place)
 
     with open_database(settings, migrate=migrate) as url:
+        if record is not None:  # a process that is started again would replace the file
+            with recording(settings, record, {}) as recorder, database_errors():
+                serve(settings, url, executes=executes, started=started, recorder=recorder)
+            return
         address = settings.server.host, settings.server.port
         _supervise(settings, url, address, count=count, serve=serve_at)
 

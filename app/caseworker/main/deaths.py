@@ -29,6 +29,9 @@ FAULTS: Final = frozenset(
 
 OUT_OF_MEMORY: Final = "out of memory"
 
+CONNECT_SECONDS: Final = 2
+"""Timeout for connecting to the database. Meanwhile the parent restarts no process."""
+
 RECENT_SECONDS: Final = 5.0
 """Seconds that a killed process may take to end. It first frees its memory."""
 
@@ -91,7 +94,8 @@ def count_death(url: str, death: Death, *, max_attempts: int, patience: Patience
         "shared": min(1, max_attempts - 1),
         "max_attempts": max_attempts,
     }
-    with psycopg.connect(**connect_options(url, patience)) as connection:
+    options = {**connect_options(url, patience), "connect_timeout": CONNECT_SECONDS}
+    with psycopg.connect(**options) as connection:
         return connection.execute(COUNT_DEATH, counted).rowcount
 
 

@@ -295,7 +295,7 @@ class ProcessSupervisor:
     def _count_deaths(self) -> None:
         """Count deaths against runs; while the database does not answer, try again later."""
         deaths, self._deaths = self._deaths, []
-        for until, death in deaths:
+        for number, (until, death) in enumerate(deaths):
             try:
                 if self._counts is not None:
                     self._counts(death)
@@ -310,6 +310,8 @@ class ProcessSupervisor:
                 if time.monotonic() < until:
                     self._deaths.append((until, death))
                 log.warning("death.not_counted", error=type(error).__name__)
+                self._deaths += deaths[number + 1 :]  # so that signals and restarts do not wait
+                return
 
     def _start_again(self, number: int, child: _Child) -> None:
         """Restart a dead process; retry later if the system has no resources for it."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, run_to_end
 from caseworker.main.listeners import forwarding_address, forwarding_served, health_served
@@ -32,18 +32,22 @@ def work_alone(settings: Settings, url: str, place: WorkerSlot) -> None:
         StoreUnavailableError: the database does not answer.
     """
     process = Process(settings, url, executes=True, table=place.table, is_alone=True)
-    run_to_end(_work_alone(process))
+    run_to_end(_work_alone(process), handles_signals=True)
     end_undisturbed()
 
 
 async def _work_alone(process: Process) -> None:
     ended = _ended_by_signal()
-    async with process.opened(), asyncio.TaskGroup() as group:
-        working = group.create_task(process.execute_suspects())
-        waiting = group.create_task(ended.wait())
+    async with process.opened():
+        working = asyncio.create_task(process.execute_suspects())
+        waiting = asyncio.create_task(ended.wait())
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         await process.drain()
+        if not working.done():
+            working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
 
 
 def _ended_by_signal() -> asyncio.Event:

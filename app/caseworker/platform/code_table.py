@@ -113,7 +113,10 @@ class CodeTable:
     def _read(self, at: int) -> Any:
         start = at + _LENGTH_BYTES
         length = int.from_bytes(self._memory[at:start], "little")
-        return json.loads(self._memory[start : start + length]) if length else None
+        try:
+            return json.loads(self._memory[start : start + length]) if length else None
+        except ValueError:  # faulty code has written into this memory
+            return None
 
 
 def executing(services: Any, tenant: str, run_id: str, name: str) -> Executing:

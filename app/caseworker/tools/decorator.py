@@ -27,6 +27,7 @@ class FunctionTool:
     checks_formats = True
     """The types of the arguments decide which dates and times, for example, are valid."""
     records_code = True
+    converts_results = True
 
     def __init__(self, function: Function, **options: Any) -> None:
         """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.
@@ -145,13 +146,16 @@ class FunctionTool:
             wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems)
             raise ToolRefusedError(" ".join(wrong)) from None
         values = {**values, **dict.fromkeys(self._contexts, context)}
-        most = context.max_result_bytes
+        most: dict[str, int] = {
+            "max_bytes": context.max_result_bytes,
+            "max_depth": context.max_result_depth,
+        }
 
         def called() -> Any:
             with context.executing():  # until it ends, even if its call has timed out
                 found = self._function(**values)
                 # Here, because an iterator or a serializer of the result may block.
-                return found if inspect.isawaitable(found) else result_of(found, max_bytes=most)
+                return found if inspect.isawaitable(found) else result_of(found, **most)
 
         if inspect.iscoroutinefunction(self._function):
             result = self._function(**values)
@@ -161,7 +165,7 @@ class FunctionTool:
                 return cast("ToolResult", result)
         with context.executing():
             result = await result
-            return await result_of_async(result, threads=context.threads, max_bytes=most)
+            return await result_of_async(result, threads=context.threads, **most)
 
     def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
         """Return a function with this signature that returns its arguments, with defaults."""

@@ -294,12 +294,12 @@ class ToolDispatch:
                 call_key=call_key,
                 threads=context.services.get(CallThreads),
                 max_result_bytes=limits.max_value_bytes,
+                max_result_depth=limits.max_depth,
                 executing=executing(
                     context.services, context.run.tenant, context.run.run_id, spec.name
                 ),
             ),
             keeper=context.run.services.get(ArtifactKeeper),
-            max_depth=limits.max_depth,
             check_stop=context.run.token.check,
             logged_with=context.run.logged_with,
             pause=partial(context.run.slots.turns.pause, context.run.slots),
@@ -314,8 +314,6 @@ class _ToolCall(Call):
     args: Mapping[str, Any]
     context: ToolContext
     keeper: ArtifactKeeper | None
-    max_depth: int
-    """Maximum nesting depth of the result."""
     check_stop: Callable[[], None]
     """Raises the stop of the run, if there is one."""
     logged_with: Callable[[BaseException], BaseException | None]
@@ -367,13 +365,15 @@ class _ToolCall(Call):
                 result = await self.tool.run(self.args, context)
         except ToolRefusedError as refusal:
             result = refusal.result()
+        if getattr(self.tool, "converts_results", False):
+            return result
         if not issubclass(type(result), Mapping):  # isinstance would ask the value
             raise UnfitResultError(f"The tool returned a {type(result).__name__}, and no dict.")
         return await result_of_async(
             result,
             threads=context.threads,
             max_bytes=context.max_result_bytes,
-            max_depth=self.max_depth,
+            max_depth=context.max_result_depth,
         )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from caseworker.core.trace.frozen_json import USUAL_LIMITS
+from caseworker.core.trace.json_values import MAX_DEPTH
 from caseworker.platform.code_table import Executing
 from caseworker.tools.artifacts import ArtifactSink
 
@@ -89,6 +90,8 @@ class ToolContext:
     """Threads for synchronous functions; None uses those of the event loop."""
     max_result_bytes: int = USUAL_LIMITS.max_value_bytes
     """Maximum size of the result as JSON, in bytes."""
+    max_result_depth: int = MAX_DEPTH
+    """Maximum nesting depth of the result."""
     executing: Executing = field(default=nullcontext, repr=False)
     """Records code of the call while it runs, in case that it ends the process."""
 
@@ -98,7 +101,8 @@ class Tool(Protocol):
 
     A tool whose attribute ``records_code`` is true executes code only inside
     :attr:`ToolContext.executing`, or only outside of this process. The code of other tools is
-    recorded until :meth:`run` returns.
+    recorded until :meth:`run` returns. A tool whose attribute ``converts_results`` is true returns
+    JSON within the limits of its context.
     """
 
     @property

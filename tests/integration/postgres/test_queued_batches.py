@@ -125,10 +125,10 @@ async def test_a_connection_that_dies_between_run_and_job_leaves_neither(
     stores: Stores, oracle: Oracle
 ) -> None:
     """The batch is retried, and callers with generated IDs learn that they created their runs."""
-    await oracle.rows("CREATE SEQUENCE deaths")
+    await oracle.rows("CREATE SEQUENCE inserts")
     await oracle.rows(
         """CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF nextval('deaths') = 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+           IF nextval('inserts') = 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
            RETURN NEW; END $$"""
     )
     await oracle.rows(
@@ -138,7 +138,7 @@ async def test_a_connection_that_dies_between_run_and_job_leaves_neither(
 
     answers = await accepted(stores, *(new_run(f"r{n}", named=False) for n in range(3)))
 
-    assert await oracle.value("SELECT last_value FROM deaths") == 5
+    assert await oracle.value("SELECT last_value FROM inserts") == 5
     assert [isinstance(each, Accepted) and each.created for each in answers] == [True] * 3
     assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 3
     assert await oracle.value(UNPAIRED) == 0

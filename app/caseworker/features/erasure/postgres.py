@@ -1,9 +1,9 @@
 """Deletes all data of a tenant, or all data with certain metadata, from Postgres.
 
 Runs are deleted in batches, each in its own transaction, together with the runs that were forked
-from them and the children of external runs: those contain copies of their data. Such a group is
-deleted only when all of its runs have ended, because a deleted run no longer leads to the rest of
-its group.
+from them, the children of external runs, and the later answers in their threads: those contain
+copies of their data. Such a group is deleted only when all of its runs have ended, because a
+deleted run no longer leads to the rest of its group.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     delete,
+    exists,
     literal_column,
     or_,
     select,
@@ -26,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import json_of_text
 from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
 from caseworker.runs.postgres.tables import metadata, runs
@@ -39,7 +41,15 @@ ERASED_TEXT = "(erased)"
 
 _ORIGIN = """coalesce(request #>> '{source,run_id}',
     request #>> '{graph,steps,0,data,external,parent}')"""
-_THREAD = "request #>> '{chat,thread_id}'"
+_THREAD = "runs.request #>> '{chat,thread_id}'"
+_ANSWERS = """
+SELECT copy.run_id, m.run_id FROM messages m
+JOIN messages asked USING (tenant_id, thread_id)
+JOIN messages copy USING (tenant_id, thread_id)
+WHERE tenant_id = %s AND m.run_id <> copy.run_id AND copy.parent_id = asked.message_id
+    AND (asked.message_id = m.parent_id OR asked.parent_id = m.message_id)
+"""
+"""Answers with the runs whose text they received: of an earlier answer, or to the same message."""
 
 _JOBS = "DELETE FROM procrastinate_jobs WHERE status <> 'doing' AND args ->> 'tenant' = %s"
 _TABLES = """
@@ -47,6 +57,10 @@ SELECT table_name FROM information_schema.columns JOIN information_schema.tables
     USING (table_schema, table_name)
 WHERE table_schema = current_schema() AND column_name = 'tenant_id' AND table_type = 'BASE TABLE'
 """
+_LAST_KEYS = (
+    "It has the only API keys. Without any, the service would accept requests without a key. Create"
+    " a key of another tenant first."
+)
 _COUNTS = ("stored_runs", "stored")
 """Tables that triggers of the other tables write, so they are emptied last."""
 
@@ -102,21 +116,29 @@ class PostgresErasure:
         """Delete what would create further runs; return the number of deleted schedules.
 
         Of a whole tenant, the API keys are deleted too.
+
+        Raises:
+            InvalidRunError: no API key would remain, so the service would need none.
         """
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
             gone = await connection.execute(
                 delete(self._schedules).where(*subject.rows_of(self._schedules))
             )
             if subject.metadata is None:
-                await connection.execute(delete(self._keys).where(*subject.rows_of(self._keys)))
+                keys = await connection.execute(
+                    delete(self._keys).where(*subject.rows_of(self._keys))
+                )
+                if keys.rowcount and not await connection.scalar(select(exists(self._keys))):
+                    raise InvalidRunError("tenant", _LAST_KEYS)
         return gone.rowcount
 
     async def descendants(self, tenant: str) -> Mapping[str, Sequence[str]]:
-        """Return the forks and the children of each run that has some."""
+        """Return the forks, children and later answers of each run that has some."""
         origin = literal_column(_ORIGIN, Text)
         query = select(runs.c.run_id, origin).where(runs.c.tenant_id == tenant, origin.is_not(None))
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
-            rows = (await connection.execute(query)).all()
+            rows = [*await connection.execute(query)]
+            rows += await connection.exec_driver_sql(_ANSWERS, (tenant,))
         found: dict[str, list[str]] = {}
         for run_id, of in rows:
             found.setdefault(of, []).append(run_id)
@@ -128,10 +150,12 @@ class PostgresErasure:
         """Return the IDs of runs with the metadata, and of runs in threads with it."""
         other = runs.c.request.is_not(None), runs.c.run_id.not_in(list(excluding))
         by_run = select(runs.c.run_id).where(*subject.rows_of(runs), *other)
-        in_thread = select(self._threads.c.thread_id).where(*subject.rows_of(self._threads))
+        threads = self._threads.c
         by_thread = select(runs.c.run_id).where(
             runs.c.tenant_id == subject.tenant,
-            literal_column(_THREAD, Text).in_(in_thread),
+            literal_column(_THREAD, Text) == threads.thread_id,
+            runs.c.created_at >= threads.created_at,  # an older thread had the same ID
+            *subject.rows_of(self._threads),
             *other,
         )
         query = by_run if subject.metadata is None else union(by_run, by_thread)
