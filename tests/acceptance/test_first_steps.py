@@ -36,7 +36,7 @@ async def demo() -> AsyncIterator[ChildProcess]:
     for page in ("README.md", *TUTORIAL):
         served = SERVED_WITH_TOOLS.findall((ROOT / page).read_text())
         for path, plugins, module in served:
-            [tool] = blocks_of(ROOT / page, "python")
+            [tool] = [each for each in blocks_of(ROOT / page, "python") if "@tool" in each.text]
             files[module] = files.get(module, "") + tool.text
             tools.update(plugins.split(","))
             assert path == "."

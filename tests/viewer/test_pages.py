@@ -28,7 +28,7 @@ PAGES = {
     "/ui/graphs/sums": "Steps",
     "/ui/tools": "calculator",
     "/ui/models": "Configured models",
-    "/ui/keys": "caseworker keys create",
+    "/ui/keys": "API keys",
     "/ui/schedules": "0 6 * * *",
     "/ui/quotas": "Running now",
     "/ui/evaluations": "Make a report",

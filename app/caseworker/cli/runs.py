@@ -122,7 +122,12 @@ def erase(
     if tenant:
         about.append(f"of tenant {tenant}")
     if not yes:
-        typer.confirm(f"Erase {' '.join(about)}?", abort=True, err=True)
+        try:
+            confirmed = typer.confirm(f"Erase {' '.join(about)}?", err=True)
+        except typer.Abort:
+            fail("Nothing was erased. Without a terminal, add --yes.")
+        if not confirmed:
+            fail("Nothing was erased.")
     erased = dict.fromkeys(("runs", "threads", "schedules"), 0)
     with connected(url) as client:
         while True:

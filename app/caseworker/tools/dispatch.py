@@ -282,7 +282,7 @@ class ToolDispatch:
             name=spec.name,
             request_hash=hashlib.sha256(asked.encode()).hexdigest()[:HASH_CHARS],
             per_attempt={Dimension.TOOL_CALLS: 1},
-            external=spec.external,
+            external=spec.external or not spec.idempotent,  # no crash may repeat it
             repeatable=spec.idempotent,
             retry=self._retry if _transient(spec) else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,

@@ -90,7 +90,7 @@ class CaseLoop:
         """Plan, run the actions in order, and verify the results.
 
         All tool results, including errors, become evidence; unknown tools are skipped. A plan whose
-        actions have all succeeded before is not run again.
+        actions have all succeeded before is not run again, and its tier has no further pass.
         """
         work, state = self._work, self._work.state
         state.begin_pass(gated=work.case.act.max_steps_in(work.case.mode) > 0)
@@ -103,6 +103,7 @@ class CaseLoop:
         if same in state.plans_run:
             work.log.add("plan", event="plan_repeated")
             await self._verification.measure()
+            state.stalled_rounds = work.case.act.no_progress_patience + 1  # it would repeat again
             return
         used = set().union(*(results_used(action.args) for action in plan.actions))
         results: dict[int, ToolResult] = {}

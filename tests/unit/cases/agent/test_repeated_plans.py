@@ -84,7 +84,7 @@ async def test_a_replay_of_a_repeated_plan_asks_no_model() -> None:
     results = [result_of(await here.run(UNUSED)), result_of(await here.run_again(UNUSED))]
 
     assert results[0]["counters"] == results[1]["counters"]
-    assert len(here.small.requests) == 3
+    assert len(here.small.requests) == 2
 
 
 @pytest.mark.parametrize(
