@@ -17,8 +17,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal
-from urllib.parse import quote, quote_plus, unquote, unquote_to_bytes, urlsplit
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_bytes, urlsplit
 
 import httpx2
 
@@ -27,6 +27,7 @@ from caseworker.tools.ports import ToolRefusedError
 
 Place = Literal["path", "query", "header", "cookie", "body"]
 Pairs = list[tuple[str, str]]
+Content = TypeVar("Content")
 Encoding = Callable[[str, str], str]
 """Encodes a text; the second argument holds the reserved characters that stay as they are."""
 
@@ -48,6 +49,7 @@ _PREFIXES: Final = {"label": ".", "matrix": ";"}
 _RESERVED: Final = ":/?@!$'()*,="
 """Reserved characters that separate no names in a query."""
 _DATA_URL: Final = re.compile(r"data:([^,;]*)(?:;(?!base64,)[^,;]*)*(;base64)?,", re.ASCII)
+_MEDIA_TYPE: Final = re.compile("[!-~]*")
 _EXACT: Final = 2.0**53
 """Whole numbers below this limit are exact as floats."""
 
@@ -141,25 +143,25 @@ class Body:
     """Whether a request without arguments for the body has a body."""
     fields: Mapping[str, Parameter] = field(default_factory=dict)
     """The fields of a form that are not written in the default way, by name."""
+    read_only: frozenset[str] = frozenset()
+    """The properties that only responses contain."""
 
     def content(self, value: Any) -> tuple[str, bytes]:
         """Return media type and bytes of a value."""
         kind = essence(self.media_type)
         if is_json(kind):
             return self.media_type, json.dumps(value).encode()
-        if kind in (FORM, MULTIPART) and not isinstance(value, dict):
-            raise ToolRefusedError("The body must be an object with the fields of the form.")
-        if kind == FORM:
-            pairs = [
-                pair
-                for name, one in value.items()
-                for pair in self._field(name).pairs(one, quote_plus)
-            ]
-            return self.media_type, _query(pairs).encode()
-        if kind == MULTIPART:
-            return _multipart(
-                [part for name, one in value.items() for part in self._field(name).parts(one)]
-            )
+        if kind in (FORM, MULTIPART):
+            if not isinstance(value, dict):
+                raise ToolRefusedError("The body must be an object with the fields of the form.")
+            owners = dict.fromkeys(self.read_only, "")
+            owners |= {name: name for name in (*self.fields, *value)}
+            fields = [(self._field(name), one) for name, one in value.items()]
+            if kind == FORM:
+                pairs = [(each.name, each.pairs(one, quote_plus)) for each, one in fields]
+                return self.media_type, _query(_joined(pairs, owners, unquote_plus)).encode()
+            parts = [(each.name, each.parts(one)) for each, one in fields]
+            return _multipart(_joined(parts, owners, str))
         if is_text(kind):
             content = _text(value).encode()
             is_clear = content.isascii() or charset_of(self.media_type)
@@ -246,18 +248,10 @@ class HttpOperation:
         self, arguments: Iterable[tuple[Parameter, Any]], place: Place, fixed: str = ""
     ) -> Pairs:
         """Return encoded names and values; an object may not set the value of another name."""
-        names = {quote(each.name, "") for each in self.places.values() if each.place == place}
-        names |= {pair.partition("=")[0] for pair in fixed.split("&")}
-        pairs = Pairs()
-        for parameter, value in arguments:
-            argument_pairs = parameter.pairs(value, quote)
-            for name, _ in argument_pairs:
-                if name in names - {quote(parameter.name, "")}:
-                    raise ToolRefusedError(
-                        f"{parameter.name}: {unquote(name)!r} is another argument, or fixed."
-                    )
-            pairs += argument_pairs
-        return pairs
+        owners = {unquote_plus(pair.partition("=")[0]): "" for pair in fixed.split("&")}
+        owners |= {each.name: each.name for each in self.places.values() if each.place == place}
+        written = [(each.name, each.pairs(value, quote)) for each, value in arguments]
+        return _joined(written, owners, unquote_plus)
 
 
 def templated(
@@ -292,6 +286,34 @@ def _filled(template: str, texts: Mapping[str, str]) -> str:
 
 def _query(pairs: Pairs) -> str:
     return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def _joined(
+    written: Iterable[tuple[str, Iterable[tuple[str, Content]]]],
+    owners: Mapping[str, str],
+    decoded: Callable[[str], str],
+) -> list[tuple[str, Content]]:
+    """Return the names and values of all arguments, in their order.
+
+    ``written`` holds each argument's own name, and the encoded names and values of its request.
+    The keys of an object become names. ``owners`` maps each decoded name that is already taken to
+    its argument. Servers read ``name[key]`` as a part of ``name``, so that is taken as well.
+
+    Raises:
+        ToolRefusedError: a key of an object is the name of another argument.
+    """
+    owners, pairs = dict(owners), list[tuple[str, Content]]()
+    for own, argument_pairs in written:
+        for encoded, value in argument_pairs:
+            name = decoded(encoded)
+            whole = own if name.startswith(f"{own}[") else name.partition("[")[0]
+            is_free = owners.setdefault(name, own) == own and owners.get(whole, own) == own
+            if name != own and not is_free:
+                raise ToolRefusedError(
+                    f"{own}: {name!r} is another argument, or fixed or read-only."
+                )
+            pairs.append((encoded, value))
+    return pairs
 
 
 def _plain(text: str, _: str) -> str:
@@ -344,6 +366,10 @@ def _file(value: Any) -> tuple[str, bytes]:
     text = _text(value)
     if (start := _DATA_URL.match(text)) is None:
         return "application/octet-stream", text.encode()
+    if not _MEDIA_TYPE.fullmatch(start[1]):
+        raise ToolRefusedError(
+            "A data URL must have a media type of printable ASCII without spaces, or none."
+        )
     content = unquote_to_bytes(text[start.end() :])
     if start[2]:
         try:

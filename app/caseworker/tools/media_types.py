@@ -39,6 +39,8 @@ _MARKS: Final = {
 }
 """Codecs by byte order mark. The marks of UTF-32 precede those of UTF-16, which they start with."""
 _DECLARATION_BYTES: Final = 1024
+_HEADER_CHARS: Final = 1000
+"""Length of a header that is parsed; the parser takes quadratic time for many semicolons."""
 
 
 def essence(header: str) -> str:
@@ -47,9 +49,12 @@ def essence(header: str) -> str:
 
 
 def charset_of(header: str) -> str:
-    """Return the character encoding that a ``Content-Type`` names, or an empty string."""
+    """Return the character encoding that a ``Content-Type`` names, or an empty string.
+
+    Only the first 1,000 characters are read.
+    """
     message = Message()
-    message["content-type"] = re.sub(r"[\r\n]", " ", header)
+    message["content-type"] = re.sub(r"[\r\n]", " ", header[:_HEADER_CHARS])
     return str(message.get_content_charset(""))
 
 

@@ -203,11 +203,13 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
         return raw, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
     is_first = str(references.document["openapi"]).startswith("3.0")
     is_styled = essence(kind) == FORM or (essence(kind) == MULTIPART and not is_first)
-    fields, arguments = dict[str, Parameter](), list[Argument]()
+    fields, arguments, read_only = dict[str, Parameter](), list[Argument](), set[str]()
     required = schema.get("required")
     required = required if isinstance(required, list) else []
     for name, each, inner in _properties(references, schema, base):
-        if not references.is_read_only(each, inner):
+        if references.is_read_only(each, inner):
+            read_only.add(name)
+        else:
             encoding = _object(_object(media.get("encoding")).get(name))
             is_file = essence(kind) == MULTIPART and _is_file(references, each, inner)
             fields[name] = _field(name, encoding, is_styled=is_styled, is_file=is_file)
@@ -215,7 +217,12 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
             if is_file:
                 argument = _described(argument)
             arguments.append((fields[name], argument, is_required and name in required))
-    form = Body(media_type=kind, is_required=is_required, fields=fields)
+    form = Body(
+        media_type=kind,
+        is_required=is_required,
+        fields=fields,
+        read_only=frozenset(read_only),
+    )
     if arguments and not schema.keys() & _COMPOSED:
         return form, arguments
     argument_schema = {**_object(references.schema(schema, base)), **about}

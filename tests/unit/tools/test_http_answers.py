@@ -137,6 +137,17 @@ async def test_a_body_is_read_in_its_character_encoding(
         assert read == result
 
 
+@pytest.mark.parametrize("part", [";", "; ", ";=", ";a=b", ';a="b"', ";a*1=x"])
+async def test_only_the_beginning_of_a_header_is_parsed(api: Api, tool: Tool, part: str) -> None:
+    """The parser takes quadratic time for a header of many parts."""
+    city = "Москва".encode("koi8-r")
+
+    api.answer = reply(city, 200, "text/plain; charset=koi8-r" + part * 2000)
+    assert await tool.run({}, CONTEXT) == {"text": "Москва"}
+    api.answer = reply(city, 200, f"text/plain{part * 2000}; charset=koi8-r")
+    assert await tool.run({}, CONTEXT) == {"text": city.decode("cp1252")}
+
+
 MARKED = [
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),

@@ -232,6 +232,42 @@ def test_an_object_sets_no_other_parameter(place: str, name: str) -> None:
             made_of.request({"free": {name: "1"}})
 
 
+@pytest.mark.parametrize(
+    ("fixed", "style", "value"),
+    [
+        ("filter[t]=a", "deepObject", {"t": "b"}),
+        ("filter%5Bt%5D=a", "deepObject", {"t": "b"}),
+        ("filter%5bt]=a&v=1", "deepObject", {"t": "b"}),
+        ("$format=json", "form", {"$format": "xml"}),
+        ("%24format=json", "form", {"$format": "xml"}),
+        ("two+words=1", "form", {"two words": "2"}),
+        ("two%20words=1", "form", {"two words": "2"}),
+        ("caf\u00e9=1", "form", {"caf\u00e9": "2"}),
+        ("v=1", "form", {"v[]": "2"}),
+        ("v", "form", {"v": "2"}),
+    ],
+)
+def test_an_object_sets_no_fixed_name(fixed: str, style: str, value: dict[str, Any]) -> None:
+    """A server decodes names, so the ways to write one name are the same."""
+    made_of = taking("query", f"/x?{fixed}", "filter", style=style)
+
+    assert made_of.request({"filter": {"free": "1"}})[0].startswith(f"https://h/x?{fixed}&")
+    with pytest.raises(ToolRefusedError, match=r"filter: '.*' is another argument, or fixed"):
+        made_of.request({"filter": value})
+
+
+def test_two_objects_set_different_names() -> None:
+    """Servers differ in which of two equal names they read."""
+    objects: list[dict[str, Any]] = [
+        {"name": each, "in": "query", "schema": {}} for each in ("a", "b")
+    ]
+    made_of = operation({"get": {"parameters": objects}})
+
+    assert made_of.request({"a": {"x": 1}, "b": {"y": 2}})[0] == "https://h/x?x=1&y=2"
+    with pytest.raises(ToolRefusedError, match="b: 'x' is another argument"):
+        made_of.request({"a": {"x": 1}, "b": {"x": 2}})
+
+
 FILTER = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
@@ -494,6 +530,76 @@ def test_the_parts_of_a_composed_body_follow_their_own_schemas() -> None:
         ("a", "a", "application/octet-stream", b"x"),
         ("n", None, None, b"2"),
     ]
+
+
+FIELDS = {
+    "mode": {"enum": ["test"]},
+    "id": {"type": "integer", "readOnly": True},
+    "owner": {"$ref": "#/components/schemas/Owner"},
+    "two words": TEXT,
+    "meta": {"type": "object"},
+    "extra": {"type": "object"},
+}
+
+
+@pytest.mark.parametrize("kind", [FORM, MULTIPART])
+@pytest.mark.parametrize("is_composed", [False, True])
+@pytest.mark.parametrize(
+    "name", ["mode", "id", "owner", "two words", "meta", "meta[a]", "mode[]", "id[0]"]
+)
+def test_an_object_sets_no_other_field(kind: str, is_composed: bool, name: str) -> None:
+    """Neither a field that the model could send itself, nor one that only responses contain."""
+    schema: dict[str, Any] = {"type": "object", "properties": FIELDS}
+    schema = {"allOf": [schema]} if is_composed else schema
+    encoding = {"extra": {"style": "form"}, "meta": {"style": "deepObject"}}
+    body = {"required": True, "content": {kind: {"schema": schema, "encoding": encoding}}}
+    owner = {"type": "string", "readOnly": True}
+    made_of = operation({"post": {"requestBody": body}}, components={"schemas": {"Owner": owner}})
+
+    def request(**fields: Any) -> bytes:
+        args = {"mode": "test", "extra": {"free": "yes"}, **fields}
+        return made_of.request({"body": args} if is_composed else args)[2]
+
+    assert b"free" in request(meta={"mode": "x", "id": "x"})
+    with pytest.raises(ToolRefusedError, match=r"extra: '.*' is another argument, or fixed"):
+        request(extra={name: "live"})
+
+
+@pytest.mark.parametrize("kind", [FORM, MULTIPART])
+def test_an_object_sets_no_field_that_only_the_request_has(kind: str) -> None:
+    """A body that is one argument may have fields that its schema does not name."""
+    schema = {"type": "object", "properties": {"extra": {"type": "object"}}, "allOf": [{}]}
+    made_of = posting(kind, schema, encoding={"extra": {"style": "form"}})
+
+    for args in ({"extra": {"more": "2"}, "more": "1"}, {"more": "1", "extra": {"more": "2"}}):
+        with pytest.raises(ToolRefusedError, match="extra: 'more' is another argument"):
+            made_of.request({"body": args})
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        "image/png\r\nX-Admin: 1",
+        "image/\npng",
+        "image/\rpng",
+        "image/\x00png",
+        "a b",
+        "é/x",
+        "\x7f",
+    ],
+)
+@pytest.mark.parametrize("end", [",x", ";base64,eA==", ";a=b,x"])
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_media_type_that_no_header_can_hold_is_refused(
+    media_type: str, end: str, is_part: bool
+) -> None:
+    """The media type of a data URL becomes a header, or the header of a part."""
+    url = f"data:{media_type}{end}"
+    schema = {"type": "object", "properties": {"body": BINARY}}
+    made_of = posting(MULTIPART, schema) if is_part else posting("image/*", {})
+
+    with pytest.raises(ToolRefusedError, match="media type of printable ASCII without spaces"):
+        made_of.request({"body": url})
 
 
 def test_an_invalid_data_url_is_refused() -> None:

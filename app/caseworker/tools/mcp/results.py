@@ -58,8 +58,7 @@ _ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-_FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n\s*```\s*", re.DOTALL | re.IGNORECASE)
-"""JSON in a code block of Markdown."""
+_FENCE: Final = "```"
 _NO_JSON: Final = object()
 _PICTURE: Final = "a picture"
 
@@ -141,11 +140,17 @@ def _repeats(text: str, parsed: Any, value: Any) -> bool:
 
 def _parsed(text: str) -> Any:
     """Return the JSON value of a text, or ``_NO_JSON``, which equals no JSON value."""
-    fenced = _FENCED.fullmatch(text)
     try:
-        return json.loads(text if fenced is None else fenced.group(1))
+        return json.loads(_unfenced(text))
     except (ValueError, RecursionError):
         return _NO_JSON
+
+
+def _unfenced(text: str) -> str:
+    """Return the content of a Markdown code block of JSON, and any other text as it is."""
+    start, _, rest = text.strip().partition("\n")
+    is_fenced = start.rstrip().lower() in (_FENCE, f"{_FENCE}json") and rest.endswith(_FENCE)
+    return rest.removesuffix(_FENCE) if is_fenced else text
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -57,6 +57,9 @@ REPEATED = {
     "another order": ([json.dumps(ORDERS, sort_keys=True)], ORDERS),
     "long": ([json.dumps(LONG)], LONG),
     "code block": ([f"```json\n{json.dumps(ORDERS, indent=2)}\n```\n"], ORDERS),
+    "code block without a language": ([f"```\n{json.dumps(ORDERS)}\n```"], ORDERS),
+    "code block in capitals": ([f"\n ```JSON \t\r\n{json.dumps(ORDERS)}\r\n  ```"], ORDERS),
+    "code block that ends in its last line": ([f"```json\n{json.dumps(ORDERS)}```"], ORDERS),
     "wrapped text": (["12 orders"], {"result": "12 orders"}),
     "wrapped number": (["12.0"], {"result": 12}),
     "wrapped list": ([json.dumps([1, 2])], {"result": [1, 2]}),
@@ -90,6 +93,11 @@ DIFFERENT = {
     "sentence with the data": (f"Result: {json.dumps(ORDERS)}", ORDERS),
     "deep": ("[" * 5000, {"result": []}),
     "other": ("[]", {"result": {}}),
+    "code block of another language": ("```python\n[]\n```", {"result": []}),
+    "code block without an end": ("```json\n[]\n``", {"result": []}),
+    "code block in one line": ("```[]```", {"result": []}),
+    "fences alone": ("```", {"result": []}),
+    "a sentence after the code block": ("```\n[]\n``` as you see", {"result": []}),
 }
 
 
@@ -100,6 +108,26 @@ async def test_text_that_says_anything_else_is_kept(text: str, structured: Any) 
     assert await converted(text, structured=structured) == {"text": text, "structured": structured}
     mixed = await converted(text, repeated, structured=structured)
     assert mixed == {"text": text, "structured": structured}
+
+
+MANY = 1_000_000
+HOSTILE = {
+    "newlines in fences": "```\n" + "\n" * MANY + "```",
+    "newlines without an end": "```\n" + "\n" * MANY,
+    "newlines before another text": "```json\n" + "\n" * MANY + "```x",
+    "spaces in lines": "```\n" + " \n" * (MANY // 2) + "x",
+    "fences in lines": "```\n" * (MANY // 4) + "x",
+    "spaces before the fence": " " * MANY + "``",
+    "a long first line": "```json" + "\t" * MANY + "x\n```",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+async def test_long_text_with_fences_is_kept_without_delay(text: str) -> None:
+    """A search that goes back for each newline would stop the process for hours."""
+    result = await converted(text, structured={"result": []})
+
+    assert result == {"text": text, "structured": {"result": []}}
 
 
 LINK = {
