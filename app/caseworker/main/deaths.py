@@ -30,7 +30,7 @@ FAULTS: Final = frozenset(
 OUT_OF_MEMORY: Final = "out of memory"
 
 CONNECT_SECONDS: Final = 2
-"""Timeout for connecting to the database. Meanwhile the parent restarts no process."""
+"""Timeout for connecting to the database, during which the parent restarts no process."""
 
 RECENT_SECONDS: Final = 5.0
 """Seconds that a killed process may take to end. It first frees its memory."""

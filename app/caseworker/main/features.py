@@ -65,7 +65,10 @@ RUNS: Final = Feature(
     routes=[*traces.router.routes, *events.router.routes, *statistics.router.routes],
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
-    tables=["runs", "calls", "events", "snapshots", "workers", "deaths", "provider_limits", "provider_turns"],
+    tables=[
+        *("runs", "calls", "events", "snapshots", "workers", "deaths"),
+        *("provider_limits", "provider_turns"),
+    ],
     retention={
         "runs": drop_runs,
         "requests": drop_requests,
