@@ -567,7 +567,7 @@ def test_an_object_sets_no_other_field(kind: str, is_composed: bool, name: str) 
 
 @pytest.mark.parametrize("kind", [FORM, MULTIPART])
 def test_an_object_sets_no_field_that_only_the_request_has(kind: str) -> None:
-    """A body that is one argument may have fields that its schema does not name."""
+    """A body as a single argument may have fields that its schema does not name."""
     schema = {"type": "object", "properties": {"extra": {"type": "object"}}, "allOf": [{}]}
     made_of = posting(kind, schema, encoding={"extra": {"style": "form"}})
 
