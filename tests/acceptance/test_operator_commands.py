@@ -320,7 +320,7 @@ def test_the_data_of_a_customer_is_erased_by_metadata(
         status = [http.get(f"/runs/erase-{n}").status_code for n in (1, 2, 3)]
         http.delete("/runs/erase-3")
 
-    assert asked.exit_code == 1
+    assert asked.exit_code == 2
     assert "Erase customer=c-7?" in asked.stderr
     assert json.loads(erased.stdout) == {
         "runs": 2,

@@ -61,7 +61,7 @@ class _Outcome(Generic[T]):
         try:
             raise error
         finally:
-            del error  # its traceback has this frame, and a cycle would keep the tool's values
+            del error  # its traceback has this frame, and a cycle would keep the values of the code
 
 
 async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:

@@ -89,21 +89,13 @@ class CaseLoop:
     async def _pass(self) -> None:
         """Plan, run the actions in order, and verify the results.
 
-        All tool results, including errors, become evidence; unknown tools are skipped. A plan whose
-        actions have all succeeded before is not run again, and its tier has no further pass.
+        All tool results, including errors, become evidence; unknown tools are skipped.
         """
         work, state = self._work, self._work.state
         state.begin_pass(gated=work.case.act.max_steps_in(work.case.mode) > 0)
         plan = await self._planner.plan()
         if isinstance(plan, PlanFailure):
             state.plan_failure, state.failure = plan, plan.message or state.failure
-            return
-        written = [[call.tool, dict(call.args)] for call in map(work.tools.call, plan.actions)]
-        same = json.dumps(written, sort_keys=True)
-        if same in state.plans_run:
-            work.log.add("plan", event="plan_repeated")
-            await self._verification.measure()
-            state.stalled_rounds = work.case.act.no_progress_patience + 1  # it would repeat again
             return
         used = set().union(*(results_used(action.args) for action in plan.actions))
         results: dict[int, ToolResult] = {}
@@ -122,10 +114,6 @@ class CaseLoop:
             state.add_evidence(action, result, planned=filled, used=number in used)
             shown = {"output_summary": summary(result), "failed": is_failure(result)}
             work.log.add("tool", tool=action.tool, args=dict(action.args), **shown)
-        if len(results) == len(plan.actions) and not any(
-            "error" in each for each in results.values()
-        ):
-            state.plans_run.add(same)
         await self._verification.measure()
 
     async def _act(self, action: Action, number: int) -> ToolResult:

@@ -95,8 +95,6 @@ class CaseState:
     """Why the current pass has no plan; None if it has one."""
     failure: str | None = None
     """Description of the last pass's errors, for the next planner; None without errors."""
-    plans_run: set[str] = field(default_factory=set)
-    """The plans whose actions have all succeeded, as texts that are equal for equal plans."""
     planned_by: str = ""
     """ID of the trace node for the model call that produced the last plan."""
     verified: bool | None = False

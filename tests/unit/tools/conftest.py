@@ -43,6 +43,7 @@ async def api_server() -> AsyncIterator[Api]:
     async with listening:
         api.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         yield api
+    await asyncio.sleep(0)  # closed connections end in the next iteration of the loop
 
 
 @pytest.fixture

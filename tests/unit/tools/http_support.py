@@ -1,7 +1,6 @@
 """A real HTTP server on this machine, and HTTP tools as the configuration makes them."""
 
 import asyncio
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +25,14 @@ class Api:
         self.url = ""
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._serve(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client has gone
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {
             name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])
@@ -38,9 +45,7 @@ class Api:
         else:
             await reader.read()
             self.closed.set()
-        with suppress(ConnectionError):
-            await writer.drain()
-        writer.close()
+        await writer.drain()
 
 
 def reply(body: bytes, status: int = 200, kind: str = "application/json", *more: str) -> bytes:
