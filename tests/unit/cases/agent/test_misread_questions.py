@@ -1,4 +1,4 @@
-"""Readings of the built-in planner that are no calculation."""
+"""Questions that the built-in planner misreads."""
 
 import pytest
 
