@@ -83,6 +83,7 @@ def changes(one: str, other: str, headers: dict[str, str], graph: dict[str, Any]
         ("DELETE", f"/runs/{one}", None, {}),
         ("POST", f"/runs/{one}/cancel", None, {}),
         ("POST", "/runs/cancel", {"metadata": {"of": one}}, {}),
+        ("POST", "/erasures", {"metadata": {"of": one}}, {}),
         ("POST", f"/runs/{one}/finish", {"output": 1}, {}),
         ("POST", f"/runs/{one}/heartbeat", None, {}),
         ("DELETE", f"/runs/{one}/record", None, {}),
