@@ -19,8 +19,8 @@ from tests.support.service import ServiceProcess, finished
 from tests.support.stores import eventually
 
 TOOLS = (
-    *("segfault", "abort", "bus_error", "divide", "leave", "leave_with_3", "late_segfault"),
-    *("hog", "kill", "once", "pause", "take_20_seconds", "DeadlyTool"),
+    *("segfault", "abort", "bus_error", "divide", "leave", "leave_with_3", "leave_once"),
+    *("late_segfault", "hog", "kill", "once", "pause", "take_20_seconds", "DeadlyTool"),
 )
 AGENTS = ("deadly_agent", "deadly_sync_agent")
 
@@ -112,6 +112,18 @@ async def test_a_tool_that_ends_its_process_fails_its_run_after_three_deaths(
     assert cause in run["stop"]["reason"]
     assert _noted(notes)[f"killer {way}"] == 3
     assert beside["status"] == "completed", beside
+
+
+async def test_a_call_that_must_not_be_repeated_is_stored_before_it_is_made(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The tool ends its process before the journal writes its next batch."""
+    notes = tmp_path / "notes"
+    async with _apart(database_url, notes) as (_, client):
+        await client.post_run(_calls("caller", "leave_once"))
+        run = await finished(client, "caller")
+    assert run["status"] == "completed", run
+    assert _noted(notes)["caller leave_once"] == 1
 
 
 async def test_a_killer_ends_three_processes_and_no_other_run(

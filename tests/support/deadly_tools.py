@@ -69,6 +69,13 @@ async def leave_with_3(context: ToolContext) -> None:
     os._exit(3)
 
 
+@tool(idempotent=False)
+def leave_once(context: ToolContext) -> None:
+    """Exit at once; the call must not be repeated."""
+    _note(context, "leave_once")
+    os._exit(1)
+
+
 @tool(timeout_seconds=0.2)
 def late_segfault(context: ToolContext) -> None:
     """Read address 0 after the call has timed out."""

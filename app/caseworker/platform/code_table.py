@@ -73,7 +73,7 @@ class CodeTable:
     def codes(self) -> list[ExecutedCode]:
         """The functions that are being executed, or were when the process died."""
         slots = (self._read(slot * _SLOT_BYTES) for slot in range(SLOTS))
-        return [ExecutedCode(*each) for each in slots if each is not None]
+        return [ExecutedCode(*each) for each in slots if isinstance(each, list) and len(each) == 3]
 
     @property
     def worker_id(self) -> str | None:

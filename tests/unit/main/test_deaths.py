@@ -88,6 +88,16 @@ def test_only_a_death_whose_cause_is_known_counts_against_the_code_it_interrupte
     assert seen == {way: cause and ["w1", cause, runs] for way, cause in CAUSES.items()}
 
 
+@pytest.mark.parametrize("written", [b"\xff\xfe", b"[1", b'["t"]', b"{}", b"7", b"\0" * 9])
+def test_an_entry_that_faulty_code_has_overwritten_is_left_out(written: bytes) -> None:
+    """The memory is shared with the code whose fault ended the process."""
+    table, sound = CodeTable(), ExecutedCode("t", "r2", "g")
+    with table.executing(ExecutedCode("t", "r1", "f")), table.executing(sound):
+        text = len(written).to_bytes(2, "little") + written
+        table._memory[: len(text)] = text
+        assert table.codes == [sound]
+
+
 V2, V1 = "memory.events", "memory.oom_control"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from email import message_from_bytes
 from typing import Any
 
 from caseworker.main.plugins import Toolbox
@@ -58,3 +59,18 @@ def made(**configured: Any) -> Tool:
     values = {"http": {"it": {"description": "Returns it.", **configured}}}
     (tool,) = Toolbox(ToolSettings.model_validate(values), points=[]).tools
     return tool
+
+
+def parts_in(kind: str, body: bytes) -> list[tuple[Any, ...]]:
+    """Return name, file name, media type and content of the parts, read by the standard library."""
+    message = message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
+    return [
+        (
+            each.get_param("name", header="content-disposition"),
+            each.get_filename(),
+            each["content-type"],
+            each.get_payload(decode=True),
+        )
+        for each in message.walk()
+        if not each.is_multipart()
+    ]

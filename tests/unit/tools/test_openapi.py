@@ -5,7 +5,6 @@ The expected texts were written by hand from the OpenAPI Specification 3.1.1 and
 
 import asyncio
 import json
-from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.http_request import HttpOperation
 from caseworker.tools.openapi import operation_of
 from caseworker.tools.ports import ToolSpec
-from tests.unit.tools.http_support import Api, made
+from tests.unit.tools.http_support import Api, made, parts_in
 
 TEXT = {"type": "string"}
 RGB = {"R": 100, "G": 200, "B": 150}
@@ -434,19 +433,7 @@ BINARY = {"type": "string", "format": "binary"}
 def parts_of(made_of: HttpOperation, args: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return name, file name, media type and content of the parts of a request."""
     _, headers, content = made_of.request(args)
-    message = message_from_bytes(
-        b"Content-Type: " + headers["content-type"].encode() + b"\r\n\r\n" + content
-    )
-    return [
-        (
-            each.get_param("name", header="content-disposition"),
-            each.get_filename(),
-            each["content-type"],
-            each.get_payload(decode=True),
-        )
-        for each in message.walk()
-        if not each.is_multipart()
-    ]
+    return parts_in(headers["content-type"], content)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ Appendix C), RFC 6570, RFC 7578 and the documents.
 
 import json
 from dataclasses import dataclass, field
-from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from caseworker.settings.cases import ToolSettings
 from caseworker.testing import run_tool
 from caseworker.tools.openapi import operation_of
 from caseworker.tools.ports import Tool
-from tests.unit.tools.http_support import Api
+from tests.unit.tools.http_support import Api, parts_in
 
 DOCUMENTS = Path("tests/data/openapi")
 COLORS = {
@@ -583,21 +582,6 @@ def tools(api_server: Api) -> list[Tool]:
         for number, each in enumerate(REQUESTS)
     }
     return list(Toolbox(ToolSettings.model_validate({"http": configured}), points=[]).tools)
-
-
-def parts_in(kind: str, body: bytes) -> list[tuple[Any, ...]]:
-    """Return name, file name, media type and content of the parts, read by the standard library."""
-    message = message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
-    return [
-        (
-            each.get_param("name", header="content-disposition"),
-            each.get_filename(),
-            each["content-type"],
-            each.get_payload(decode=True),
-        )
-        for each in message.walk()
-        if not each.is_multipart()
-    ]
 
 
 @pytest.mark.asyncio(loop_scope="module")
