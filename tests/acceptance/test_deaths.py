@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,35 @@ async def test_each_kind_of_code_is_recorded_while_it_executes(
     assert {name: stop["call"] for name, stop in stops.items()} == {name: name for name in stops}
 
 
+@pytest.mark.proof
+async def test_a_step_type_of_a_plugin_is_recorded_while_it_executes(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The plugin is a package that is installed beside the service."""
+    metadata = tmp_path / "deadly-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: deadly\nVersion: 1\n")
+    points = "[caseworker.node_types]\ndeadly_step = tests.support.deadly_tools:deadly_type\n"
+    (metadata / "entry_points.txt").write_text(points)
+    prefix = ("env", f"PYTHONPATH={tmp_path}:{os.getcwd()}")
+    async with _apart(database_url, tmp_path / "notes", prefix=prefix) as (_, client):
+        graph = {"steps": [{"id": "a", "type": "deadly_step", "data": {}}], "edges": []}
+        await client.post_run({"run_id": "killer", "kind": "graph", "graph": graph})
+        run = await finished(client, "killer")
+    assert (run["stop"]["kind"], run["stop"]["call"]) == ("poisoned", "deadly_step")
+
+
 @asynccontextmanager
 async def _apart(
-    database_url: str, notes: Path, *options: str, **settings: str
+    database_url: str, notes: Path, *, prefix: Sequence[str] = (), **settings: str
 ) -> AsyncIterator[tuple[ServiceProcess, JsonClient]]:
     """Start a process that accepts runs and one that executes them."""
-    settings = _settings(notes) | settings
+    process = partial(
+        ServiceProcess, database_url, settings=_settings(notes) | settings, prefix=prefix
+    )
     async with (
-        ServiceProcess(database_url, "--no-worker", settings=settings, name="api") as api,
-        ServiceProcess(database_url, command="worker", settings=settings) as worker,
+        process("--no-worker", name="api") as api,
+        process(command="worker") as worker,
         api.client() as client,
     ):
         yield worker, client

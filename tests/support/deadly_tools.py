@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from caseworker import ToolContext, tool
+from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.reading import StepData
 from caseworker.tools.ports import ToolResult, ToolSpec
 from tests.support.noting_tool import NOTES
 
@@ -139,6 +141,19 @@ class DeadlyTool:
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Abort; see Tool."""
         os.abort()
+
+
+class DeadlyNode:
+    """A node of a plugin that aborts."""
+
+    async def execute(self, data: Any, inputs: Mapping[str, Any], context: Any) -> Any:
+        """Abort; see Node."""
+        os.abort()
+
+
+def deadly_type() -> NodeType:
+    """Return a step type whose steps end the process."""
+    return NodeType(name="deadly_step", description="Aborts.", node=DeadlyNode(), data=StepData)
 
 
 async def deadly_agent(context: Any) -> None:

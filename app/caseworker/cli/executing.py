@@ -7,8 +7,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote
@@ -327,30 +327,51 @@ def _run_command(
     """
     import psutil
 
-    try:
-        process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603
-    except OSError as error:
-        fail(f"{command[0]}: {error.strerror}")
-    exited, is_interrupted = threading.Event(), False
-
-    def forward(number: int, _: object) -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-        if number not in _TYPED or not _is_foreground():
-            process.send_signal(number)
-
-    running = psutil.Process(process.pid)
-    watched = _end_with_this_process(running)
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    thread = threading.Thread(target=_keep, args=(keeper, running, exited))
-    thread.start()
-    code = process.wait()
-    os.close(watched)
-    exited.set()
-    thread.join()
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with _signal_numbers() as numbers:
+        try:
+            process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603
+        except OSError as error:
+            fail(f"{command[0]}: {error.strerror}")
+        running, exited, is_interrupted = psutil.Process(process.pid), threading.Event(), False
+        watched = _end_with_this_process(running)
+        thread = threading.Thread(target=_keep, args=(keeper, running, exited))
+        thread.start()
+        while (code := process.poll()) is None:
+            for number in os.read(numbers, 64):
+                is_interrupted |= number in _FORWARDED
+                if number in _TYPED and _is_foreground():
+                    continue
+                if number in _FORWARDED:
+                    process.send_signal(number)
+        os.close(watched)
+        exited.set()
+        thread.join()
     return 128 - code if code < 0 else code, is_interrupted
+
+
+@contextmanager
+def _signal_numbers() -> Iterator[int]:
+    """Return a file descriptor on which the numbers of signals arrive, a byte for each.
+
+    They are SIGCHLD and the signals to forward, unless they are ignored. A handler in Python would
+    wait for the end of a blocking call that begins just after its signal; a read returns.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    before = {
+        number: signal.signal(number, lambda *_: None)
+        for number in (*_FORWARDED, signal.SIGCHLD)
+        if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        yield reading
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        os.close(reading)
+        os.close(writing)
 
 
 def _end_with_this_process(command: Any) -> int:
@@ -382,7 +403,6 @@ def _end_with_this_process(command: Any) -> int:
 
 def _keep(keeper: _Keeper, command: Any, exited: threading.Event) -> None:
     """Send heartbeats until the command exits; end it after a stop or in a superseded attempt."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # they must interrupt the main thread
     keeper.beat()
     while not keeper.has_ended:
         if exited.wait(HEARTBEAT_SECONDS):

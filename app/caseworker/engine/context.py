@@ -362,7 +362,11 @@ with a result."""
 
 
 class Node(Protocol):
-    """Implements one step type."""
+    """Implements one step type.
+
+    The code of a plugin's node is recorded until its step ends, unless an attribute
+    ``records_code`` is true: it then executes code only in tools and functions.
+    """
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
         """Execute a step; may be a plain function, a coroutine or an async generator.

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from typing import Any, cast
 from caseworker.main.entry_points import created, loaded_from, registered, unique
 from caseworker.main.errors import StartupError
 from caseworker.models.ports import ModelEndpoint, ModelProvider
-from caseworker.nodes.function import FunctionNode
+from caseworker.nodes.function import FunctionNode, RecordedNode
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.parts import NodeParts
 from caseworker.platform.suggestions import suggestion
@@ -263,7 +264,9 @@ def _node_type(point: EntryPoint, parts: NodeParts) -> NodeType:
     made = created(point, "node type", parts)
     if not isinstance(made, NodeType):
         raise StartupError(f"The node type {point.name!r} ({point.value}) is no NodeType.")
-    return made
+    if getattr(made.node, "records_code", False):
+        return made
+    return replace(made, node=RecordedNode(made.name, made.node))
 
 
 def _node(point: EntryPoint, kind: str) -> FunctionNode:

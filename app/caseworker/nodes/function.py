@@ -1,8 +1,8 @@
 """Nodes that call Python functions."""
 
 import inspect
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, nullcontext
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ from caseworker.engine.context import (
     ExecutionContext,
     ExecutionResult,
     FlowContext,
+    Node,
     Outputs,
 )
 from caseworker.platform.code_table import Executing, executing
@@ -168,6 +169,29 @@ class ContextNode:
         return ExecutionResult({DEFAULT_HANDLE: found})
 
 
+class RecordedNode:
+    """A node of a plugin whose code is recorded while it executes, as it may end the process."""
+
+    def __init__(self, name: str, node: Node) -> None:
+        self._name = name
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)  # the optional attributes of a node
+
+    def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
+        """Execute the node; see :class:`Node`."""
+        run = context.run
+        recorded = executing(context.services, run.tenant, run.run_id, self._name)
+        with recorded():
+            execution = self._node.execute(data, inputs, context)
+        if recorded is nullcontext or isinstance(execution, ExecutionResult):
+            return execution
+        if isinstance(execution, AsyncIterable):
+            return _recorded_items(execution, recorded)
+        return _recorded(execution, recorded)
+
+
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
     """Build a step's context for a contextual node.
 
@@ -196,6 +220,13 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
 async def _recorded(found: Awaitable[Any], recorded: Executing) -> Any:
     with recorded():
         return await found
+
+
+async def _recorded_items(found: Any, recorded: Executing) -> AsyncIterator[Any]:
+    with recorded():
+        async with aclosing(found) as items:
+            async for item in items:
+                yield item
 
 
 async def _result_of(found: Awaitable[Any]) -> ExecutionResult:

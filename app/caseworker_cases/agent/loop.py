@@ -89,13 +89,20 @@ class CaseLoop:
     async def _pass(self) -> None:
         """Plan, run the actions in order, and verify the results.
 
-        All tool results, including errors, become evidence; unknown tools are skipped.
+        All tool results, including errors, become evidence; unknown tools are skipped. A plan whose
+        calls have all succeeded before is only verified again.
         """
         work, state = self._work, self._work.state
         state.begin_pass(gated=work.case.act.max_steps_in(work.case.mode) > 0)
         plan = await self._planner.plan()
         if isinstance(plan, PlanFailure):
             state.plan_failure, state.failure = plan, plan.message or state.failure
+            return
+        calls = [[call.tool, dict(call.args)] for call in map(work.tools.call, plan.actions)]
+        written = json.dumps(calls, sort_keys=True)
+        if written in state.succeeded_plans:
+            work.log.add("plan", event="plan_repeated")
+            await self._verification.measure()
             return
         used = set().union(*(results_used(action.args) for action in plan.actions))
         results: dict[int, ToolResult] = {}
@@ -114,6 +121,8 @@ class CaseLoop:
             state.add_evidence(action, result, planned=filled, used=number in used)
             shown = {"output_summary": summary(result), "failed": is_failure(result)}
             work.log.add("tool", tool=action.tool, args=dict(action.args), **shown)
+        if len(results) == len(plan.actions) and not any(map(is_failure, results.values())):
+            state.succeeded_plans.add(written)
         await self._verification.measure()
 
     async def _act(self, action: Action, number: int) -> ToolResult:

@@ -69,6 +69,7 @@ class CaseNode:
     """Works on a case, first with the small tier and, if necessary, with the big one."""
 
     replays = True
+    records_code = True
 
     def __init__(
         self,

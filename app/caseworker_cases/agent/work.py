@@ -95,6 +95,8 @@ class CaseState:
     """Why the current pass has no plan; None if it has one."""
     failure: str | None = None
     """Description of the last pass's errors, for the next planner; None without errors."""
+    succeeded_plans: set[str] = field(default_factory=set)
+    """The plans whose calls have all succeeded, each as JSON with sorted keys."""
     planned_by: str = ""
     """ID of the trace node for the model call that produced the last plan."""
     verified: bool | None = False
