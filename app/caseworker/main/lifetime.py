@@ -30,21 +30,38 @@ requests 50 ms slower.
 """
 
 
-GC_THRESHOLDS: Final = (10_000, 10, 10)
+GC_THRESHOLDS: Final = (10_000, 10, 1_000_000)
 """Garbage collection thresholds for the three generations.
 
 With Python's defaults, collection would take a tenth of a run's execution time. A run allocates a
-few hundred objects and leaves few reference cycles.
+few hundred objects and leaves few reference cycles. The last threshold is never reached: a full
+collection takes half a microsecond per object, so it must wait until there are few.
 """
+
+COLLECT_SECONDS: Final = 60.0
+"""Seconds between two full collections."""
+MANY_OBJECTS: Final = 150_000
+"""Number of objects that are collected in less than 0.1 s; runs of large graphs have more."""
+LATEST_COLLECTION: Final = 60
+"""Number of times that a collection of more objects is postponed."""
 
 
 def collect_garbage_seldom() -> None:
     """Collect garbage less often, and exempt the objects that exist now.
 
-    Called once at startup, when most objects are modules and models.
+    Called once at startup, when most objects are modules and models. All garbage is collected once
+    a minute, or later while there are many objects.
     """
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    asyncio.get_running_loop().call_later(COLLECT_SECONDS, _collect_garbage)
+
+
+def _collect_garbage(postponed: int = 0) -> None:
+    if postponed >= LATEST_COLLECTION or len(gc.get_objects()) < MANY_OBJECTS:
+        gc.collect()
+        postponed = -1
+    asyncio.get_running_loop().call_later(COLLECT_SECONDS, _collect_garbage, postponed + 1)
 
 
 @contextmanager

@@ -1,7 +1,10 @@
 """Shutdown of a process: after its work, in order, and with the right exit code."""
 
 import asyncio
+import gc
 import signal
+import sys
+import weakref
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,11 +15,13 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from caseworker.features.external.session import Sessions
+from caseworker.main import lifetime
 from caseworker.main import server as server_module
 from caseworker.main.lifetime import run_to_end
 from caseworker.main.process import Process
 from caseworker.main.server import _Server
 from tests.support.processes import ChildProcess
+from tests.support.virtual_clock import VirtualClockLoop
 
 LEFT = """
 import asyncio, threading, time
@@ -230,3 +235,36 @@ async def test_runs_and_requests_end_side_by_side(monkeypatch: pytest.MonkeyPatc
         server.handle_exit(signal.SIGTERM, None)
         await serving
         assert (await answer).text == "answered"
+
+
+class Cycle:
+    """An object that only a garbage collection removes."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize(("many", "minutes"), [(sys.maxsize, 1), (0, 61)])
+def test_garbage_is_collected_every_minute_or_after_an_hour_of_many_objects(
+    monkeypatch: pytest.MonkeyPatch, many: int, minutes: int
+) -> None:
+    """A full collection next to many objects would stop the process for too long."""
+    monkeypatch.setattr(lifetime, "MANY_OBJECTS", many)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(gc, "set_threshold", lambda *_: None)
+
+    async def minutes_until_collected() -> int:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        lifetime.collect_garbage_seldom()
+        collected = asyncio.Event()
+        weakref.finalize(Cycle(), collected.set)
+        await collected.wait()
+        return round((loop.time() - began_at) / 60)
+
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+            assert runner.run(minutes_until_collected()) == minutes
+    finally:
+        gc.enable()
