@@ -100,7 +100,8 @@ NEAR: Final[Mapping[str, str]] = {
     " contract/test_http_webhooks",
     "runs/http": "unit/runs/http contract/test_http_runs contract/test_http_bad_requests"
     " contract/test_http_statistics contract/test_http_run_lists contract/test_http_events"
-    " contract/test_http_graph_runs contract/test_http_counts contract/test_http_going_on",
+    " contract/test_http_graph_runs contract/test_http_counts contract/test_http_going_on"
+    " contract/test_http_calls contract/test_http_traces contract/test_http_stops",
     "runs/postgres": "integration/queue integration/postgres contract/test_claims"
     " contract/test_run_store contract/test_run_journal contract/test_http_quotas"
     " contract/test_http_stops_of_many acceptance/test_several_processes",

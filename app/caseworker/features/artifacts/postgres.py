@@ -15,7 +15,7 @@ from caseworker.engine.supervision import shielded
 from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact, StoredArtifact
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
-from caseworker.runs.postgres.retention import dropping
+from caseworker.runs.postgres.retention import OF_BATCH, dropping
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
 from caseworker.runs.run import RunKey
 
@@ -37,7 +37,7 @@ artifacts = Table(
     Column("created_at", INSTANT, nullable=False),
 )
 
-drop_artifacts = dropping("DELETE FROM artifacts part USING runs WHERE {batch}")
+drop_artifacts = dropping(f"DELETE FROM artifacts WHERE {OF_BATCH}")  # noqa: S608
 """Delete a batch of expired artifacts; their runs stay."""
 
 _SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]

@@ -85,7 +85,7 @@ FROM runs r WHERE r.tenant_id = %s AND r.run_id = %s
 
 _WORKER = """
 SELECT address FROM workers WHERE address <> %s::jsonb AND drain_requested_at IS NULL
-    AND beat_at > clock_timestamp() - make_interval(secs => %s::float8)
+    AND beat_at > statement_timestamp() - make_interval(secs => %s::float8)
 ORDER BY beat_at DESC LIMIT 1
 """
 

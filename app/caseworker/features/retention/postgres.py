@@ -38,7 +38,7 @@ FOR_EVER = -1
 BEGIN_SWEEP = """
 INSERT INTO retention AS r (tenant_id, record, swept_until) VALUES ('', 'sweep', clock_timestamp())
 ON CONFLICT (tenant_id, record) DO UPDATE SET swept_until = clock_timestamp()
-WHERE r.swept_until <= clock_timestamp() - make_interval(secs => %s::float8)
+WHERE r.swept_until <= statement_timestamp() - make_interval(secs => %s::float8)
 RETURNING true
 """
 

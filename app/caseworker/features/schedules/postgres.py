@@ -86,7 +86,7 @@ OVERDUE = """EXISTS (
 _FORGOTTEN = """
 SELECT tenant_id, name, next_at FROM (
     SELECT tenant_id, name, next_at FROM schedules
-    WHERE next_at < clock_timestamp() - make_interval(secs => %s::float8)
+    WHERE next_at < statement_timestamp() - make_interval(secs => %s::float8)
     ORDER BY next_at
 ) due LEFT JOIN LATERAL (
     SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = 'schedule/'
@@ -220,7 +220,7 @@ class PostgresSchedules:
     ) -> Sequence[Callable[[], None]]:
         """Fire in this transaction; return callbacks that notify the observers after the commit."""
         happened: list[Callable[[], None]] = []
-        is_due = schedules.c.next_at <= func.clock_timestamp()
+        is_due = schedules.c.next_at <= func.statement_timestamp()
         query = select(schedules).where(_is(tenant, name), is_due)
         # A locked schedule is being fired or changed by another transaction.
         locked = await connection.execute(query.with_for_update(skip_locked=True))

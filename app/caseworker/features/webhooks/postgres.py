@@ -68,7 +68,7 @@ RETURNING webhook_deliveries.*
 
 _SECRETS = """
 SELECT version, secret, created_at, expires_at FROM webhook_secrets
-WHERE tenant_id = %s AND (expires_at IS NULL OR expires_at > clock_timestamp())
+WHERE tenant_id = %s AND (expires_at IS NULL OR expires_at > statement_timestamp())
 ORDER BY version DESC
 """
 
@@ -96,7 +96,7 @@ OVERDUE = """EXISTS (
 _FORGOTTEN = """
 SELECT tenant_id, delivery_id FROM (
     SELECT tenant_id, delivery_id FROM webhook_deliveries
-    WHERE status = 'pending' AND due_at < clock_timestamp() - make_interval(secs => %s::float8)
+    WHERE status = 'pending' AND due_at < statement_timestamp() - make_interval(secs => %s::float8)
     ORDER BY due_at
 ) due LEFT JOIN LATERAL (
     SELECT id FROM procrastinate_jobs

@@ -85,7 +85,7 @@ FOR NO KEY UPDATE
 WAKE_DUE = """
 WITH due AS MATERIALIZED (
     SELECT tenant_id, run_id FROM runs
-    WHERE status = 'waiting' AND queued_at <= clock_timestamp()
+    WHERE status = 'waiting' AND queued_at <= statement_timestamp()
     ORDER BY queued_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE runs SET status = 'queued', queued_at = clock_timestamp()

@@ -43,7 +43,7 @@ SELECT
         AND request IS NOT NULL LIMIT %(most_queued)s) waiting) AS queued,
     (SELECT count(*) FROM (
         SELECT concurrency_key, concurrency_limit, started_at FROM runs
-        WHERE tenant_id = %(tenant)s AND status = 'queued' AND queued_at <= clock_timestamp()
+        WHERE tenant_id = %(tenant)s AND status = 'queued' AND queued_at <= statement_timestamp()
         ORDER BY priority DESC, queued_at LIMIT %(looked_at)s
     ) next WHERE concurrency_key IS NULL OR started_at IS NOT NULL OR concurrency_limit > (
         SELECT count(*) FROM runs held WHERE held.tenant_id = %(tenant)s
@@ -53,7 +53,7 @@ SELECT
         AND started_at IS NOT NULL AND finished_at IS NULL) AS of_key,
     %(key)s::text IS NOT NULL AND EXISTS (SELECT FROM runs
         WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
-        AND status = 'queued' AND queued_at <= clock_timestamp()) AS key_waits
+        AND status = 'queued' AND queued_at <= statement_timestamp()) AS key_waits
 """
 
 COSTS = f"""

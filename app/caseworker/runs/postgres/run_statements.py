@@ -47,14 +47,14 @@ RETURNING runs.*
 """Store a cancel request in the run's row. The first one wins; no row is returned for an ended
 run."""
 
-FENCE_UNUSED = "(fence = 0 OR created_at <= clock_timestamp() - interval '1 day')"
+FENCE_UNUSED = "(fence = 0 OR created_at <= statement_timestamp() - interval '1 day')"
 """SQL condition that is true if no former owner of an erased run can write to a new run with the
 same ID."""
 
 DROP_EXPIRED = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
     SELECT tenant_id, run_id FROM runs
-    WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at <= clock_timestamp()
+    WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at <= statement_timestamp()
         AND {FENCE_UNUSED}
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
@@ -62,7 +62,7 @@ DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
 
 COUNT_PENDING = """
 SELECT count(*) FROM runs
-WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at > clock_timestamp()
+WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at > statement_timestamp()
 """
 
 # -- calls and events --------------------------------------------------------------------------
@@ -372,7 +372,7 @@ CLAIM_STOPPED = """
 UPDATE runs SET status = 'running', worker_id = %s, fence = fence + 1, attempts = attempts + 1,
     claimed_at = clock_timestamp()
 WHERE tenant_id = %s AND run_id = %s AND status = 'queued' AND started_at IS NOT NULL
-    AND (cancel_requested_at IS NOT NULL OR deadline <= clock_timestamp())
+    AND (cancel_requested_at IS NOT NULL OR deadline <= statement_timestamp())
 RETURNING *
 """
 """Claim a run that has started and was stopped, unless a worker owns it.
@@ -414,7 +414,7 @@ WITH lost AS MATERIALIZED (
     FROM runs
     WHERE status IN {OWNED} AND (
         worker_id = ANY(%(dead)s)
-        OR (claimed_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
+        OR (claimed_at < statement_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
             AND NOT EXISTS (SELECT FROM workers w WHERE w.worker_id = runs.worker_id))
     )
     ORDER BY claimed_at LIMIT %(limit)s
@@ -470,7 +470,7 @@ FROM runs WHERE worker_id = %s AND status IN {OWNED}
 
 OVERDUE = """
 SELECT * FROM runs
-WHERE deadline <= clock_timestamp() AND status = 'queued' AND started_at IS NULL
+WHERE deadline <= statement_timestamp() AND status = 'queued' AND started_at IS NULL
 ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 """
 """Lock and return the queued runs that never started and whose deadline has passed."""
@@ -478,7 +478,7 @@ ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 STOPPED_STARTED = """
 (
     SELECT tenant_id, run_id FROM runs
-    WHERE deadline <= clock_timestamp() AND status = 'queued' AND started_at IS NOT NULL
+    WHERE deadline <= statement_timestamp() AND status = 'queued' AND started_at IS NOT NULL
     ORDER BY deadline LIMIT %s
 ) UNION (
     SELECT tenant_id, run_id FROM runs

@@ -68,7 +68,7 @@ LEAVE = "DELETE FROM workers WHERE worker_id = %s"
 ANY_TAKING = """
 SELECT EXISTS (
     SELECT FROM workers WHERE drain_requested_at IS NULL
-        AND beat_at > clock_timestamp() - make_interval(secs => %s::float8)
+        AND beat_at > statement_timestamp() - make_interval(secs => %s::float8)
 )
 """
 
@@ -108,7 +108,7 @@ FORGOTTEN = """
 SELECT run.tenant_id, run_id, queued_at FROM (
     SELECT tenant_id, run_id, queued_at FROM runs
     WHERE status = 'queued'
-        AND queued_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
+        AND queued_at < statement_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
         AND concurrency_key IS NULL
     ORDER BY queued_at LIMIT %(oldest)s
 ) run LEFT JOIN quotas ON quotas.tenant_id = run.tenant_id
@@ -134,7 +134,7 @@ DELETE FROM procrastinate_jobs WHERE id IN (
     LEFT JOIN procrastinate_workers worker ON worker.id = job.worker_id
     WHERE job.status = 'doing'
         AND (worker.id IS NULL OR worker.last_heartbeat
-            < clock_timestamp() - make_interval(secs => %s::float8))
+            < statement_timestamp() - make_interval(secs => %s::float8))
     FOR UPDATE OF job SKIP LOCKED
 )
 """
