@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.event import listen, remove
 
+from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.postgres.reading import STATISTICS
 from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
@@ -144,6 +145,21 @@ async def test_a_filtered_list_of_runs_has_an_index(
     plan = "\n".join(str(row["QUERY PLAN"]) for row in await cursor.fetchall())
 
     assert index in plan, plan
+
+
+async def test_lists_are_planned_for_their_values(stores: Stores) -> None:
+    """However often a connection is asked, Postgres does not change to a plan for any values."""
+    for number in range(20):
+        wanted = RunFilter(metadata={"ticket": f"{number}"}, status=RunStatus.FAILED)
+        await stores.runs.find("default", wanted)
+        await stores.runs.stoppable("default", wanted)
+    used = """SELECT sum(generic_plans) AS generic, sum(custom_plans) AS custom
+        FROM pg_prepared_statements WHERE strpos(statement, 'metadata') > 0"""
+    async with transaction(stores.engines.work) as connection:
+        plans = (await connection.exec_driver_sql(used)).one()
+
+    assert plans.generic == 0
+    assert plans.custom > 20
 
 
 async def test_statistics_read_the_runs_of_their_range_only(stores: Stores, oracle: Oracle) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg.rows import dict_row
@@ -240,6 +240,12 @@ separate tenants.
 """
 
 
+LONG_STATEMENTS: Final = """
+SELECT set_config('statement_timeout', %s, true),
+    set_config('plan_cache_mode', 'force_custom_plan', true)
+"""
+
+
 @asynccontextmanager
 async def transaction(
     pool: Pool,
@@ -251,7 +257,8 @@ async def transaction(
 
     ``tenant`` restricts it to that tenant's rows and uses the tenant's share of the pool; without
     it, the share of the current :data:`TENANT` is used. ``statement_ms`` is the time limit for each
-    statement in milliseconds.
+    statement in milliseconds; it is for statements that may read many rows. Their best plan depends
+    on the values, so a plan for any values is not used.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
@@ -260,7 +267,7 @@ async def transaction(
     try:
         async with pool.connected(tenant) as connection, connection.begin():
             if statement_ms is not None:
-                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {statement_ms:d}")
+                await connection.exec_driver_sql(LONG_STATEMENTS, (str(statement_ms),))
             if tenant is not None:
                 driver = await driver_of(connection)
                 await driver.execute(AS_TENANT, (tenant,), prepare=True)

@@ -34,7 +34,8 @@ DROP_PENDING = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
     SELECT tenant_id, run_id FROM runs
     WHERE request IS NULL
-        AND coalesce(pending_cancel_expires_at, created_at) <= statement_timestamp() AND {FENCE_UNUSED}
+        AND coalesce(pending_cancel_expires_at, created_at) <= statement_timestamp()
+        AND {FENCE_UNUSED}
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
 """  # noqa: S608
