@@ -10,7 +10,7 @@ from typing import Any, cast
 import psycopg
 from psycopg.rows import dict_row
 from pydantic_core import from_json
-from sqlalchemy import RowMapping, and_, func, select
+from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.trace.node import ATTEMPT, number_of
@@ -72,6 +72,24 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
 WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
 """
 """Return the first calls of a run with their requests and results, up to a total size in bytes."""
+
+CALL = f"""
+SELECT * FROM journal
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq = ANY(ARRAY(
+    SELECT seq FROM calls
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq > %(seq)s AND CASE
+        WHEN brief IS NULL THEN substr(node ->> 'parent_id', 2)::bigint = %(seq)s
+            AND node ->> 'name' = '{ATTEMPT}' AND node ->> 'kind' = 'system'
+        WHEN strpos(brief::text, '"{ATTEMPT}"') = 0 THEN false
+        ELSE brief ->> 0 = 'system' AND brief ->> 1 = '{ATTEMPT}'
+            AND (brief ->> 4)::bigint = %(seq)s END
+    UNION ALL VALUES (1), (%(seq)s)
+)) ORDER BY seq
+"""  # noqa: S608
+"""Return a call, its attempts and the run's root.
+
+The view would build the CallNode of each call of the run to compare it.
+"""
 
 NODES = """
 SELECT string_agg(node::text, ',' ORDER BY seq) FROM journal
@@ -269,16 +287,10 @@ class PostgresRunReader:
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
         """Return the records of one call, with its request and attempts, and of the run's root."""
-        node = journal.c.node
-        attempts = and_(
-            node["parent_id"].astext == node_id,
-            node["name"].astext == ATTEMPT,
-            node["kind"].astext == "system",
-        )
-        wanted = of_run(journal, key) & (journal.c.seq.in_((1, int(node_id[1:]))) | attempts)
-        query = select(journal).where(wanted).order_by(journal.c.seq)
+        asked = {"tenant": key.tenant, "run_id": key.run_id, "seq": number_of(node_id)}
         async with transaction(self.engines.work, key.tenant) as connection:
-            return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+            rows = (await connection.exec_driver_sql(CALL, asked)).mappings().all()
+        return [call_from_row(row) for row in rows]
 
     async def payloads(
         self,
