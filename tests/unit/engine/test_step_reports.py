@@ -1,0 +1,19 @@
+"""The state of a step changes only in the order of its life."""
+
+import pytest
+
+from caseworker.core.graph.facts import NEXT, StepStatus
+from caseworker.engine.report import StepReport
+
+
+@pytest.mark.parametrize("status", StepStatus)
+@pytest.mark.parametrize("later", StepStatus)
+def test_a_step_changes_to_its_next_states_alone(status: StepStatus, later: StepStatus) -> None:
+    """A refused change leaves the step as it is, and is reported."""
+    report = StepReport(status=status, outputs={"default": 1})
+
+    changed = report.become(later, {"default": 2})
+
+    assert changed is (later in NEXT[status])
+    expected = (later, {"default": 2}) if changed else (status, {"default": 1})
+    assert (report.status, report.outputs) == expected
