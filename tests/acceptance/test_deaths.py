@@ -62,7 +62,7 @@ async def test_each_kind_of_code_is_recorded_while_it_executes(
 async def test_a_step_type_of_a_plugin_is_recorded_while_it_executes(
     database_url: str, tmp_path: Path
 ) -> None:
-    """The plugin is a package that is installed beside the service."""
+    """The plugin is an installed package."""
     metadata = tmp_path / "deadly-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: deadly\nVersion: 1\n")

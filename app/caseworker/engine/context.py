@@ -365,7 +365,7 @@ class Node(Protocol):
     """Implements one step type.
 
     The code of a plugin's node is recorded until its step ends, unless an attribute
-    ``records_code`` is true: it then executes code only in tools and functions.
+    ``records_code`` is true: the calls of its steps then record their own code.
     """
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:

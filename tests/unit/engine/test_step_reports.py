@@ -1,4 +1,4 @@
-"""The state of a step changes only in the order of its life."""
+"""The states of a step follow each other in a fixed order."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from caseworker.engine.report import StepReport
 @pytest.mark.parametrize("status", StepStatus)
 @pytest.mark.parametrize("later", StepStatus)
 def test_a_step_changes_to_its_next_states_alone(status: StepStatus, later: StepStatus) -> None:
-    """A refused change leaves the step as it is, and is reported."""
+    """A rejected change leaves the step unchanged and returns False."""
     report = StepReport(status=status, outputs={"default": 1})
 
     changed = report.become(later, {"default": 2})

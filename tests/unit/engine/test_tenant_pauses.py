@@ -1,4 +1,4 @@
-"""A tenant whose steps never wait leaves the event loop to others while these are active."""
+"""A tenant whose steps never wait pauses between them while another tenant is active."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ class _Process:
         self.turns = LoopTurns()
 
     async def steps(self, tenant: str, number: int, *, at_once: int = 1) -> float:
-        """Execute steps of one run, so many at once; return the seconds that they took."""
+        """Execute steps of one run, some at once; return the seconds that they took."""
         TENANT.set(tenant)
         began_at, run = self.loop.now, object()
 
@@ -47,7 +47,7 @@ class _Process:
         return self.loop.now - began_at
 
     async def beside(self, tenant: str, *, every: float) -> None:
-        """Execute runs of one step without an end."""
+        """Execute runs with one step each, until cancelled."""
         while True:
             await asyncio.create_task(self.steps(tenant, 1))
             await asyncio.sleep(every)
@@ -55,7 +55,7 @@ class _Process:
 
 @pytest.mark.parametrize("at_once", [1, 10, 50])
 def test_a_tenant_alone_does_not_pause(at_once: int) -> None:
-    """Its steps take the time that they need."""
+    """The steps follow each other without pauses."""
     seconds = _played(lambda process: process.steps("mallory", MANY, at_once=at_once))
 
     assert seconds == pytest.approx(MANY * STEP_SECONDS)
@@ -63,7 +63,7 @@ def test_a_tenant_alone_does_not_pause(at_once: int) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 10, 50])
 def test_many_steps_take_at_most_about_half_of_the_loop_beside_another_tenant(at_once: int) -> None:
-    """They go on all the same."""
+    """They continue between the pauses."""
 
     async def play(process: _Process) -> float:
         other = asyncio.create_task(process.beside("acme", every=0.02))
@@ -95,7 +95,7 @@ def test_a_step_of_another_tenant_does_not_wait_for_the_pauses() -> None:
 
 @pytest.mark.parametrize("at_once", [1, 64])
 def test_a_burst_of_steps_has_no_pauses(at_once: int) -> None:
-    """Such as one turn of an agent with many tool calls."""
+    """An example is one turn of an agent with many tool calls."""
 
     async def play(process: _Process) -> float:
         await process.steps("acme", 1)
