@@ -57,7 +57,7 @@ help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
 
 serve: $(SYNC_STAMP)
-	@LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
+	@exec env LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
 
 quick: $(SYNC_STAMP)
 	@$(MAKE) --no-print-directory checked-style

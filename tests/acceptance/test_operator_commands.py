@@ -321,7 +321,7 @@ def test_the_data_of_a_customer_is_erased_by_metadata(
         http.delete("/runs/erase-3")
 
     assert asked.exit_code == 2
-    assert "Erase customer=c-7?" in asked.stderr
+    assert "Erase customer=c-7 of the tenant of the key? It cannot be restored." in asked.stderr
     assert json.loads(erased.stdout) == {
         "runs": 2,
         "threads": 0,
@@ -329,6 +329,7 @@ def test_the_data_of_a_customer_is_erased_by_metadata(
         "complete": True,
     }
     assert "Erased 0 runs, 0 threads, 0 schedules." in again.stdout
+    assert "no run, thread or schedule to erase" in again.stderr
     assert status == [404, 404, 200]
 
 

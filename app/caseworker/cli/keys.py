@@ -163,6 +163,7 @@ def _found() -> Iterator[None]:
     except KeyConflictError:
         fail(
             "The key was already rotated or revoked, has expired, or the tenant has too many keys."
+            " `caseworker keys revoke` ends the overlap of a rotated key."
         )
 
 

@@ -119,11 +119,11 @@ def erase(
     if not (wanted or tenant):
         fail("Name the data to erase: --metadata KEY=VALUE, --tenant NAME or both.")
     about = [f"{key}={value}" for key, value in wanted.items()] or ["everything"]
-    if tenant:
-        about.append(f"of tenant {tenant}")
+    about.append(f"of tenant {tenant}" if tenant else "of the tenant of the key")
     if not yes:
         try:
-            confirmed = typer.confirm(f"Erase {' '.join(about)}?", err=True)
+            question = f"Erase {' '.join(about)}? It cannot be restored."
+            confirmed = typer.confirm(question, err=True)
         except typer.Abort:
             fail("Nothing was erased. Without a terminal, add --yes.")
         if not confirmed:
@@ -142,6 +142,8 @@ def erase(
     else:
         texts = (counted(number, name.removesuffix("s")) for name, number in erased.items())
         show(f"Erased {', '.join(texts)}.")
+        if not any(erased.values()):
+            note("There was no run, thread or schedule to erase.")
 
 
 @cli.command()

@@ -31,7 +31,7 @@ class CancellationToken:
     """Whether stops are delayed."""
     delayed: Stop | None = field(init=False, default=None)
     """The stop that :meth:`release` will set; None if there is none."""
-    _on_delay: Callable[[], object] = field(init=False, default=lambda: None)
+    _on_delay: Callable[[], object] | None = field(init=False, default=None)
     _callbacks: dict[object, Callable[[], object]] = field(init=False, default_factory=dict)
     # Reentrant: a callback may use the token that calls it.
     _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
@@ -45,7 +45,8 @@ class CancellationToken:
         with self._lock:
             if self.held and not isinstance(stop, HandOver):
                 self.delayed = self.delayed or stop
-                _call(self._on_delay)
+                if self._on_delay is not None:
+                    _call(self._on_delay)
                 return
             gives_way = isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
             if self.stop is not None and not gives_way:

@@ -178,8 +178,12 @@ def _http_tool(
                 headers=settings.headers_env,
             )
         return HttpTool(name, operation, settings, os.environ, resources)
-    except (ValueError, OSError) as error:
-        of_file = isinstance(error, OSError | json.JSONDecodeError)
+    except OSError as error:
+        raise StartupError(
+            f"{key}: openapi: {settings.openapi}: {error.strerror}. Name a file, not a URL."
+        ) from None
+    except ValueError as error:
+        of_file = isinstance(error, json.JSONDecodeError)
         raise StartupError(f"{key}: {'openapi: ' if of_file else ''}{error}") from None
     except (AttributeError, LookupError, TypeError, RecursionError) as error:
         raise StartupError(f"{key}: openapi: the document is not valid ({error!r})") from None

@@ -14,6 +14,9 @@ PROJECT_FILE: Final = "caseworker.yaml"
 def variables_of_project(folder: Path) -> Mapping[str, str]:
     """Return the variables in the ``.env`` of a project; none for another folder.
 
+    A ``${NAME}`` in a value stays as it is, so the file cannot send variables of the shell to the
+    address that it names.
+
     Raises:
         StartupError: the file cannot be read.
     """
@@ -22,7 +25,8 @@ def variables_of_project(folder: Path) -> Mapping[str, str]:
     from dotenv import dotenv_values
 
     with _reading():
-        return {name: text for name, text in dotenv_values(folder / ".env").items() if text}
+        values = dotenv_values(folder / ".env", interpolate=False)
+        return {name: text for name, text in values.items() if text}
 
 
 def use_dotenv(folder: Path) -> None:

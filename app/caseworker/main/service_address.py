@@ -63,7 +63,8 @@ def service_address(url: str | None = None) -> ServiceAddress:
     origins = [loaded.origins[part] for part in _ADDRESS if part in loaded.origins]
     if not origins:
         return _address(chosen, variables)
-    of_shell = all(each in shell or (":" in each and _CONFIG in shell) for each in origins)
+    of_file = Path(shell.get(_CONFIG, "")).is_absolute()
+    of_shell = all(each in shell or (":" in each and of_file) for each in origins)
     return _address(chosen, shell, project, of_shell=of_shell)
 
 

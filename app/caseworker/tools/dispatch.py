@@ -216,7 +216,9 @@ class ToolDispatch:
             )
         except OutcomeUnknownError:
             return failure(
-                "Outcome unknown: the tool had begun when its worker was lost.", "outcome_unknown"
+                "Outcome unknown: the tool had begun when its process stopped. Check its effect"
+                " before it is called again.",
+                "outcome_unknown",
             )
         except CallFailedError as failed:
             timeout = failed.error_class == "TimeoutError"
@@ -284,7 +286,7 @@ class ToolDispatch:
             per_attempt={Dimension.TOOL_CALLS: 1},
             external=spec.external or not spec.idempotent,  # no crash may repeat it
             repeatable=spec.idempotent,
-            retry=self._retry if _transient(spec) else ONE_ATTEMPT,
+            retry=self._retry if spec.retried else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,
             metadata=about,
             tool=tool,
@@ -351,7 +353,7 @@ class _ToolCall(Call):
             raise AttemptError(
                 said,
                 error_class=code,
-                retryable=code in _transient(tool.spec),
+                retryable=code in tool.spec.retried,
                 retry_after_seconds=_seconds(result.get("retry_after_seconds")),
             )
         if sink is None or not sink.saved:
@@ -375,11 +377,6 @@ class _ToolCall(Call):
             max_bytes=context.max_result_bytes,
             max_depth=context.max_result_depth,
         )
-
-
-def _transient(spec: ToolSpec) -> frozenset[str]:
-    """Return the error codes after which a call of a tool may be retried."""
-    return spec.transient if spec.idempotent else spec.without_effect
 
 
 def _seconds(asked: object) -> float | None:

@@ -72,6 +72,11 @@ class ToolSpec:
     requires_approval: bool = False
     """Whether a person must approve each call."""
 
+    @property
+    def retried(self) -> frozenset[str]:
+        """Error codes after which a call is retried."""
+        return self.transient if self.idempotent else self.without_effect
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:

@@ -6,6 +6,7 @@ import traceback
 from datetime import UTC, datetime
 
 import pytest
+from structlog.testing import capture_logs
 
 from caseworker.core.budget import stops
 from caseworker.core.budget.stops import DeadlineExceededError, HandOver, Stop
@@ -35,6 +36,19 @@ def test_after_a_cancel_every_check_raises_our_cancelled_error() -> None:
         with pytest.raises(stops.CancelledError, match="too slow") as raised:
             token.check()
     assert raised.value.cause.requested_by == "ops"
+
+
+def test_a_delayed_stop_needs_no_callback() -> None:
+    """The stop is set when it is no longer delayed, and nothing is logged."""
+    token = CancellationToken()
+    token.held = True
+    with capture_logs() as lines:
+        token.cancel("too slow", requested_by="ops")
+        assert not token.is_cancelled
+        token.release()
+
+    assert token.is_cancelled
+    assert lines == []
 
 
 def test_a_token_that_is_checked_often_does_not_grow() -> None:

@@ -155,6 +155,44 @@ FOLDERS = {
 }
 
 
+NAMED = "${CASEWORKER_API_KEY}"
+FOLDERS |= {
+    "a key of .env that names the shell's": Folder(
+        variables=WITH_KEY,
+        dotenv=f"CASEWORKER_URL={ELSEWHERE}\nCASEWORKER_API_KEY={NAMED}",
+        url=ELSEWHERE,
+        key=NAMED,
+    ),
+    "a quoted key of .env with a default": Folder(
+        variables=WITH_KEY,
+        dotenv=f'CASEWORKER_URL={ELSEWHERE}\nCASEWORKER_API_KEY="{NAMED[:-1]}:-none}}"',
+        url=ELSEWHERE,
+        key=f"{NAMED[:-1]}:-none}}",
+    ),
+    "a path that names the shell's key": Folder(
+        variables=WITH_KEY,
+        dotenv=f"CASEWORKER_URL={ELSEWHERE}/{NAMED}",
+        url=f"{ELSEWHERE}/{NAMED}",
+        key="",
+        withheld="the environment",
+    ),
+    "a host that names the shell's key": Folder(
+        variables=WITH_KEY,
+        dotenv=f"CASEWORKER_URL=http://{NAMED}.test",
+        url=f"http://{NAMED}.test",
+        key="",
+        withheld="the environment",
+    ),
+    "a variable of .env that names another of it": Folder(
+        variables=WITH_KEY,
+        dotenv=f"MINE={NAMED}\nCASEWORKER_URL={ELSEWHERE}/${{MINE}}",
+        url=f"{ELSEWHERE}/${{MINE}}",
+        key="",
+        withheld="the environment",
+    ),
+}
+
+
 @pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
 def test_a_key_goes_only_to_a_url_from_the_same_source(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +222,22 @@ def test_a_file_that_the_shell_names_is_of_the_shell(
     address = service_address()
 
     assert (address.url, address.api_key) == (f"{HERE}:81", SHELL_KEY)
+
+
+@pytest.mark.parametrize("named", ["named.yaml", "./named.yaml", "sub/../named.yaml"])
+def test_a_relative_path_in_the_shell_is_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """Each working directory has another file of that name."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "named.yaml").write_text("server: {host: here.test, port: 81}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {**WITH_KEY, "CASEWORKER_CONFIG": named})
+
+    address = service_address()
+
+    assert (address.url, address.api_key) == (f"{HERE}:81", "")
+    assert address.withheld == "the environment"
 
 
 def test_a_check_of_the_configuration_executes_no_code_of_the_folder(

@@ -19,6 +19,7 @@ from caseworker.core.trace.node import (
     OVERRUN_USD,
     WAITED_FOR_MODEL_MS,
     WAITED_MS,
+    WORKER_LOST,
     TraceNode,
     estimated_of,
     made_by,
@@ -141,6 +142,8 @@ class CallRows:
         reason = node["stop_reason"] or node["error_class"]
         if reason and not self._knows(reason):
             yield self._tell(node)
+        if node["stop_reason"] == WORKER_LOST and node["kind"] != "system":
+            yield "its outcome is unknown"
         if (run_id := made_by(node)) is not None and self._was_first(node, run_id):
             yield f"imported from run {plain(run_id)}"
         if waited := self._waited_ms(node):

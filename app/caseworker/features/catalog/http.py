@@ -40,7 +40,11 @@ class ToolView(View):
     @classmethod
     def of(cls, spec: ToolSpec, dispatch: ToolDispatch) -> Self:
         """Return the view of a tool."""
-        return cls.of_parts(spec, requires_approval=dispatch.requires_approval(spec))
+        return cls.of_parts(
+            spec,
+            transient=spec.retried,
+            requires_approval=dispatch.requires_approval(spec),
+        )
 
 
 class ToolServerView(View):

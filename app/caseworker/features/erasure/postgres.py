@@ -58,8 +58,8 @@ SELECT table_name FROM information_schema.columns JOIN information_schema.tables
 WHERE table_schema = current_schema() AND column_name = 'tenant_id' AND table_type = 'BASE TABLE'
 """
 _LAST_KEYS = (
-    "It has the only API keys. Without any, the service would accept requests without a key. Create"
-    " a key of another tenant first."
+    "It has the only API keys. Without any, the service would accept requests without a key as soon"
+    " as no bootstrap key is configured. Create a key of another tenant first."
 )
 _COUNTS = ("stored_runs", "stored")
 """Tables that triggers of the other tables write, so they are emptied last."""

@@ -163,13 +163,7 @@ def rate_headers(rate: RateState) -> dict[str, str]:
     }
 
 
-_ANOTHER_BUDGET: Final = (
-    "Or send a lower budget.max_cost_usd. A run without one requests the ceiling of the service "
-    "(admission.max_cost_usd)."
-)
 _ADVICE: Final[Mapping[str, str]] = {
-    "cost_usd_today": _ANOTHER_BUDGET,
-    "cost_usd_this_month": _ANOTHER_BUDGET,
     "stored_bytes": "Delete unused runs (DELETE /runs/{run_id}/record), threads, schedules, or "
     "versions of graphs and agents, or ask the operator for shorter retention or "
     "more storage.",
