@@ -4,6 +4,7 @@ A command's module is imported when the command is used. The list of commands im
 """
 
 import gc
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -189,4 +190,19 @@ def main() -> None:
     # Without its own command line, httpx imports neither click nor rich nor pygments.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     check_output()
+    if sys.argv[1:2] != ["exec"]:  # which passes the bytes of arguments on to its command
+        sys.argv[1:] = map(_as_text, sys.argv[1:])
     cli(prog_name="caseworker")
+
+
+def _as_text(argument: str) -> str:
+    """Return an argument that the locale could not decode as UTF-8; exit with 2 if it is not."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        try:
+            return os.fsencode(argument).decode()
+        except UnicodeError:
+            note(f"{ascii(argument)}: this argument is not UTF-8.")
+            sys.exit(2)
+    return argument

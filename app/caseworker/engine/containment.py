@@ -30,15 +30,21 @@ STOPS: Kinds = (Stop, BaseExceptionGroup)
 """For code that makes calls: a stop may be its run's. Groups may contain one."""
 
 
+_DISGUISES = {"__getattribute__", "__class__", "__cause__", "__context__", "__traceback__"}
+"""Attributes that whoever handles an exception reads; a class that replaces one may raise then."""
+_BUILT_IN = {BaseException, Exception, object}
+
+
 class ForeignError(RuntimeError):
     """Code of a plugin raised an exception that would end more than its call: the cause."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, name: str | None = None) -> None:
+        """Wrap an exception; ``name`` is its class name if another one took its place."""
         message = message_of_error(error)
         if isinstance(error, asyncio.CancelledError):
             message = "It was cancelled, or waited for something that was cancelled."
         super().__init__(message)
-        self.error_class = class_name(error)
+        self.error_class = name or class_name(error)
         """Class name of the exception."""
         self.__cause__ = error
 
@@ -118,8 +124,14 @@ def _called(function: Callable[[], T], passing: Kinds) -> _Outcome[T]:
 
 def _as_failure(error: BaseException, passing: Kinds) -> BaseException:
     """Return the exception to raise instead of one that code of a plugin raised."""
-    if isinstance(error, passing):
-        return error
-    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
-        return error
-    return ForeignError(error)
+    kind = type(error)  # isinstance would also ask the exception for its __class__
+    try:
+        if any(vars(each).keys() & _DISGUISES for each in kind.__mro__ if each not in _BUILT_IN):
+            return ForeignError(RuntimeError(BaseException.__str__(error)), kind.__name__)
+        if issubclass(kind, passing) or (
+            issubclass(kind, Exception) and not issubclass(kind, StopIteration | StopAsyncIteration)
+        ):
+            return error
+        return ForeignError(error)
+    except BaseException:
+        return ForeignError(RuntimeError("It raised an exception that cannot be read."))

@@ -196,8 +196,7 @@ class _Conversion:
         return self._text(str.__str__(key))
 
     def _of_pydantic(self, value: Any, depth: int) -> Any:
-        held = getattr(value, "__dict__", {}).values()
-        if any(issubclass(type(each), Iterator) for each in held):  # it may be endless
+        if _holds_iterator(value):  # it may be endless
             raise UnfitResultError("The tool returned a model with an iterator: use a list.")
         found = _jsonable(value)
         if type(found) in _PLAIN:
@@ -208,6 +207,30 @@ class _Conversion:
         self._left -= size
         if self._left < 0:
             raise _too_large(self._max_bytes)
+
+
+def _holds_iterator(value: Any) -> bool:
+    """Return whether a model holds an iterator, also in its lists, mappings and other models."""
+    parts, seen = [value], set[int]()
+    while parts:
+        part = parts.pop()
+        kind = type(part)
+        if issubclass(kind, Iterator):
+            return True
+        if issubclass(kind, _TEXTS) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if issubclass(kind, dict):
+            parts += dict.values(part)
+        for sort in (list, tuple, set, frozenset, deque):
+            if issubclass(kind, sort):
+                parts += sort.__iter__(part)
+        if hasattr(kind, "__pydantic_serializer__") or is_dataclass(kind):
+            parts += getattr(part, "__dict__", {}).values()
+            parts += (getattr(part, "__pydantic_extra__", None) or {}).values()
+            if is_dataclass(kind):
+                parts += (getattr(part, each.name, None) for each in fields(kind))
+    return False
 
 
 def _jsonable(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Exceptions of plugins end only the call of their code, on the event loop and in threads."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NoReturn
@@ -46,6 +47,35 @@ async def test_an_exception_that_would_end_more_than_the_call_is_an_ordinary_fai
             await work
         assert type(raised.value.__cause__) is type(error)
         assert raised.value.error_class == type(error).__name__
+
+
+def ends(*_: object) -> NoReturn:
+    sys.exit()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        type("Disguised", (Exception,), {"__class__": property(ends)}),
+        type("Disguised", (Exception,), {"__getattribute__": ends}),
+        type("Disguised", (ValueError,), {"__cause__": property(ends)}),
+        type("Disguised", (OSError,), {"__traceback__": property(ends)}),
+        type("Disguised", (BaseException,), {"__context__": property(ends)}),
+        type("Disguised", (Exception,), {"__str__": ends, "__class__": property(ends)}),
+        type("Disguised", (KeyboardInterrupt,), {"__class__": property(ends)}),
+    ],
+)
+async def test_an_exception_that_cannot_be_examined_is_replaced(
+    error: type[BaseException],
+) -> None:
+    """Its class name and its message stay."""
+    for work in (
+        contained(awaited(raising(error("no")))),
+        in_thread(raising(error("no")), None, passing=STOPS),
+    ):
+        with pytest.raises(ForeignError, match="no") as raised:
+            await work
+        assert raised.value.error_class == "Disguised"
 
 
 async def test_stop_iteration_in_a_thread_is_an_ordinary_failure() -> None:

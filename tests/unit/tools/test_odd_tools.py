@@ -1,8 +1,11 @@
 """Odd tools under the rules of the service, without a process."""
 
 import asyncio
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from itertools import count, repeat
 from typing import Any, Literal
 from uuid import UUID
 
@@ -257,6 +260,47 @@ async def test_a_result_is_converted_outside_of_the_event_loop() -> None:
     for kind in KINDS:
         assert await run_tool(made("rows", rows, kind)) == {"value": [1]}
     assert places == [True] * 3
+
+
+class Open(BaseModel):
+    """A model that may hold anything."""
+
+    model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
+    a: Any = None
+
+
+@dataclass
+class Box:
+    """A dataclass that may hold anything."""
+
+    a: Any
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Open(a=count()),
+        lambda: Open(a=[count()]),
+        lambda: Open(a=Open(a=count())),
+        lambda: Open(other=count()),
+        lambda: Open(a={"b": ({"c": (number for number in count())},)}),
+        lambda: Open(a=Box([map(str, count())])),
+        lambda: Open(a=deque([repeat(1)])),
+    ],
+)
+async def test_an_endless_iterator_in_a_model_is_an_error(make: Callable[[], BaseModel]) -> None:
+    """Pydantic would read it until the memory is full."""
+    for kind in KINDS:
+        result = await run_tool(made("endless", make, kind))
+        assert "iterator" in result["error"], result
+
+
+async def test_a_model_that_contains_itself_is_an_error() -> None:
+    """The search for iterators ends."""
+    model = Open()
+    model.a = [model]
+
+    assert is_failure(await run_tool(made("circle", lambda: model, "async")))
 
 
 async def test_a_result_shares_nothing_with_its_tool() -> None:
