@@ -203,6 +203,6 @@ def _as_text(argument: str) -> str:
         try:
             return os.fsencode(argument).decode()
         except UnicodeError:
-            note(f"{ascii(argument)}: this argument is not UTF-8.")
+            note(f"{argument!a}: this argument is not UTF-8.")
             sys.exit(2)
     return argument

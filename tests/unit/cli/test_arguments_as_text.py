@@ -20,7 +20,7 @@ def test_the_bytes_of_an_argument_are_read_as_utf_8(argument: str, text: str) ->
     assert _as_text(argument) == text
 
 
-@pytest.mark.parametrize("argument", ["caf\udce9", "\udcff", "\udcc3", "a\udc80", "\ud800"])
+@pytest.mark.parametrize("argument", ["caf\udce9", "a\udc80b", "\udcff \udcfe"])
 def test_other_bytes_end_the_command_with_one_line(
     argument: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -29,4 +29,4 @@ def test_other_bytes_end_the_command_with_one_line(
         _as_text(argument)
 
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"{ascii(argument)}: this argument is not UTF-8.\n"
+    assert capsys.readouterr().err == f"{argument!a}: this argument is not UTF-8.\n"
