@@ -102,6 +102,20 @@ async def test_a_repeated_parameter_is_refused_by_name(
     assert [each["field"] for each in answer.json()["errors"]] == [field or "created_after"]
 
 
+@pytest.mark.parametrize(
+    "path", ["/runs/a", "/whoami", "/tools", "/models", "/node-types", "/quotas", "/runs/a/record"]
+)
+async def test_a_parameter_of_a_route_without_any_is_refused_by_name(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    """It may be a filter that the caller relies on."""
+    method = "DELETE" if path.endswith("record") else "GET"
+    answer = await client.request(method, f"{path}?tenant=other&x=1")
+
+    assert answer.status_code == 422
+    assert [each["field"] for each in answer.json()["errors"]] == ["tenant", "x"]
+
+
 async def test_a_repeated_reason_of_a_cancel_is_refused(client: httpx.AsyncClient) -> None:
     """This also holds for requests that change something."""
     answer = await client.delete("/runs/a?reason=one&reason=two")

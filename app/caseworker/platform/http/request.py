@@ -304,6 +304,8 @@ class ApiRoute(ReadableRoute):
             run_keys = self.accepts_run_key
             identified = await ApiRequest.of(request, self.required_scope, run_keys=run_keys)
             _require_unique(request.query_params)
+            if not self.dependant.query_params:
+                _require_none(request.query_params)
             return await handle(identified)
 
         return handle_checked
@@ -333,6 +335,19 @@ def _require_unique(query: QueryParams) -> None:
     if repeated:
         message = "Send this parameter once: all given filters must match."
         violations = [Violation(name[:_LONGEST_NAME], message) for name in repeated]
+        raise ProblemError(INVALID_REQUEST, violations=violations[:MAX_VIOLATIONS])
+
+
+def _require_none(query: QueryParams) -> None:
+    """Check that there are no query parameters, for a route that has none.
+
+    Raises:
+        ProblemError: there are some; the error names each of them.
+    """
+    if names := [name[:_LONGEST_NAME] for name in query if is_storable(name)]:
+        violations = [
+            Violation(name, "Unknown field. This route has no query parameters.") for name in names
+        ]
         raise ProblemError(INVALID_REQUEST, violations=violations[:MAX_VIOLATIONS])
 
 
