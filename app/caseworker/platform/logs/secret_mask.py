@@ -39,6 +39,9 @@ _FORM_CHARS: Final = 64
 """Length that an excerpt allows for each character of a secret, in characters."""
 _DROPPED: Final = frozenset("\r\n\0")
 """Characters that may split a secret."""
+_INTRODUCERS: Final = frozenset("\\%&")
+_CONSTITUENTS: Final = _INTRODUCERS.union("0123456789abcdefABCDEF+")
+"""Characters that escapes consist of, and the plus sign, which may represent a blank."""
 
 _HEX: Final = "[0-9A-Fa-f]"
 
@@ -85,6 +88,7 @@ class SecretMask:
                 forms |= set(_encoded(part))
         plain = {_Plain(form).text for form in forms}
         self._secrets = sorted(text for text in plain if len(text) >= _LEAST_PLAIN)
+        self._letters = [frozenset(text) for text in (*self._secrets, *self._parts)]
         self._margin = _FORM_CHARS * max(map(len, self._secrets + self._parts), default=0)
 
     def __bool__(self) -> bool:
@@ -135,9 +139,22 @@ class SecretMask:
             case _:
                 return value
 
+    def _is_possible(self, text: str) -> bool:
+        """Return whether a text has the letters of a secret, or digits of escapes of them."""
+        letters = set(text)
+        if "+" in letters:
+            letters.add(" ")
+        wanted = frozenset[str]().union(_CONSTITUENTS, *self._letters)
+        for _ in range(_LAYERS):
+            if not letters.isdisjoint(_INTRODUCERS):
+                letters |= {each for each in wanted - letters if _is_escapable(each, letters)}
+        return any(map(letters.issuperset, self._letters))
+
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Return start and end of each secret in a text, in ascending order."""
         if not self._parts or len(text) < _LEAST_PLAIN:
+            return []
+        if len(text) > _CHUNK_CHARS and not self._is_possible(text):
             return []
         spans = _occurrences(text, self._parts)
         plain: _Plain | None = _Plain(text)
@@ -234,6 +251,17 @@ def _pieces(text: str, start: int) -> tuple[list[str], int]:
         pieces[-1] = pieces[-1][: len(pieces[-1]) - (length - kept)]
         length = kept
     return pieces, start + length
+
+
+def _is_escapable(character: str, letters: set[str]) -> bool:
+    """Return whether some letters can form an escape of a character, with its digits or its name.
+
+    A character other than a letter or digit of ASCII may have a name.
+    """
+    if not (character.isascii() and character.isalnum()):
+        return True
+    code = f"{ord(character):x}"
+    return any(letters.issuperset(each) for each in (code, code.upper(), str(ord(character))))
 
 
 def _meaning(escape: str) -> str:

@@ -4,7 +4,11 @@ import base64
 import html
 import json
 import re
+import string
+import sys
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -189,3 +193,91 @@ def test_bytes_that_are_no_text_stay() -> None:
     content = b"\xff\xfe 0123456789 \x80"
 
     assert SecretMask(["0123456789"]).apply_to_bytes(content) == b"\xff\xfe [secret] \x80"
+
+
+MEGABYTE = 1 << 20
+REPEATED = {
+    **{each: each for each in ("%41", "%2541", "%", "%25", "&amp;", "&", "&amp", "&#", "&#65;")},
+    **{each: each for each in ("\\", "\\u", "\\u0041", "\\u4e2d", "\\ud83d\\ude00", "\\x41")},
+    **{each: each for each in ("%C3%A4", "&euro;", "a", "+", "a\\n", '{"a": "b"}, ')},
+    "lines": "a\n",
+    "line ends": "\r\n",
+    "zero bytes": "a\0",
+}
+
+
+def calls_of(function: Callable[[Any], object], argument: Any) -> int:
+    """Return the number of functions that a function calls."""
+    count = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function(argument)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("fragment", REPEATED.values(), ids=REPEATED)
+@pytest.mark.parametrize("more", ["", string.printable], ids=["few letters", "all letters"])
+def test_a_megabyte_takes_few_calls(fragment: str, more: str) -> None:
+    """Each call has a chunk of text, whether or not the text has the letters of the secret."""
+    mask = SecretMask([f"Bearer {SECRET}"])
+    short, long = (fragment * (size // len(fragment)) + more for size in (1 << 18, MEGABYTE))
+
+    few, many = calls_of(mask.apply, short), calls_of(mask.apply, long)
+
+    assert many <= 40_000
+    assert many <= 4.5 * few + 500
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"a": "%41"}, "%41", {"a": [1, None]}, [["&amp;"]], {"\\u0041": {}}, string.printable[:40]],
+    ids=str,
+)
+@pytest.mark.parametrize("last", ["", SECRET])
+def test_a_value_of_many_parts_takes_few_calls(part: Any, last: str) -> None:
+    """It is masked as one text, whether or not it has a secret."""
+    mask = SecretMask([f"Bearer {SECRET}"])
+
+    assert calls_of(mask.apply_to, [*[part] * 60_000, last]) <= 20_000
+    assert mask.apply_to([part, last]) == [part, last.replace(SECRET, "[secret]")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [1, 1000])
+def test_secrets_at_the_ends_of_chunks_are_masked(form: str, count: int) -> None:
+    """A long text is split in chunks, but not inside an escape."""
+    shown = FORMS[form](SECRET)
+    mask = SecretMask([SECRET])
+    one = mask.apply(f" {shown}")
+
+    for before in (0, 16_300, 16_384):
+        masked = mask.apply("x" * before + f" {shown}" * count)
+        assert masked == "x" * before + one * count
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": 1234567890}, [1234567890], 1234567890, {"b": [1234567890.5]}, -1234567890]
+)
+def test_a_number_that_is_also_a_secret_stays_a_number(value: Any) -> None:
+    """The strings of the value are masked."""
+    masked = SecretMask(["1234567890"]).apply_to({"a 1234567890": value, "c": ["1234567890"]})
+
+    assert masked == {"a [secret]": value, "c": ["[secret]"]}
+
+
+@pytest.mark.parametrize("chars", [1, 100, 500, 3000, 50_000])
+@pytest.mark.parametrize("form", ["as it is", "JSON in JSON", "percent twice", "numbers", "Base64"])
+def test_an_excerpt_is_the_start_of_the_masked_text(form: str, chars: int) -> None:
+    """It may end in a mask, not in a secret."""
+    mask = SecretMask([f"Bearer {SECRET}"])
+    text = f"The key {FORMS[form](SECRET)} is unknown. " * 500
+
+    assert mask.excerpt(text, chars) == mask.apply(text)[:chars]
