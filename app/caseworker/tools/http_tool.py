@@ -77,7 +77,9 @@ class HttpTool:
         for variable in settings.headers_env.values():
             if not re.fullmatch("[ -~]+", environ[variable].strip()):
                 raise ValueError(f"the environment variable {variable} has no value for a header")
-        self._mask = SecretMask(self._headers.values())
+        secrets = list(self._headers.values())
+        self._mask = SecretMask(secrets)
+        self._mask_of_types = SecretMask([*secrets, *map(str.lower, secrets)])
         named = settings.signing_secret_env
         self._secrets = [] if named is None else [environ[named].strip()]
         try:
@@ -123,50 +125,49 @@ class HttpTool:
 
     def _result(self, response: httpx2.Response, content: bytearray) -> ToolResult:
         status, header = response.status_code, response.headers.get("content-type", "")
-        text = self._masked(decoded(content, header))
+        text = decoded(content, header)
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:
-            message = f"The server answered {status}: {text[:_EXCERPT_CHARS]}".rstrip(": ")
+            said = _storable(self._mask.excerpt(text, _EXCERPT_CHARS))
+            message = f"The server answered {status}: {said}".rstrip(": ")
             after = seconds_asked(response.headers.get("retry-after", ""))
             code = UNAVAILABLE if status in _TRANSIENT else "http_error"
             return failure(message, code, retry_after_seconds=after)
         if len(content) > self._max_bytes:
             message = f"The response has more than {self._max_bytes // 1024} KiB: ask for less."
             return failure(message, "too_large")
+        text = _storable(self._mask.apply(text))
         if not text.strip():
             return {"status": status}
-        kind = essence(header)
+        kind = essence(self._mask_of_types.apply(header))
         is_document = is_json(kind)
         if is_document or (kind in _UNTYPED and text.lstrip().startswith(("{", "["))):
-            result = _json_result(text)
+            result = self._json_result(text)
             if result is not None:
                 return result
         if is_document:
             return failure("The response is not valid JSON.", "unfit_response")
         if is_text(kind) or not kind or (kind == _BYTES and _is_utf8_text(content)):
             return {"text": text}
-        message = f"The response is neither JSON nor text, but {self._mask.apply(kind)}."
+        message = f"The response is neither JSON nor text, but {self._mask_of_types.apply(kind)}."
         return failure(message, "unfit_response")
 
-    def _masked(self, text: str) -> str:
-        """Return a text that can be stored, without the secrets of the operator."""
-        if "\x00" in text and self._mask:  # zero bytes could split a secret
-            bare = text.replace("\x00", "")
-            text = bare if self._mask.apply(bare) != bare else text
-        return self._mask.apply(_UNSTORABLE.sub("\ufffd", text))
+    def _json_result(self, text: str) -> ToolResult | None:
+        """Return the result for a JSON text; None if it is invalid or cannot be stored."""
+        try:
+            value = self._mask.apply_to(json.loads(text))
+        except (ValueError, RecursionError):
+            return None
+        if not is_storable({"": value}):
+            return None
+        # The key "error" could make the result a failure of the tool.
+        return value if isinstance(value, dict) and "error" not in value else {"value": value}
 
 
-def _json_result(text: str) -> ToolResult | None:
-    """Return the result for a JSON text; None if it is invalid or the journal cannot store it."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not is_storable({"": value}):
-        return None
-    # The key "error" could make the result a failure of the tool.
-    return value if isinstance(value, dict) and "error" not in value else {"value": value}
+def _storable(text: str) -> str:
+    """Return a text without the characters that the journal cannot store."""
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def _is_utf8_text(content: bytes | bytearray) -> bool:

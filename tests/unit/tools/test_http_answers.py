@@ -1,8 +1,12 @@
 """Answers of HTTP APIs as real servers send them: media types, encodings, blank bodies, secrets."""
 
+import base64
 import codecs
 import json
+import re
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -245,3 +249,74 @@ async def test_no_media_type_or_encoding_shows_a_secret(
     assert "[secret]" in shown or kind.startswith("application/tok")
     for form in (SECRET, "tok/en", "en+1", "tok%2Fen"):
         assert form not in shown
+
+
+TYPES = [
+    "application/x-{}",
+    "application/x-{}; charset=utf-8",
+    "image/{}",
+    "application/vnd.{}.zip",
+    "audio/x; key={}",
+]
+TOKEN = "Tok3n/AbC+dEf;9,z"
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    "change", [str, str.lower, lambda text: quote(text, safe=""), lambda text: quote(text).lower()]
+)
+async def test_no_media_type_shows_a_secret_in_another_case(
+    api: Api, kind: str, change: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Media types are the same in lower case."""
+    monkeypatch.setenv("OTHER_TOKEN", f"Bearer {TOKEN}")
+    of_token = made(url=api.url, headers_env={"X-Key": "OTHER_TOKEN"})
+    api.answer = reply(b"\x00\x01\xff", 200, kind.format(change(TOKEN)))
+
+    read = await of_token.run({}, CONTEXT)
+
+    assert read["code"] == "unfit_response"
+    assert not re.search("tok3n|abc|def", read["error"], re.IGNORECASE)
+
+
+PASSWORD = "p\u00e4ssw\u00f6rd-\u20ac/\U0001f600secret"
+PASSWORDS = [
+    ("application/json", json.dumps({"you": PASSWORD})),
+    ("application/json", json.dumps({PASSWORD: 1})),
+    ("application/json", json.dumps({"you": json.dumps(json.dumps(json.dumps([PASSWORD])))})),
+    ("text/plain", json.dumps({"you": PASSWORD})),
+    ("text/plain", f"u={quote(PASSWORD, safe='')}"),
+    ("text/html", PASSWORD.encode("ascii", "xmlcharrefreplace").decode()),
+    ("application/xml", "".join(f"&#x{ord(each):x};" for each in PASSWORD)),
+]
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize(("kind", "body"), PASSWORDS)
+async def test_no_answer_shows_a_password_with_letters_outside_ascii(
+    api: Api, kind: str, body: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server decodes the credentials of Basic, and escapes the password."""
+    credentials = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
+    monkeypatch.setenv("CREDENTIALS", f"Basic {credentials}")
+    of_user = made(url=api.url, headers_env={"Authorization": "CREDENTIALS"})
+    api.answer = reply(body.encode(), status, kind)
+
+    shown = json.dumps(await of_user.run({}, CONTEXT))
+
+    assert "[secret]" in shown
+    assert "secret" not in shown.replace("[secret]", "")
+
+
+@pytest.mark.parametrize("before", [0, 400, 495, 5000])
+async def test_the_start_of_a_long_error_is_shown_without_secrets(
+    api: Api, tool: Tool, before: int
+) -> None:
+    """A secret at the end of the shown characters is masked before they are cut."""
+    escaped = "".join(f"&amp;#{ord(each)};" for each in SECRET)
+    api.answer = reply(f"{'a' * before}{escaped * 400}".encode(), 500, "text/html")
+
+    read = await tool.run({}, CONTEXT)
+
+    start = "The server answered 500: "
+    assert read["error"] == start + ("a" * before + "[secret]" * 100)[:500]

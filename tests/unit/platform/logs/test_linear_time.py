@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from caseworker.platform.logs import redaction
+from caseworker.platform.logs import redaction, secret_mask
 from caseworker.platform.logs.personal_data import PERSONAL_DATA
 from caseworker.platform.logs.rules import Rule
 from caseworker.platform.logs.secrets import CREDENTIALS
@@ -16,6 +16,7 @@ RULES = (
     *CREDENTIALS,
     *PERSONAL_DATA,
     Rule(redaction._ESCAPED, lambda _: "x"),
+    Rule(secret_mask._ESCAPE, lambda _: "x"),
 )
 
 FRAGMENTS = (
@@ -23,7 +24,7 @@ FRAGMENTS = (
     *("-----BEGIN PRIVATE KEY-----", "bearer a", "password is ", "token: '", "\\"),
     *("app:x!y@", "4 ", "123-45-", "+1 (2) ", "0 1", "tel: 1-", "GB82WEST", "1.1.1.1.", "::"),
     *("Mr Ada ", "1 Ada Street", "?a=b+", "&#64;", "\\u0041", "a\u0430", "<a:password"),
-    "seed phrase: abc ",
+    *("seed phrase: abc ", "%25", "&amp;", "\\u00", "\\", "&#38;"),
 )
 MORE_FRAGMENTS = (
     *("A", "-", ".", ":", "x@y", "%40", "a%40b.", "eyJ", "eyJ-", "sk-", "ghp_", "://"),

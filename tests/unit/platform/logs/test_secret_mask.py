@@ -1,7 +1,15 @@
 """Secrets are masked in every form that a server may show."""
 
 import base64
+import html
 import json
+import re
+import string
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -9,6 +17,72 @@ from hypothesis import strategies as st
 
 from caseworker.platform.logs.secret_mask import SecretMask, secrets_in
 from tests.support.echoes import FORMS, SECRET, shows
+
+PASSWORD = "p\u00e4ssw\u00f6rd-\u20ac/\U0001f600 secret"
+"""A secret with letters outside ASCII, of one to four bytes in UTF-8."""
+
+
+def units_of(text: str) -> list[int]:
+    data = text.encode("utf-16-be")
+    return [int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2)]
+
+
+def named(text: str) -> str:
+    letters = {"\u00e4": "&auml", "\u00f6": "&ouml;", "\u20ac": "&euro;", "/": "&sol;"}
+    return "".join(letters.get(each, each) for each in text)
+
+
+FORMS_OF_PASSWORDS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "JSON": json.dumps,
+    "JSON in JSON": lambda text: json.dumps(json.dumps(text)),
+    "JSON in JSON in JSON": lambda text: json.dumps(json.dumps(json.dumps(text))),
+    "upper-case JSON": lambda text: "".join(f"\\u{unit:04X}" for unit in units_of(text)),
+    "code points in braces": lambda text: "".join(f"\\u{{{ord(each):x}}}" for each in text),
+    "long code points": lambda text: "".join(f"\\U{ord(each):08x}" for each in text),
+    "bytes in Python": lambda text: repr(text.encode()),
+    "percent": lambda text: quote(text, safe=""),
+    "percent in Latin-1": lambda text: "".join(
+        f"%{ord(each):02x}" if ord(each) < 256 else quote(each) for each in text
+    ),
+    "lower-case percent": lambda text: quote(text).lower(),
+    "percent twice": lambda text: quote(quote(text)),
+    "percent of code units": lambda text: "".join(f"%u{unit:04x}" for unit in units_of(text)),
+    "percent in JSON": lambda text: json.dumps(quote(text)),
+    "JSON in percent": lambda text: quote(json.dumps(text)),
+    "decimal numbers": lambda text: "".join(f"&#{ord(each)};" for each in text),
+    "decimal numbers with zeros": lambda text: "".join(f"&#{ord(each):012};" for each in text),
+    "numbers without semicolons": lambda text: "".join(f"&#{ord(each)}" for each in text),
+    "hexadecimal numbers": lambda text: "".join(f"&#x{ord(each):x};" for each in text),
+    "numbers in HTML in HTML": lambda text: html.escape(
+        html.escape("".join(f"&#X{ord(each):X};" for each in text))
+    ),
+    "ASCII in HTML": lambda text: text.encode("ascii", "xmlcharrefreplace").decode(),
+    "names": named,
+    "names in JSON": lambda text: json.dumps(named(text)),
+    "JSON in HTML in percent": lambda text: quote(html.escape(json.dumps(text))),
+    "lines in JSON": lambda text: json.dumps(f"{text[:5]}\r\n{text[5:]}"),
+}
+FORMS_IN_BASE64: dict[str, Callable[[str], str]] = {
+    "lines": lambda text: base64.encodebytes(f"{'x' * 50}{text}{'y' * 50}".encode()).decode(),
+    "lines in JSON": lambda text: json.dumps(
+        base64.encodebytes(f"{'x' * 49}{text}".encode()).decode()
+    ),
+    "lines of CR and LF in percent": lambda text: quote(
+        base64.encodebytes(f"{'x' * 48}{text}".encode()).decode().replace("\n", "\r\n")
+    ),
+    "Base64 twice": lambda text: base64.b64encode(base64.b64encode(text.encode())).decode(),
+    "Base64 twice of a longer text": lambda text: base64.b64encode(
+        b"key: " + base64.b64encode(f"a: {text}.".encode())
+    ).decode(),
+    "Base64 twice in a URL": lambda text: base64.urlsafe_b64encode(
+        base64.urlsafe_b64encode(f"ab{text}".encode())
+    ).decode(),
+    "percent form": lambda text: base64.b64encode(quote(text, safe="").encode()).decode(),
+    "percent form in a query": lambda text: base64.b64encode(
+        f"key={quote(text, safe='')}&a=b".encode()
+    ).decode(),
+}
 
 printable = st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="\\%&;")
 
@@ -25,6 +99,32 @@ def test_a_secret_is_masked_in_every_form(form: str) -> None:
     assert not shows(masked, SECRET)
     assert masked.startswith("before ")
     assert masked.endswith(" after")
+
+
+@pytest.mark.parametrize("form", FORMS_OF_PASSWORDS)
+@pytest.mark.parametrize("password", [PASSWORD, PASSWORD[::-1]])
+def test_letters_outside_ascii_are_masked_in_every_form(form: str, password: str) -> None:
+    """The credentials of Basic are decoded; a variable is masked as it is."""
+    basic = base64.b64encode(f"some-user:{password}".encode()).decode()
+    shown = FORMS_OF_PASSWORDS[form](password)
+
+    for secret in (password, f"Basic {basic}"):
+        masked = SecretMask([secret]).apply(f"before {shown} after")
+        rest = r"(?:b'|['\"\\]|&(?:amp;)?quot;|%22|%5C|%26quot%3B)*"  # quotation marks, escaped
+        assert re.fullmatch(rf"before {rest}\[secret\]{rest} after", masked)
+
+
+@pytest.mark.parametrize("form", FORMS_IN_BASE64)
+@pytest.mark.parametrize(
+    "secret", [SECRET, PASSWORD, "abcdefgh", "0123456789" * 8, "a?b>c~d\u00ff"]
+)
+def test_encoded_secrets_are_masked(form: str, secret: str) -> None:
+    """At most the first and last letters remain, which depend on the text around the secret."""
+    shown = FORMS_IN_BASE64[form](secret)
+    mask = SecretMask([f"Bearer {secret}"])
+
+    assert "[secret]" in mask.apply(shown)
+    assert "[secret]" in mask.apply(json.dumps({"a": [shown]}))
 
 
 @given(st.text(printable, min_size=8, max_size=30), st.data())
@@ -93,3 +193,91 @@ def test_bytes_that_are_no_text_stay() -> None:
     content = b"\xff\xfe 0123456789 \x80"
 
     assert SecretMask(["0123456789"]).apply_to_bytes(content) == b"\xff\xfe [secret] \x80"
+
+
+MEGABYTE = 1 << 20
+REPEATED = {
+    **{each: each for each in ("%41", "%2541", "%", "%25", "&amp;", "&", "&amp", "&#", "&#65;")},
+    **{each: each for each in ("\\", "\\u", "\\u0041", "\\u4e2d", "\\ud83d\\ude00", "\\x41")},
+    **{each: each for each in ("%C3%A4", "&euro;", "a", "+", "a\\n", '{"a": "b"}, ')},
+    "lines": "a\n",
+    "line ends": "\r\n",
+    "zero bytes": "a\0",
+}
+
+
+def calls_of(function: Callable[[Any], object], argument: Any) -> int:
+    """Return the number of functions that a function calls."""
+    count = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function(argument)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("fragment", REPEATED.values(), ids=REPEATED)
+@pytest.mark.parametrize("more", ["", string.printable], ids=["few letters", "all letters"])
+def test_a_megabyte_takes_few_calls(fragment: str, more: str) -> None:
+    """Each call has a chunk of text, whether or not the text has the letters of the secret."""
+    mask = SecretMask([f"Bearer {SECRET}"])
+    short, long = (fragment * (size // len(fragment)) + more for size in (1 << 18, MEGABYTE))
+
+    few, many = calls_of(mask.apply, short), calls_of(mask.apply, long)
+
+    assert many <= 40_000
+    assert many <= 4.5 * few + 500
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"a": "%41"}, "%41", {"a": [1, None]}, [["&amp;"]], {"\\u0041": {}}, string.printable[:40]],
+    ids=str,
+)
+@pytest.mark.parametrize("last", ["", SECRET])
+def test_a_value_of_many_parts_takes_few_calls(part: Any, last: str) -> None:
+    """It is masked as one text, whether or not it has a secret."""
+    mask = SecretMask([f"Bearer {SECRET}"])
+
+    assert calls_of(mask.apply_to, [*[part] * 60_000, last]) <= 20_000
+    assert mask.apply_to([part, last]) == [part, last.replace(SECRET, "[secret]")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [1, 1000])
+def test_secrets_at_the_ends_of_chunks_are_masked(form: str, count: int) -> None:
+    """A long text is split in chunks, but not inside an escape."""
+    shown = FORMS[form](SECRET)
+    mask = SecretMask([SECRET])
+    one = mask.apply(f" {shown}")
+
+    for before in (0, 16_300, 16_384):
+        masked = mask.apply("x" * before + f" {shown}" * count)
+        assert masked == "x" * before + one * count
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": 1234567890}, [1234567890], 1234567890, {"b": [1234567890.5]}, -1234567890]
+)
+def test_a_number_that_is_also_a_secret_stays_a_number(value: Any) -> None:
+    """The strings of the value are masked."""
+    masked = SecretMask(["1234567890"]).apply_to({"a 1234567890": value, "c": ["1234567890"]})
+
+    assert masked == {"a [secret]": value, "c": ["[secret]"]}
+
+
+@pytest.mark.parametrize("chars", [1, 100, 500, 3000, 50_000])
+@pytest.mark.parametrize("form", ["as it is", "JSON in JSON", "percent twice", "numbers", "Base64"])
+def test_an_excerpt_is_the_start_of_the_masked_text(form: str, chars: int) -> None:
+    """It may end in a mask, not in a secret."""
+    mask = SecretMask([f"Bearer {SECRET}"])
+    text = f"The key {FORMS[form](SECRET)} is unknown. " * 500
+
+    assert mask.excerpt(text, chars) == mask.apply(text)[:chars]
