@@ -12,6 +12,7 @@ the same reason; the session then checks whether the server still lists its tool
 import asyncio
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -56,18 +57,29 @@ class _Unreadable(httpx2.StreamError):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
+    """The body of a response, without a byte order mark at its beginning."""
+
     def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
         self._inner = inner
         self._left = most
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        start, is_start = b"", True
         try:
             async for chunk in self._inner:
                 self._left -= len(chunk)
                 if self._left < 0:
                     _delivery().too_large = True
                     raise _Unreadable("The answer is too large.")
-                yield chunk
+                if not is_start:
+                    yield chunk
+                    continue
+                start += chunk
+                is_start = len(start) < len(BOM_UTF8) and BOM_UTF8.startswith(start)
+                if not is_start:
+                    yield start.removeprefix(BOM_UTF8)
+            if is_start:
+                yield start
         except httpx2.TransportError:
             _delivery().is_broken = True
             raise _Unreadable("The connection broke off.") from None
