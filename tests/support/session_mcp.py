@@ -45,6 +45,10 @@ class SessionServer:
         self.refusal: Refusal = NOT_FOUND
         self.refuse_calls: Refusal | None = None
         """How every call is refused, whatever its session."""
+        self.forgets_at_call = False
+        """Whether the server forgets the session of a call that it refuses."""
+        self.breaks_lists = False
+        """Whether the server closes the connection of each request for its tools."""
         self.initialized = 0
         self.calls: list[str] = []
         """Names of the executed tools."""
@@ -118,10 +122,14 @@ class SessionServer:
             _send(writer, self.refusal)
         elif number is None:
             _send(writer, (202, "text/plain", ""))
+        elif method == "tools/list" and self.breaks_lists:
+            writer.transport.abort()
         elif method == "tools/list":
             _send(writer, _reply(number, {"tools": _TOOLS}))
         elif self.refuse_calls is not None:
             _send(writer, self.refuse_calls)
+            if self.forgets_at_call:
+                self.sessions.discard(session)
         else:
             self.calls.append(message["params"]["name"])
             await self._call(message, writer)

@@ -12,6 +12,8 @@ class Delivery:
     """Whether the server may have received the whole request and executed it."""
     session_lost: bool = False
     """Whether the server refused the request because it does not know the session."""
+    refusal_status: int = 0
+    """HTTP status of a refusal that may be due to an unknown session; 0 if there is none."""
     is_broken: bool = False
     """Whether the connection failed or broke off, here or behind a proxy."""
     too_large: bool = False

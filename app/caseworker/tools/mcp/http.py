@@ -4,13 +4,15 @@ A failed request must not end the session for other requests. A failed or broken
 therefore becomes an error response to that request only.
 
 A server that restarted does not know the session any more. It refuses a request with 404, as the
-protocol specifies, or with 400 or another status and a message about the session. Either way it
-has done nothing, so the request may be sent again in a new session.
+protocol specifies, with 410, or with another 4xx status and a message about the session. Each time
+it has done nothing, so the request may be sent again in a new session. Any other refusal may have
+the same reason; the session then checks whether the server still lists its tools.
 """
 
 import asyncio
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -37,18 +39,8 @@ _SESSION: Final = re.compile(
     r"|expect(?:ed)? initiali[sz]e|unsupported protocol version",
     re.IGNORECASE | re.DOTALL,
 )
-_REFUSALS: Final = frozenset(
-    {
-        HTTPStatus.BAD_REQUEST,
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.NOT_FOUND,
-        HTTPStatus.CONFLICT,
-        HTTPStatus.GONE,
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-    }
-)
-"""Status codes of servers for requests with an unknown session, if the message names it."""
+_LOST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
+"""Status codes that always report a lost session, if the request has one."""
 _OUTAGES: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
@@ -65,18 +57,29 @@ class _Unreadable(httpx2.StreamError):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
+    """The body of a response, without a byte order mark at its beginning."""
+
     def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
         self._inner = inner
         self._left = most
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        start, is_start = b"", True
         try:
             async for chunk in self._inner:
                 self._left -= len(chunk)
                 if self._left < 0:
                     _delivery().too_large = True
                     raise _Unreadable("The answer is too large.")
-                yield chunk
+                if not is_start:
+                    yield chunk
+                    continue
+                start += chunk
+                is_start = len(start) < len(BOM_UTF8) and BOM_UTF8.startswith(start)
+                if not is_start:
+                    yield start.removeprefix(BOM_UTF8)
+            if is_start:
+                yield start
         except httpx2.TransportError:
             _delivery().is_broken = True
             raise _Unreadable("The connection broke off.") from None
@@ -159,11 +162,17 @@ async def _refusal(
         await response.aclose()
     error = _error_in(text)
     code = None if error is None else error.get("code")
-    if code not in (INVALID_PARAMS, METHOD_NOT_FOUND):
-        unknown = status == HTTPStatus.NOT_FOUND and _SESSION_HEADER in request.headers
-        message = text if error is None else str(error.get("message"))
-        delivery.session_lost = unknown or (status in _REFUSALS and names_lost_session(message))
-    if delivery.session_lost or status == HTTPStatus.TOO_MANY_REQUESTS:
+    message = text if error is None else str(error.get("message"))
+    is_limit = status == HTTPStatus.TOO_MANY_REQUESTS
+    names_session = (
+        status < HTTPStatus.INTERNAL_SERVER_ERROR and not is_limit and names_lost_session(message)
+    )
+    delivery.session_lost = (status in _LOST and _SESSION_HEADER in request.headers) or (
+        names_session and code not in (INVALID_PARAMS, METHOD_NOT_FOUND)
+    )
+    if not (delivery.session_lost or is_limit or status in _OUTAGES):
+        delivery.refusal_status = status
+    if delivery.session_lost or names_session or is_limit:
         delivery.may_be_taken = False
     if error is not None or status == HTTPStatus.NOT_FOUND:
         headers = {"content-type": "application/json"} if error is not None else {}

@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -28,9 +29,12 @@ from mcp.types import (
     TextResourceContents,
 )
 
+from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.tools.arguments import is_storable
 from caseworker.tools.artifacts import BINARY, EXTENSIONS, ArtifactTooLargeError, stem_of
 from caseworker.tools.ports import ToolContext, ToolResult, failure
+from caseworker.tools.results import UnfitResultError
+from caseworker.tools.results import result_of as json_of
 
 MAX_FILES: Final = 10
 """Maximum number of stored files per result; further ones are omitted."""
@@ -70,8 +74,11 @@ async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> 
         ArtifactTooLargeError: a file exceeds the run's size limit for artifacts.
     """
     structured = answer.structured_content
+    stored = structured
     if structured is not None and not is_storable({"": structured}):
-        return failure("The tool's structured content cannot be stored.", "unfit_result")
+        stored = await asyncio.to_thread(_storable_json, structured)
+        if stored is None:
+            return failure("The tool's structured content cannot be stored.", "unfit_result")
     kept = [each for each in map(_text_of, answer.content) if each is not None]
     if structured is not None and not answer.is_error:
         if sum(map(len, kept)) <= _SHORT_CHARS:
@@ -85,14 +92,14 @@ async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> 
     if answer.is_error:
         contents = [each["text"] for each in parts.resources if "text" in each]
         if not text and structured is not None:
-            contents.insert(0, json.dumps(structured, ensure_ascii=False))
+            contents.insert(0, json.dumps(stored, ensure_ascii=False))
         text = "\n".join(filter(None, (text, *contents, *parts.omitted)))
         return failure(_storable(text) or "The tool failed and did not say why.", "tool_error")
     result: ToolResult = {}
     if text or (structured is None and not parts.resources):
         result["text"] = text
     if structured is not None:
-        result["structured"] = structured
+        result["structured"] = stored
     if parts.resources:
         result["resources"] = parts.resources
     if parts.omitted:
@@ -245,6 +252,15 @@ def _described(
 
 def _short(value: object, chars: int = _MAX_CHARS) -> str:
     return _storable(str(value))[:chars]
+
+
+def _storable_json(value: Any) -> Any:
+    """Convert a JSON value as the results of other tools are; return None if it is not storable."""
+    try:
+        stored = json_of({"": value}, max_bytes=sys.maxsize)
+    except (UnfitResultError, ValueTooLargeError, RecursionError):
+        return None
+    return stored[""] if is_storable(stored) else None
 
 
 def _storable(text: str) -> str:

@@ -2,16 +2,18 @@
 
 The SDK's client must be entered and exited by the same task, so each session has its own task. That
 task also lists the tools: at the start, when the server announces a change, and after a call timed
-out. A server that cannot list its tools in time is considered lost. Its session then ends, and the
-next caller starts a new one.
+out or was refused. A server that cannot list its tools in time is considered lost. Its session then
+ends, and the next caller starts a new one.
 
 A session that the server no longer knows is retired: it takes no more calls, but the calls in
-flight keep their connections, because another replica of the server may still answer them.
+flight keep their connections, because another replica of the server may still answer them. A server
+that refuses both a call and the list of its tools is treated as one that does not know the session.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -92,6 +94,10 @@ class Session:
         self._drained = asyncio.Event()
         """Set when no call in flight needs the connection."""
         self._look = asyncio.Event()
+        self._at_once = asyncio.Event()
+        """Set when the next listing must not be delayed."""
+        self._listed = asyncio.Event()
+        """Set when the next listing has ended, or the session has."""
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: set[asyncio.Task[CallToolResult]] = set()
         self._task = asyncio.create_task(
@@ -126,6 +132,8 @@ class Session:
         self.problem = self.problem or redact_text(self._mask.apply(reason), max_chars=300)
         self._stop.set()
         self._look.set()
+        self._at_once.set()
+        self._listed.set()
 
     async def closed(self) -> None:
         """Wait until the connection is closed."""
@@ -185,11 +193,11 @@ class Session:
                 "The server's answer is not one that the protocol knows.", code="unfit_result"
             ) from None
         except MCPError as error:
-            raise self._failure_of(error, delivery) from None
+            raise await self._failure_of(error, delivery) from None
         self.has_answered = True
         return answer
 
-    def _failure_of(self, error: MCPError, delivery: Delivery) -> ToolRefusedError:
+    async def _failure_of(self, error: MCPError, delivery: Delivery) -> ToolRefusedError:
         """Return the failure of a call for an error of the protocol or of the transport."""
         if delivery.too_large:
             most = self.config.max_message_bytes
@@ -202,7 +210,15 @@ class Session:
         if delivery.is_broken or _is_closed(error):
             self._look.set()
             return CallLostError(error.message, may_be_taken=delivery.may_be_taken)
-        if (
+        if delivery.refusal_status:
+            if not await self._can_list():
+                is_refused = delivery.refusal_status < HTTPStatus.INTERNAL_SERVER_ERROR
+                return CallLostError(
+                    error.message,
+                    may_be_taken=delivery.may_be_taken,
+                    code="tool_error" if is_refused and delivery.may_be_taken else SERVER_LOST,
+                )
+        elif (
             code == "tool_error"
             and error.code != INTERNAL_ERROR
             and names_lost_session(error.message)
@@ -216,6 +232,14 @@ class Session:
             most = self.config.max_message_bytes
             return ToolRefusedError(f"The answer has more than {most:,} bytes.", code=code)
         return ToolRefusedError(error.message, code=code)
+
+    async def _can_list(self) -> bool:
+        """List the tools again; return whether the session still accepts calls."""
+        listed = self._listed
+        self._look.set()
+        self._at_once.set()
+        await listed.wait()
+        return not self.ended
 
     def _forget(self, call: asyncio.Task[CallToolResult]) -> None:
         self._calls.discard(call)
@@ -276,12 +300,14 @@ class Session:
             self._look.clear()
             if self._stop.is_set():
                 return
+            self._at_once.clear()
+            listed, self._listed = self._listed, asyncio.Event()
             DELIVERY.set(delivery := Delivery())
             try:
                 async with asyncio.timeout(self.config.start_timeout_seconds):
                     await self._list()
             except Exception as error:
-                if not delivery.session_lost:
+                if not (delivery.session_lost or delivery.refusal_status):
                     self.end(_said(error))
                     return
                 self.has_answered = True
@@ -289,9 +315,11 @@ class Session:
                 if not self._calls:
                     self._drained.set()
                 return
+            finally:
+                listed.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(RELIST_SECONDS):
-                    await self._stop.wait()
+                    await self._at_once.wait()
 
     async def _list(self) -> None:
         listed: list[Tool] = []

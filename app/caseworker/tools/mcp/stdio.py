@@ -12,6 +12,7 @@ import re
 import signal
 import time
 from asyncio.subprocess import PIPE, Process
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
@@ -62,7 +63,10 @@ class FloodError(Exception):
 
 
 class Lines:
-    """Splits a stream into messages. Only the start and the end of an overlong line are kept."""
+    """Splits a stream into messages, and drops a byte order mark at the beginning of a line.
+
+    Only the start and the end of an overlong line are kept.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
@@ -98,7 +102,7 @@ class Lines:
             del self._line[_ENDS_BYTES : _ENDS_BYTES + excess]
 
     def _message(self) -> JSONRPCMessage | None:
-        line, skipped = bytes(self._line), self._skipped
+        line, skipped = bytes(self._line).removeprefix(BOM_UTF8), self._skipped
         self._line.clear()
         self._skipped = 0
         error = ErrorData(code=TOO_LARGE_CODE, message="The answer is too large.")

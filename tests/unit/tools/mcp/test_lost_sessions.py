@@ -29,10 +29,46 @@ LOST = {
     "older release": error(400, -32000, "Bad Request: Unsupported protocol version: 2026-07-28"),
     "empty": (404, "text/plain", ""),
     "proxy": (404, "text/html", "<h1>404 page not found</h1>"),
+    "unknown method": error(404, -32601, "Method not found"),
+    "invalid parameters": error(404, -32602, "Invalid params"),
+    "gone": (410, "", "Gone"),
+    "gone, empty": (410, "text/plain", ""),
+    "gone, unknown method": error(410, -32601, "Method not found"),
+    "precondition": (412, "text/plain", "unknown session"),
+    "time-out": (440, "text/plain", "Login Time-out: session expired"),
+    "parameters that name the session": error(400, -32602, "Invalid session id"),
 }
+REFUSED = {
+    "empty": (400, "text/plain", ""),
+    "conflict": (409, "text/plain", "Session ID mismatch"),
+    "header": (400, "text/plain", "Mcp-Session-Id header is not known to this server"),
+    "transport": (400, "text/plain", "sessionId abc does not match any active transport"),
+    "no transport": error(400, -32000, "No transport found for sessionId"),
+    "not there": error(400, -32000, "Could not find session"),
+    "credentials": (401, "application/json", '{"error": "unauthorized"}'),
+    "forbidden": (403, "text/html", "<h1>Forbidden</h1>"),
+    "parameters": error(400, -32602, "Invalid request parameters"),
+    "unknown method": error(405, -32601, "Method not found"),
+}
+"""Refusals that do not say clearly that the session is lost."""
+FAILED = {
+    "session": error(500, -32603, "Session not found"),
+    "another code": error(500, -32000, "Session not found"),
+    "internal": error(500, -32603, "Internal server error"),
+    "text": (500, "text/plain", "Internal Server Error"),
+    "empty": (500, "text/plain", ""),
+    "proxy": (520, "text/html", "<h1>Web server returned an unknown error</h1>"),
+}
+"""Failures of a server that does not know the session; it may have executed the call."""
 KEPT = {
     "invalid arguments": (error(400, -32602, "session_id is required"), "invalid_arguments"),
-    "unknown tool": (error(404, -32601, "Session not found"), "unknown_tool"),
+    "unknown tool": (error(400, -32601, "Session not found"), "unknown_tool"),
+    "session of the tool": (error(400, -32602, "Invalid session id"), "invalid_arguments"),
+    "empty": ((400, "text/plain", ""), "tool_error"),
+    "conflict": ((409, "text/plain", "Session ID mismatch"), "tool_error"),
+    "session of a database": (error(500, -32603, "Session not found"), "tool_error"),
+    "another code": (error(500, -32000, "Session not found"), "tool_error"),
+    "failure": ((500, "text/plain", ""), "tool_error"),
     "credentials": ((401, "text/plain", "Unauthorized"), "tool_error"),
     "forbidden": (error(403, -32000, "The amount is not valid."), "tool_error"),
     "too large": ((413, "text/html", "<h1>Too large</h1>"), "tool_error"),
@@ -77,6 +113,95 @@ async def test_another_refusal_keeps_the_session(refusal: Refusal, code: str) ->
         assert await call(servers, "write") == {"text": "did write"}
         assert server.initialized == 1
         assert [m.get("method") for _, m in server.messages].count("tools/call") == 3
+
+
+@pytest.mark.parametrize("tool", ["read", "put"])
+@pytest.mark.parametrize("refusal", [*REFUSED.values(), *FAILED.values()])
+async def test_a_call_that_may_be_repeated_is_made_in_a_new_session_after_any_refusal(
+    refusal: Refusal, tool: str
+) -> None:
+    """The server refuses to list its tools too, so the session is considered lost."""
+    async with session_server() as (server, servers):
+        server.refusal = refusal
+        await until_lost(server, servers)
+
+        assert await call(servers, tool) == {"text": f"did {tool}"}
+        assert server.calls == [tool]
+        assert server.initialized == 2
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [(each, "tool_error") for each in REFUSED.values()]
+    + [(each, "outcome_unknown") for each in FAILED.values()],
+)
+async def test_a_call_that_must_not_be_repeated_fails_once_after_any_refusal(
+    refusal: Refusal, code: str
+) -> None:
+    """The next call opens a new session without a delay."""
+    async with session_server() as (server, servers):
+        server.refusal = refusal
+        for _ in range(3):
+            await until_lost(server, servers)
+            failed = await call(servers, "write")
+            assert failed["code"] == code, failed
+            assert await call(servers, "write") == {"text": "did write"}
+            assert server.calls == ["write"]
+        assert server.initialized == 4
+
+
+@pytest.mark.parametrize("refusal", [REFUSED["empty"], FAILED["empty"]])
+async def test_a_call_that_is_refused_in_each_session_is_repeated_once(refusal: Refusal) -> None:
+    """A server that forgets each session at once is not called without end."""
+    async with session_server() as (server, servers):
+        await call(servers, "read")
+        server.forgets_at_call = True
+        server.refusal = server.refuse_calls = refusal
+        failed = await call(servers, "read")
+
+        assert failed["code"] in ("tool_error", "server_lost"), failed
+        assert [m.get("method") for _, m in server.messages].count("tools/call") == 3
+        server.forgets_at_call, server.refuse_calls = False, None
+        assert await call(servers, "read") == {"text": "did read"}
+        assert server.initialized == 3
+
+
+async def test_calls_that_are_refused_at_the_same_time_share_listings() -> None:
+    """Each call waits for a listing after its refusal, and none causes its own."""
+    async with session_server() as (server, servers):
+        await call(servers, "read")
+        server.refuse_calls = REFUSED["empty"]
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(call(servers, "write")) for _ in range(30)]
+
+        assert {each.result()["code"] for each in calls} == {"tool_error"}
+        assert [m.get("method") for _, m in server.messages].count("tools/list") < 31
+        assert server.initialized == 1
+
+
+async def test_a_call_in_flight_keeps_its_connection_when_another_call_is_refused() -> None:
+    """The server still answers it, although it refuses to list its tools."""
+    async with session_server() as (server, servers):
+        server.refusal = REFUSED["empty"]
+        held = asyncio.create_task(call(servers, "hold"))
+        await server.until(lambda: "hold" in server.calls)
+        server.sessions.clear()
+
+        assert (await call(servers, "write"))["code"] == "tool_error"
+        assert await call(servers, "write") == {"text": "did write"}
+        server.release.set()
+        assert await held == {"text": "did hold"}
+
+
+async def test_a_refused_call_ends_when_the_listing_after_it_fails() -> None:
+    """The connection of the listing breaks off, which ends the session."""
+    async with asyncio.timeout(60), session_server() as (server, servers):
+        await call(servers, "read")
+        server.refuse_calls = REFUSED["empty"]
+        server.breaks_lists = True
+
+        assert (await call(servers, "write"))["code"] == "tool_error"
+        assert (await call(servers, "write"))["code"] == "server_lost"
 
 
 @pytest.mark.parametrize(

@@ -271,3 +271,33 @@ async def test_a_failure_says_what_the_server_said(
     failed = await converted(*content, structured=structured, is_error=True)
 
     assert failed == {"error": message, "code": "tool_error"}
+
+
+UNSTORABLE = {
+    "NUL": ({"a": "x\0y"}, {"a": "x\ufffdy"}),
+    "surrogate": ({"a": "\ud800"}, {"a": "\ufffd"}),
+    "second surrogate alone": ({"a": ["\udc00b", 1]}, {"a": ["\ufffdb", 1]}),
+    "name": ({"a\0": {"b\ud83d": None}}, {"a\ufffd": {"b\ufffd": None}}),
+    "infinity": ({"a": [1.5, float("inf")]}, {"a": [1.5, None]}),
+    "no number": ({"a": float("nan"), "b": "\0"}, {"a": None, "b": "\ufffd"}),
+}
+
+
+@pytest.mark.parametrize(("sent", "stored"), UNSTORABLE.values(), ids=UNSTORABLE)
+async def test_what_cannot_be_stored_is_replaced_in_structured_content(
+    sent: Any, stored: Any
+) -> None:
+    """The rest of the result is kept, and a text that repeats the content is dropped."""
+    assert await converted("rest", structured=sent) == {"text": "rest", "structured": stored}
+    if "NaN" not in (text := json.dumps(sent)):
+        assert await converted(text, structured=sent) == {"structured": stored}
+    failed = await converted(structured=sent, is_error=True)
+    assert json.loads(failed["error"]) == stored
+
+
+@pytest.mark.parametrize(
+    "sent", [{"a\0": 1, "a\ufffd": 2}, {"a": json.loads("[" * 300 + "]" * 300)}]
+)
+async def test_structured_content_without_a_storable_form_is_unfit(sent: Any) -> None:
+    """Keys that become equal, and nesting beyond the limit, are errors."""
+    assert (await converted("rest", structured=sent))["code"] == "unfit_result"
