@@ -267,9 +267,7 @@ def _is_escapable(character: str, letters: set[str]) -> bool:
 def _meaning(escape: str) -> str:
     """Return the text that an escape represents, or "" for backslashes and line breaks."""
     if escape[0] == "&":
-        entity = _AMPERSANDS.sub("&", escape, count=1)
-        text = html.unescape(entity)
-        return escape if text == entity and entity != "&" else text
+        return html.unescape(_AMPERSANDS.sub("&", escape, count=1))
     if len(escape) == 6 and escape[1] == "u" and escape[2] not in "dD{":
         return chr(int(escape[2:], 16))  # the usual form
     bare = escape.lstrip("\\")

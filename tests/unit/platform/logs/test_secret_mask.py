@@ -114,6 +114,20 @@ def test_letters_outside_ascii_are_masked_in_every_form(form: str, password: str
         assert re.fullmatch(rf"before {rest}\[secret\]{rest} after", masked)
 
 
+@pytest.mark.parametrize(
+    "secret", ["ab&word12", "ab&amp;ord12", "a&b&c&d&e&f", "&lt&gt&x1y2", "ab&#1&xyz"]
+)
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+def test_secrets_with_ampersands_before_words_are_masked_in_html(secret: str, layers: int) -> None:
+    """The word is not the name of an entity."""
+    shown = f"<{secret}>"
+    for _ in range(layers):
+        shown = html.escape(shown)
+
+    for text in (shown, json.dumps(shown), quote(shown)):
+        assert "[secret]" in SecretMask([secret]).apply(text)
+
+
 @pytest.mark.parametrize("form", FORMS_IN_BASE64)
 @pytest.mark.parametrize(
     "secret", [SECRET, PASSWORD, "abcdefgh", "0123456789" * 8, "a?b>c~d\u00ff"]
