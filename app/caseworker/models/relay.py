@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
@@ -40,14 +41,19 @@ OBJECTS: Final = "objects"
 """Field in it with the IDs of the objects at the provider that the reply names."""
 NO_REPLY: Final = ModelFault.UNAVAILABLE.value
 """Error class of a call to which the provider did not reply."""
+UNREADABLE: Final = ModelFault.UNREADABLE_REPLY.value
+"""Error class of a call whose reply cannot be read."""
 SUPERSEDED: Final = "superseded"
 """Error class of a call whose attempt ended before it was sent."""
 MAX_ID_CHARS: Final = 200
 """Length of the longest ID of an object at a provider that is stored."""
 
+_NO_COUNT: Final = "The provider's reply has no number of tokens."
 _LEAST_THINKING_TOKENS: Final = 1024
 """Smallest limit for thinking that the Anthropic API accepts."""
 _COMPACT: Final = PieceEncoder(separators=(",", ":"))
+_LATIN_1: Final = 0xFF
+"""Code of the last character that a header can have."""
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 """Two ends of a line; a stream may mix their kinds."""
 
@@ -239,7 +245,7 @@ class RelayedCall(ModelCall):
 
     async def _refused(self, reply: WireReply, failures: Failures) -> Any:
         """Return the error of a reply without success, and keep the reply for the client."""
-        if reply.status == 200:
+        if is_success(reply.status):
             return None
         self.relay.refused = head = await _whole(reply, failures.mask)
         content = head.content or b""
@@ -272,7 +278,7 @@ class RelayedCall(ModelCall):
             if not (self.hides_usage and any(map(_is_usage, documents))):
                 passed.extend(raw)
                 if is_stream:
-                    self.relay.begin(Head(reply.status, _returned(reply.headers, provider.mask)))
+                    self.relay.begin(Head(HTTPStatus.OK, _returned(reply.headers, provider.mask)))
                     (self.relay.hold if reading.done else self.relay.write)(raw)
 
         async with aclosing(reply.parts()) as parts:
@@ -291,7 +297,7 @@ class RelayedCall(ModelCall):
             raise ValueError("The reply is empty.")
         answer.prose.end()
         content = bytes(passed) if failure is None else provider.mask.apply_to_bytes(passed)
-        head = Head(reply.status, _returned(reply.headers, provider.mask), content)
+        head = Head(HTTPStatus.OK, _returned(reply.headers, provider.mask), content)
         if failure is not None or (is_stream and not answer.ended):
             shown = provider.mask.apply_to(failure)
             said = "the stream broke off" if failure is None else said_in(shown).shown
@@ -342,7 +348,8 @@ class TokenCount(Call):
         """Send the request once.
 
         Raises:
-            AttemptError: no reply arrived, or the attempt of the run was superseded.
+            AttemptError: no reply arrived, or a successful one without a count; or the attempt of
+                the run was superseded.
         """
         if self.is_superseded():
             raise _superseded()
@@ -357,6 +364,8 @@ class TokenCount(Call):
         except WireError:
             said = "The provider did not reply."
             raise AttemptError(said, error_class=NO_REPLY, retryable=False) from None
+        if is_success(reply.status) and not _is_count(_document(self.reply.content or b"")):
+            raise AttemptError(_NO_COUNT, error_class=UNREADABLE, retryable=False)
         return Reply({"status": self.reply.status}, FREE)
 
 
@@ -394,6 +403,11 @@ def restored(wire: Mapping[str, Any]) -> Head:
     return Head(200, {"content-type": storable(wire["content_type"])}, content)
 
 
+def is_success(status: int) -> bool:
+    """Return whether a reply with an HTTP status has an answer; the client receives it with 200."""
+    return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+
+
 def _written(body: Mapping[str, Any]) -> bytes:
     return b"".join(piece.encode() for piece in _COMPACT.pieces(body))
 
@@ -412,11 +426,17 @@ def _counted(answer: Accumulator, model: str) -> ModelReply:
 async def _whole(reply: WireReply, mask: SecretMask) -> Head:
     async with aclosing(reply.parts()) as parts:
         content = b"".join([part async for part in parts])
-    return Head(reply.status, _returned(reply.headers, mask), content)
+    status = HTTPStatus.OK if is_success(reply.status) else reply.status
+    return Head(status, _returned(reply.headers, mask), content)
 
 
 def _returned(headers: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
-    return {name: mask.apply(value) for name, value in headers.items() if name in RETURNED}
+    """Return the headers that the client receives, without values that HTTP cannot carry."""
+    return {
+        name: mask.apply(value)
+        for name, value in headers.items()
+        if name in RETURNED and value.isprintable() and ord(max(value, default=" ")) <= _LATIN_1
+    }
 
 
 def _is_usage(document: Any) -> bool:
@@ -426,6 +446,12 @@ def _is_usage(document: Any) -> bool:
         and not document.get("choices")  # some omit it, or send null
         and document.get("usage") is not None
     )
+
+
+def _is_count(document: Any) -> bool:
+    """Return whether a document has a number of tokens and no error."""
+    tokens = document.get("input_tokens") if isinstance(document, dict) else None
+    return type(tokens) is int and tokens >= 0 and error_in(document) is None
 
 
 def _document(content: bytes) -> Any:

@@ -168,7 +168,7 @@ class EndpointProvider:
         """
         sent = {**self._headers, **headers}
         reply = await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
-        return reply if reply.status == 200 else _MaskedReply(reply, self.mask)
+        return reply if 200 <= reply.status < 300 else _MaskedReply(reply, self.mask)
 
     def limit_field(self, model: str, offered: Sequence[str]) -> str:
         """Return the one of the parameters ``offered`` that limits the output of a model."""
