@@ -15,6 +15,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from caseworker.models.wires.key_search import may_show
+from caseworker.platform.logs.secret_mask import SecretMask
+from tests.support.echoes import FORMS, shows
 from tests.support.service import ServiceProcess
 
 pytestmark = [pytest.mark.req("cw/15.refusals"), pytest.mark.asyncio(loop_scope="module")]
@@ -48,7 +51,7 @@ class Provider:
         for part in self.replies[int(number[1])]:
             writer.write(part)
             await writer.drain()
-            await asyncio.sleep(0.02)  # so that the parts are not joined
+            await asyncio.sleep(0.01)  # so that the parts are not joined
         writer.close()
 
     def add(self, parts: Parts) -> str:
@@ -68,7 +71,7 @@ class Gateway:
     async def ask(
         self, parts: Parts, path: str = CHAT, **body: Any
     ) -> tuple[httpx.Response, Mapping[str, Any]]:
-        """Send one request in a run of its own; return the reply and the trace of the run."""
+        """Send one request in a new run; return the reply and the trace of the run."""
         run = (await self.http.post("/runs", json={"kind": "external"})).json()
         text = self.provider.add(parts)
         messages = [{"role": "user", "content": text}]
@@ -238,3 +241,217 @@ async def test_a_reply_without_a_number_of_tokens_is_an_error(
     reply, _ = await gateway.ask(whole(body), COUNT)
 
     assert_is_error(reply, COUNT)
+
+
+KINDS = {
+    "other letters": b"Text/Event-Stream; charset=utf-8",
+    "upper case": b"TEXT/EVENT-STREAM",
+    "JSON": b"application/json",
+    "none": None,
+    "plain text": b"text/plain",
+    "lines of JSON": b"application/x-ndjson",
+    "twice": b"text/event-stream, text/event-stream",
+    "not printable": b"\xe2\x82\xac",
+}
+SPLITS = {
+    "each event": [FIRST, SECOND, STOP, COUNTS, DONE],
+    "first event": [FIRST, SECOND + REST],
+    "in an event": [FIRST + SECOND[:20], SECOND[20:] + STOP + COUNTS[:9], COUNTS[9:] + DONE],
+    "one part": [FIRST + SECOND + REST],
+    "blank lines first": [b"\r\n", b"\n", FIRST, SECOND + REST],
+    "byte order mark": [b"\xef", b"\xbb\xbf" + FIRST, SECOND + REST],
+    "comment first": [b": busy\n\n", FIRST + SECOND + REST],
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stream_with_any_content_type_arrives_whole(
+    gateway: Gateway, kind: str, split: str
+) -> None:
+    """The client did not request the token counts: only their event is left out."""
+    parts = SPLITS[split]
+
+    reply, run = await gateway.ask(stream(*parts, kind=KINDS[kind]), stream=True)
+    full, _ = await gateway.ask(
+        stream(*parts, kind=KINDS[kind]), stream=True, stream_options={"include_usage": True}
+    )
+
+    assert reply.status_code == 200
+    assert reply.content == b"".join(parts).replace(COUNTS, b"")
+    assert full.content == b"".join(parts)
+    assert (await gateway.usage(run["run_id"]))["tokens"] == 15
+
+
+TEXT = f"Incorrect API key provided: {KEY}"
+_CHUNK_ERROR = {"index": 0, "delta": {}, "finish_reason": "error", **ERROR}
+_MESSAGE = {"role": "assistant", "content": TEXT}
+LEAKS: dict[str, Parts] = {
+    "after the end": stream(FIRST, REST, event(ERROR)),
+    "in the part of the end": stream(FIRST + REST + event(ERROR)),
+    "text after the end": stream(FIRST, REST, event(TEXT.encode(), "error")),
+    "text of an error event": stream(FIRST, event(TEXT.encode(), "error")),
+    "text of the first event": stream(event(TEXT.encode(), "error")),
+    "cut error": stream(FIRST, b"data: " + json.dumps(ERROR).encode()[:-8]),
+    "cut first error": stream(b"data: " + json.dumps(ERROR).encode()[:-2]),
+    "line of an error": stream(FIRST, b"error: " + json.dumps(ERROR).encode() + b"\n\n"),
+    "one byte at a time": stream(FIRST, *(bytes([each]) for each in event(ERROR)[:90])),
+    "HTML": stream(f"<html>{TEXT}</html>".encode()),
+    "HTML after text": stream(FIRST, f"<html>{TEXT}</html>\n\n".encode()),
+    "plain text": stream(TEXT.encode() + b"\n\n"),
+    "comment": stream(FIRST, f": {TEXT}\n\n".encode(), REST),
+    "event with text": stream(FIRST, event(TEXT.encode()), REST),
+    "unknown field": stream(FIRST, f"about: {TEXT}\n\n".encode(), REST),
+    "carriage returns": stream(FIRST, event(ERROR, end=b"\r"), REST),
+    "second of a list": stream(event([{"x": 1}, ERROR]), FIRST, REST),
+    "error of a choice": stream(FIRST, event({"choices": [_CHUNK_ERROR]})),
+    "text of the answer": stream(event(chunk(TEXT)), REST),
+    "whole: no choices": whole({"choices": [], "object": "error", "message": TEXT}),
+    "whole: null choices": whole({"choices": None, "object": "error", "message": TEXT}),
+    "whole: string": whole(TEXT),
+    "whole: second of a list": whole([{"x": 1}, ERROR]),
+    "whole: answer": whole({**COMPLETION, "choices": [{**_CHOICE, "message": _MESSAGE}]}),
+    "whole: more fields": whole({**COMPLETION, "debug": {TEXT: TEXT}}),
+    "whole: UTF-16": whole(json.dumps({**COMPLETION, "debug": TEXT}).encode("utf-16")),
+    "whole: UTF-32": whole(json.dumps({**COMPLETION, "debug": TEXT}).encode("utf-32-le")),
+    "400: UTF-16": whole(json.dumps(ERROR).encode("utf-16"), 400),
+    "400: UTF-16 without a mark": whole(json.dumps(ERROR).encode("utf-16-le"), 400),
+    "400: zero bytes": whole(b"<p>" + b"\0".join(bytes([each]) for each in TEXT.encode()), 400),
+    "500: text": whole(TEXT.encode(), 500, kind=b"text/plain"),
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+async def test_no_reply_shows_the_key_of_the_operator(gateway: Gateway, name: str) -> None:
+    """Neither the client nor the trace of the run gets it."""
+    is_stream = ":" not in name
+
+    reply, trace = await gateway.ask(LEAKS[name], stream=is_stream)
+
+    sent = reply.content.replace(b"\0", b"").decode(errors="replace")
+    assert not shows(sent, KEY), sent
+    assert not shows(trace["text"], KEY)
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_form_of_the_key_is_shown_in_a_reply_without_an_error(
+    gateway: Gateway, form: str
+) -> None:
+    """In a comment of a stream, in the text of an answer, and in a field of a whole reply."""
+    text = FORMS[form](KEY)
+    comment = b": " + text.encode() + b"\n\n"
+    noted = {**COMPLETION, "note": text}
+
+    streamed, _ = await gateway.ask(
+        stream(FIRST, comment, event(chunk(text)), SECOND + REST), stream=True
+    )
+    reply, _ = await gateway.ask(whole(noted))
+    counted, _ = await gateway.ask(whole({"input_tokens": 3, "note": text}), COUNT)
+
+    assert "second" in streamed.text
+    assert streamed.content.endswith(DONE)
+    assert reply.json()["choices"] == COMPLETION["choices"]
+    assert counted.json()["input_tokens"] == 3
+    for each in (streamed, reply, counted):
+        assert not shows(each.text, KEY), each.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"content": "say \\"hi\\"\\n\\tC:\\\\x y\\/z"}',
+        b"data: 100 % & R&D <b> sk-oper ator",
+        "größe € 日本".encode(),
+        b"a+b c=d %zz &nbsp &; \\u2028 \\ud83d\\ude00",
+        json.dumps(COMPLETION).encode() * 50,
+    ],
+)
+async def test_ordinary_text_is_not_searched_for_escaped_keys(text: bytes) -> None:
+    """The full search takes milliseconds for long texts."""
+    mask = SecretMask([f"Bearer {KEY}"])
+
+    assert not may_show(text, mask)
+    assert may_show(text + KEY.encode(), mask)
+
+
+CUTS: dict[str, tuple[str, Parts, str]] = {
+    "in an event": (CHAT, [FIRST, SECOND[:30]], "first"),
+    "in the name": (CHAT, [FIRST, b"da"], "first"),
+    "after a line": (CHAT, [FIRST, SECOND[:-1]], "second"),
+    "after the data": (CHAT, [FIRST, SECOND[:-2]], "second"),
+    "after a carriage return": (CHAT, [FIRST, SECOND[:-2] + b"\r"], "second"),
+    "in a comment": (CHAT, [FIRST, b": bu"], "first"),
+    "in text": (CHAT, [FIRST, b"<html>busy"], "first"),
+    "in the end": (CHAT, [FIRST, b"data: [DO"], "first"),
+    "in a character": (CHAT, [FIRST, b'data: {"a": "\xe2\x82'], "first"),
+    "with the name of an event": (MESSAGES, [b"event: ping\ndata: {}\n\n", b"event: mess"], "ping"),
+    "in an event of Responses": (
+        RESPONSES,
+        [event({"type": "response.created"}, "response.created"), b'event: x\ndata: {"type'],
+        "created",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+async def test_a_stream_that_ends_in_an_event_has_a_readable_error(
+    gateway: Gateway, name: str
+) -> None:
+    """The error is an event that a client can parse; so are all events before it."""
+    path, parts, text = CUTS[name]
+
+    reply, _ = await gateway.ask(stream(*parts), path, stream=True)
+
+    *before, last = reply.text.strip().split("\n\n")
+    documents = [json.loads(each.partition("data: ")[2]) for each in (*before, last)]
+    assert "error" in documents[-1]
+    assert text in "".join(before)
+    assert last.strip().count("\n") == (0 if path == CHAT else 1)
+
+
+_AFTER = [event(chunk("more")), event(chunk(usage={**USAGE, "prompt_tokens": 10**6}))]
+_STOP_EVENTS = [
+    event({"type": "message_start", "message": {"id": "m", "content": [], "usage": {}}}),
+    event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}),
+    event({"type": "message_stop"}, "message_stop"),
+]
+_ENDED = event({"type": "response.completed", "response": {"status": "completed", "output": []}})
+ENDS: dict[str, tuple[str, Parts, Parts]] = {
+    "a chunk": (CHAT, [FIRST, STOP, DONE], _AFTER[:1]),
+    "token counts": (CHAT, [FIRST, STOP, DONE], _AFTER[1:]),
+    "an error": (CHAT, [FIRST, STOP, DONE], [event({"error": {"message": "late"}})]),
+    "text": (CHAT, [FIRST, STOP, DONE], [b"busy\n\n", b": late\n\n"]),
+    "a part of an event": (CHAT, [FIRST, STOP, DONE], [b'data: {"id']),
+    "in the same part": (CHAT, [FIRST + STOP + DONE + _AFTER[0]], []),
+    "a part of an event without the end": (CHAT, [FIRST, STOP], [b'data: {"id']),
+    "an error in Messages": (MESSAGES, _STOP_EVENTS, [event({"type": "error"}, "error")]),
+    "an error in Responses": (RESPONSES, [_ENDED], [event({"type": "error"}, "error")]),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_nothing_is_passed_on_after_the_end_of_a_stream(gateway: Gateway, name: str) -> None:
+    """It would not be read, counted or recorded."""
+    path, parts, after = ENDS[name]
+
+    reply, _ = await gateway.ask(stream(*parts, *after), path, stream=True)
+
+    assert reply.content == b"".join(parts).removesuffix(_AFTER[0])
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        (CHAT, [FIRST, STOP, DONE, DONE]),
+        (CHAT, [FIRST, STOP, DONE[:-1]]),
+        (CHAT, [FIRST, STOP, b"data: [DONE]"]),
+        (CHAT, [FIRST, STOP]),
+        (RESPONSES, [_ENDED, DONE]),
+        (MESSAGES, [*_STOP_EVENTS[:2], _STOP_EVENTS[2][:-2]]),
+    ],
+)
+async def test_unusual_ends_are_passed_on(gateway: Gateway, path: str, parts: Parts) -> None:
+    """The answer is complete before them."""
+    reply, _ = await gateway.ask(stream(*parts), path, stream=True)
+
+    assert reply.content == b"".join(parts)
