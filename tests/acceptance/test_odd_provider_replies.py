@@ -455,3 +455,39 @@ async def test_unusual_ends_are_passed_on(gateway: Gateway, path: str, parts: Pa
     reply, _ = await gateway.ask(stream(*parts), path, stream=True)
 
     assert reply.content == b"".join(parts)
+
+
+NO_ANSWERS = [
+    *(b"[]", b"42", b"null", b'"x"', b"NaN", b"true", b"{}", b"[1, 2]", b'{"choices": 5}'),
+    *(b'{"choices": NaN}', b'{"choices": "x"}', b'{"choices": null}', b'{"id": "x"}', b"", b" \n"),
+]
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("body", NO_ANSWERS, ids=repr)
+async def test_a_reply_without_an_answer_is_an_error(
+    gateway: Gateway, body: bytes, path: str
+) -> None:
+    """A client could not read it either."""
+    reply, _ = await gateway.ask(whole(body), path)
+
+    assert_is_error(reply, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        (CHAT, {"choices": [], "usage": USAGE}),
+        (CHAT, {"choices": [{"message": {"content": "hi"}}]}),
+        (CHAT, {"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}),
+        (RESPONSES, {"status": "queued", "output": []}),
+        (MESSAGES, {"type": "message", "content": [], "stop_reason": "end_turn"}),
+    ],
+)
+async def test_an_unusual_reply_that_can_be_read_is_passed_on(
+    gateway: Gateway, path: str, document: Any
+) -> None:
+    """It has an answer, possibly an empty one, or token counts."""
+    reply, _ = await gateway.ask(whole(document), path)
+
+    assert (reply.status_code, reply.json()) == (200, document)

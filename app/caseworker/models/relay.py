@@ -332,6 +332,8 @@ class RelayedCall(ModelCall):
                 _, failed.spent = self._answered(_counted(answer, self.chosen.model))
             raise failed
         if not is_stream:
+            if answer.reply() is None and answer.counted() is None:
+                raise ValueError("The reply has neither an answer nor token counts.")
             self.relay.hold(head)
         is_long = len(passed) > LONG_REPLY_BYTES
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
