@@ -10,10 +10,11 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
@@ -22,10 +23,12 @@ from caseworker.models.model_call import ModelCall, journaled, noted
 from caseworker.models.ports import ModelFault, ModelReply, SendState
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
-from caseworker.models.wires.endpoint import EndpointProvider
+from caseworker.models.wires.endpoint import EndpointProvider, begins_stream
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
+from caseworker.models.wires.key_search import masked
 from caseworker.models.wires.reply import Accumulator
 from caseworker.models.wires.responses import objects_in
+from caseworker.models.wires.sse import ERROR
 from caseworker.models.wires.transport import WireError, WireReply
 from caseworker.platform.json_pieces import PieceEncoder
 from caseworker.platform.logs.secret_mask import SecretMask
@@ -40,14 +43,21 @@ OBJECTS: Final = "objects"
 """Field in it with the IDs of the objects at the provider that the reply names."""
 NO_REPLY: Final = ModelFault.UNAVAILABLE.value
 """Error class of a call to which the provider did not reply."""
+UNREADABLE: Final = ModelFault.UNREADABLE_REPLY.value
+"""Error class of a call whose reply cannot be read."""
 SUPERSEDED: Final = "superseded"
 """Error class of a call whose attempt ended before it was sent."""
 MAX_ID_CHARS: Final = 200
 """Length of the longest ID of an object at a provider that is stored."""
 
+_NO_COUNT: Final = "The provider's reply has no number of tokens."
 _LEAST_THINKING_TOKENS: Final = 1024
 """Smallest limit for thinking that the Anthropic API accepts."""
 _COMPACT: Final = PieceEncoder(separators=(",", ":"))
+_LATIN_1: Final = 0xFF
+"""Code of the last character that a header can have."""
+_DONE: Final = b"data:[DONE]"
+"""Event after the last event of a stream, without its blanks."""
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 """Two ends of a line; a stream may mix their kinds."""
 
@@ -239,7 +249,7 @@ class RelayedCall(ModelCall):
 
     async def _refused(self, reply: WireReply, failures: Failures) -> Any:
         """Return the error of a reply without success, and keep the reply for the client."""
-        if reply.status == 200:
+        if is_success(reply.status):
             return None
         self.relay.refused = head = await _whole(reply, failures.mask)
         content = head.content or b""
@@ -252,55 +262,78 @@ class RelayedCall(ModelCall):
     ) -> Reply:
         """Pass a successful reply on, and return its journal value and its usage."""
         answer, reading = provider.reading(self.chosen.model, self.path)
-        is_stream = reply.headers.get("content-type", "").startswith("text/event-stream")
         events, passed, named = RawEvents(), bytearray(), dict[Any, None]()
         failure: Any = None
 
-        def add(document: Any) -> None:
+        def add(name: str, document: Any) -> None:
             nonlocal failure
-            failure = failure or error_in(document)
+            failure = failure or (document if name == ERROR else error_in(document))
             if isinstance(document, dict):
                 answer.add(document)
                 named.update(dict.fromkeys(filter(is_id, objects_in(document))))
 
-        def take(raw: bytes) -> None:
-            documents = [document for _, document in reading.feed(raw)]
-            for document in documents:
-                add(document)
-            if failure is not None:
-                raw = provider.mask.apply_to_bytes(raw)
-            if not (self.hides_usage and any(map(_is_usage, documents))):
-                passed.extend(raw)
-                if is_stream:
-                    self.relay.begin(Head(reply.status, _returned(reply.headers, provider.mask)))
-                    (self.relay.hold if reading.done else self.relay.write)(raw)
+        def show(raw: bytes) -> None:
+            passed.extend(raw)
+            self.relay.begin(Head(HTTPStatus.OK, _returned(reply.headers, provider.mask)))
+            (self.relay.hold if reading.done else self.relay.write)(raw)
+
+        async def take(event: bytes) -> None:
+            raw, was_done = await masked(event, provider.mask), reading.done
+            documents = [*reading.feed(raw)]
+            for name, document in documents:
+                add(name, document)
+            if was_done:  # nothing more is read
+                if raw.replace(b" ", b"").strip() == _DONE:
+                    show(raw)
+            elif not (self.hides_usage and any(_is_usage(each) for _, each in documents)):
+                show(raw)
+
+        async def take_rest() -> None:
+            """Pass on the last event of a stream, whose end is missing, if it can be read."""
+            raw = await masked(bytes(events.rest), provider.mask)
+            was_done = reading.done
+            try:
+                documents = [*reading.feed(raw), *reading.end()]
+            except ValueError:
+                if not answer.ended:
+                    raise
+                return
+            for name, document in documents:
+                add(name, document)
+            is_hidden = self.hides_usage and any(_is_usage(each) for _, each in documents)
+            if not was_done and not is_hidden and (documents or reading.done):
+                show(raw if answer.ended else raw + b"\n\n")  # an event with the error follows
 
         async with aclosing(reply.parts()) as parts:
             async for part in parts:
                 failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
-                for raw in events.feed(part) if is_stream else (part,):
-                    take(raw)
-                if is_stream:  # a whole reply shows nothing before its end
+                for event in events.feed(part):
+                    await take(event)
+                if events.is_stream:  # a whole reply shows nothing before its end
                     self._delivery.note_part(answer)
-        if rest := events.rest:
-            take(rest)
-        for _, document in reading.end():
-            add(document)
+        is_stream = events.is_stream
+        if is_stream:
+            await take_rest()
+        else:
+            passed.extend(await masked(bytes(events.rest), provider.mask))
+            if not passed.strip():
+                raise ValueError("The reply is empty.")
+            for name, document in (*reading.feed(bytes(passed)), *reading.end()):
+                add(name, document)
         self._delivery.note_part(answer)
-        if not is_stream and not passed.strip():
-            raise ValueError("The reply is empty.")
         answer.prose.end()
-        content = bytes(passed) if failure is None else provider.mask.apply_to_bytes(passed)
-        head = Head(reply.status, _returned(reply.headers, provider.mask), content)
+        content = bytes(passed)
+        head = Head(HTTPStatus.OK, _returned(reply.headers, provider.mask), content)
         if failure is not None or (is_stream and not answer.ended):
-            shown = provider.mask.apply_to(failure)
-            said = "the stream broke off" if failure is None else said_in(shown).shown
+            said = "the stream broke off" if failure is None else said_in(failure).shown
             failed = self._failed(failures.error(said, retryable=False), 1)
             if answer.ended:  # a whole reply that reports a failure, with its token counts
                 self.relay.fail(head)
                 _, failed.spent = self._answered(_counted(answer, self.chosen.model))
             raise failed
         if not is_stream:
+            if answer.reply() is None and answer.counted() is None:
+                raise ValueError("The reply has neither an answer nor token counts.")
             self.relay.hold(head)
         is_long = len(passed) > LONG_REPLY_BYTES
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
@@ -342,7 +375,8 @@ class TokenCount(Call):
         """Send the request once.
 
         Raises:
-            AttemptError: no reply arrived, or the attempt of the run was superseded.
+            AttemptError: no reply arrived, or a successful one without a count; or the attempt of
+                the run was superseded.
         """
         if self.is_superseded():
             raise _superseded()
@@ -357,6 +391,8 @@ class TokenCount(Call):
         except WireError:
             said = "The provider did not reply."
             raise AttemptError(said, error_class=NO_REPLY, retryable=False) from None
+        if is_success(reply.status) and not _is_count(_document(self.reply.content or b"")):
+            raise AttemptError(_NO_COUNT, error_class=UNREADABLE, retryable=False)
         return Reply({"status": self.reply.status}, FREE)
 
 
@@ -366,20 +402,28 @@ def _superseded() -> AttemptError:
 
 
 class RawEvents:
-    """Splits an event stream into its events, without changing a byte."""
+    """Splits an event stream into its events, without changing a byte; keeps any other body."""
 
     def __init__(self) -> None:
-        self.rest = b""
-        """Beginning of an event whose end has not arrived."""
+        self.is_stream: bool | None = None
+        """Whether the body is an event stream; None until the first data arrives."""
+        self.rest = bytearray()
+        """Beginning of an event whose end has not arrived, or the body that is not a stream."""
 
-    def feed(self, part: bytes) -> Iterator[bytes]:
-        """Yield the events that the next part of the stream completes, with their blank lines."""
+    def feed(self, part: bytes) -> list[bytes]:
+        """Return the events that the next part of the body completes, with their blank lines."""
         scanned, at = max(0, len(self.rest) - 3), 0
         self.rest += part
-        for end in _EVENT_END.finditer(self.rest, scanned):
-            yield self.rest[at : end.end()]
-            at = end.end()
-        self.rest = self.rest[at:]
+        if self.is_stream is None:
+            self.is_stream = begins_stream(self.rest)
+        if not self.is_stream:
+            return []
+        events = list[bytes]()
+        for end in [found.end() for found in _EVENT_END.finditer(self.rest, scanned)]:
+            events.append(bytes(self.rest[at:end]))
+            at = end
+        del self.rest[:at]
+        return events
 
 
 def stored(head: Head) -> dict[str, str]:
@@ -392,6 +436,11 @@ def restored(wire: Mapping[str, Any]) -> Head:
     """Return the reply that :func:`stored` packed."""
     content = zlib.decompress(base64.b64decode(wire["packed"]))
     return Head(200, {"content-type": storable(wire["content_type"])}, content)
+
+
+def is_success(status: int) -> bool:
+    """Return whether a reply with an HTTP status has an answer; the client receives it with 200."""
+    return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
 
 
 def _written(body: Mapping[str, Any]) -> bytes:
@@ -411,12 +460,18 @@ def _counted(answer: Accumulator, model: str) -> ModelReply:
 
 async def _whole(reply: WireReply, mask: SecretMask) -> Head:
     async with aclosing(reply.parts()) as parts:
-        content = b"".join([part async for part in parts])
-    return Head(reply.status, _returned(reply.headers, mask), content)
+        content = await masked(b"".join([part async for part in parts]), mask)
+    status = HTTPStatus.OK if is_success(reply.status) else reply.status
+    return Head(status, _returned(reply.headers, mask), content)
 
 
 def _returned(headers: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
-    return {name: mask.apply(value) for name, value in headers.items() if name in RETURNED}
+    """Return the headers that the client receives, without values that HTTP cannot carry."""
+    return {
+        name: mask.apply(value)
+        for name, value in headers.items()
+        if name in RETURNED and value.isprintable() and ord(max(value, default=" ")) <= _LATIN_1
+    }
 
 
 def _is_usage(document: Any) -> bool:
@@ -426,6 +481,12 @@ def _is_usage(document: Any) -> bool:
         and not document.get("choices")  # some omit it, or send null
         and document.get("usage") is not None
     )
+
+
+def _is_count(document: Any) -> bool:
+    """Return whether a document has a number of tokens and no error."""
+    tokens = document.get("input_tokens") if isinstance(document, dict) else None
+    return type(tokens) is int and tokens >= 0 and error_in(document) is None
 
 
 def _document(content: bytes) -> Any:

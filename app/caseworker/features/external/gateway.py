@@ -50,7 +50,7 @@ from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.gateway import BYTES_PER_CHAR
 from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
-from caseworker.models.relay import Head, Relay
+from caseworker.models.relay import Head, Relay, is_success
 from caseworker.models.table import ChatModel
 from caseworker.platform.caller import ANYBODY, InvalidCredentialError
 from caseworker.platform.errors import StoreUnavailableError
@@ -652,9 +652,12 @@ def _failed(
 
 
 def _passed_back(dialect: Dialect, head: Head) -> Response:
-    """Return a whole reply; hide one that is about the service's own key or URL."""
+    """Return a whole reply; hide one about the service's own key or URL, or of no known status."""
     if head.status in (401, 403) or 300 <= head.status < 400:
         message = f"The provider refused the request of the service (HTTP {head.status})."
+        return _response(provider_failed(message), dialect)
+    if not (is_success(head.status) or 400 <= head.status < 600):
+        message = f"The status of the provider's reply is unknown (HTTP {head.status})."
         return _response(provider_failed(message), dialect)
     return Response(head.content, head.status, dict(head.headers))
 

@@ -159,16 +159,16 @@ class EndpointProvider:
     ) -> WireReply:
         """Send a body that a client wrote for an API of the endpoint; return the reply unread.
 
-        ``headers`` are those of the client that the provider may receive; they replace the
-        defaults. They must not contain credentials. ``note_sent`` is called just before the body is
-        sent. ``path`` is that of the API below the base URL.
+        The reply may quote the key of the endpoint. ``headers`` are those of the client that the
+        provider may receive; they replace the defaults. They must not contain credentials.
+        ``note_sent`` is called just before the body is sent. ``path`` is that of the API below the
+        base URL.
 
         Raises:
             WireError: no reply arrived.
         """
         sent = {**self._headers, **headers}
-        reply = await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
-        return reply if reply.status == 200 else _MaskedReply(reply, self.mask)
+        return await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
 
     def limit_field(self, model: str, offered: Sequence[str]) -> str:
         """Return the one of the parameters ``offered`` that limits the output of a model."""
@@ -377,11 +377,11 @@ class ReplyBody:
         """
         if self._events is None:
             self._begun += part
-            first = self._begun.lstrip(_BLANK)[:1] if self.is_stream is None else b""
-            if not first or first not in _FIELDS:
-                self.is_stream = False if first else self.is_stream
+            if self.is_stream is None:
+                self.is_stream = begins_stream(self._begun)
+            if not self.is_stream:
                 return
-            self.is_stream, self._events, part = True, EventParser(), bytes(self._begun)
+            self._events, part = EventParser(), bytes(self._begun)
         if (documents := self._usual(part)) is not None:
             for document in documents:
                 yield "", document
@@ -428,6 +428,15 @@ class ReplyBody:
             return None
         self.done = isinstance(document, dict) and document.get("type") in _LAST_EVENTS
         return event.name, document
+
+
+def begins_stream(content: bytes | bytearray) -> bool | None:
+    """Return whether the beginning of a body is that of an event stream; None if it is blank.
+
+    The content type does not matter, because some endpoints send a wrong one.
+    """
+    first = content.lstrip(_BLANK)[:1]
+    return first in _FIELDS if first else None
 
 
 def _read_later(
