@@ -54,6 +54,7 @@ from caseworker.platform.http.problems import (
     Violation,
     violations_of,
 )
+from caseworker.platform.logs.redaction import redact_text
 
 IDENTIFIED: Final = "caseworker.identified"
 """ASGI scope key of a callback that marks the connection as identified. It is called after the
@@ -334,8 +335,12 @@ def _require_unique(query: QueryParams) -> None:
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
         message = "Send this parameter once: all given filters must match."
-        violations = [Violation(name[:_LONGEST_NAME], message) for name in repeated]
+        violations = [Violation(_shown(name), message) for name in repeated]
         raise ProblemError(INVALID_REQUEST, violations=violations[:MAX_VIOLATIONS])
+
+
+def _shown(name: str) -> str:
+    return redact_text(name, max_chars=_LONGEST_NAME)
 
 
 def _require_none(query: QueryParams) -> None:
@@ -344,10 +349,9 @@ def _require_none(query: QueryParams) -> None:
     Raises:
         ProblemError: there are some; the error names each of them.
     """
-    if names := [name[:_LONGEST_NAME] for name in query if is_storable(name)]:
-        violations = [
-            Violation(name, "Unknown field. This route has no query parameters.") for name in names
-        ]
+    if names := [_shown(name) for name in query if is_storable(name)]:
+        message = "Unknown field. This route has no query parameters."
+        violations = [Violation(name, message) for name in names]
         raise ProblemError(INVALID_REQUEST, violations=violations[:MAX_VIOLATIONS])
 
 
