@@ -64,7 +64,7 @@ TOOLS: list[dict[str, Any]] = [
     tool("refuse"),
     tool("confide"),
     tool("unstorable"),
-    tool("unreadable"),
+    tool("surrogates"),
     tool("change"),
     tool("lie_type", {"type": "object", "properties": {"a": {"type": "whatever"}}}),
     tool("lie_reference", {"type": "object", "$ref": "https://elsewhere.example/schema"}),
@@ -192,8 +192,9 @@ class Server:
                 self.confide(number, args["how"], planted(f"mcp {args['how']}").text)
             case "unstorable":
                 self.text(number, "a\x00b", structuredContent={"a": 1, "error": "no error"})
-            case "unreadable":
-                self.text(number, "\ud800")
+            case "surrogates":
+                structured = {"a\udc00": ["\ud800", "\U0001f600"]}
+                self.text(number, "a\ud800", structuredContent=structured)
             case "change":
                 self.tools = [each for each in self.tools if each["name"] != "hang"]
                 self.tools.append(tool("new"))

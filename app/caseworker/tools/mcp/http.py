@@ -23,6 +23,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.mcp.delivery import DELIVERY, Delivery
+from caseworker.tools.mcp.lone_surrogates import LoneSurrogates
 
 _STREAM_FACTOR: Final = 16
 """Maximum size of a notification stream, in messages of maximum size."""
@@ -57,7 +58,7 @@ class _Unreadable(httpx2.StreamError):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The body of a response, without a byte order mark at its beginning."""
+    """The body of a response, without lone surrogates and an initial byte order mark."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
         self._inner = inner
@@ -65,6 +66,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         start, is_start = b"", True
+        surrogates = LoneSurrogates()
         try:
             async for chunk in self._inner:
                 self._left -= len(chunk)
@@ -72,14 +74,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
                     _delivery().too_large = True
                     raise _Unreadable("The answer is too large.")
                 if not is_start:
-                    yield chunk
+                    yield surrogates.feed(chunk)
                     continue
                 start += chunk
                 is_start = len(start) < len(BOM_UTF8) and BOM_UTF8.startswith(start)
                 if not is_start:
-                    yield start.removeprefix(BOM_UTF8)
-            if is_start:
-                yield start
+                    yield surrogates.feed(start.removeprefix(BOM_UTF8))
+            yield (start if is_start else b"") + surrogates.end()
         except httpx2.TransportError:
             _delivery().is_broken = True
             raise _Unreadable("The connection broke off.") from None

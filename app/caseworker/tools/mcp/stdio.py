@@ -33,6 +33,7 @@ from mcp.types import (
 
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.mcp.delivery import DELIVERY, Delivery
+from caseworker.tools.mcp.lone_surrogates import replaced
 
 TOO_LARGE_CODE: Final = -32090
 """JSON-RPC error code for a response that exceeds the size limit."""
@@ -108,7 +109,7 @@ class Lines:
         error = ErrorData(code=TOO_LARGE_CODE, message="The answer is too large.")
         if not skipped:
             try:
-                return jsonrpc_message_adapter.validate_json(line, by_name=False)
+                return jsonrpc_message_adapter.validate_json(replaced(line), by_name=False)
             except ValueError:
                 error = ErrorData(code=PARSE_ERROR, message="The answer cannot be read.")
         found = _ID_FIRST.match(line) or _ID_LAST.search(line)

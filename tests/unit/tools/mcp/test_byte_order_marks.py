@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -69,28 +69,34 @@ for line in sys.stdin:
 
 
 @asynccontextmanager
-async def http_server(media_type: str, pieces: Pieces) -> AsyncIterator[McpServers]:
-    """Run a server that sends each message as ``pieces`` returns it, each in its own chunk."""
+async def http_server(
+    media_type: str, pieces: Pieces, answer: Mapping[str, Any] | None = None
+) -> AsyncIterator[McpServers]:
+    """Run a server that sends each message as ``pieces`` returns it, each in its own chunk.
+
+    ``answer`` is the result of each call of its tool.
+    """
+    results = _RESULTS if answer is None else {**_RESULTS, "tools/call": dict(answer)}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode().lower():
                 length = head.partition("content-length:")[2].partition("\r\n")[0]
                 body = await reader.readexactly(int(length or 0))
-                await answer(json.loads(body) if body else {}, writer)
+                await reply(json.loads(body) if body else {}, writer)
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
             writer.close()
 
-    async def answer(message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    async def reply(message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         number = message.get("id")
         if number is None:
             status = 202 if message else 405
             writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n".encode())
             return
         error = {"error": {"code": -32601, "message": "unknown"}}
-        result = _RESULTS.get(message["method"])
+        result = results.get(message["method"])
         body = error if result is None else {"result": result}
         text = json.dumps({"jsonrpc": "2.0", "id": number, **body}).encode()
         head = f"HTTP/1.1 200 X\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked"

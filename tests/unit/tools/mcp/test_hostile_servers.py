@@ -269,7 +269,10 @@ async def test_answers_that_make_no_sense_or_cannot_be_stored_are_tool_errors(lo
     """Characters that a journal cannot store are replaced; a tool's own refusal has a code."""
     async with hostile(log) as server:
         assert (await server.call("nonsense"))["code"] == "unfit_result"
-        assert (await server.call("unreadable"))["code"] == "unfit_result"
+        assert await server.call("surrogates") == {
+            "text": "a\ufffd",
+            "structured": {"a\ufffd": ["\ufffd", "\U0001f600"]},
+        }
         assert await server.call("refuse") == {"error": "I will not.", "code": "tool_error"}
         assert await server.call("unstorable") == {
             "text": "a\ufffdb",
