@@ -67,20 +67,26 @@ def operation_of(
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3."):
         raise ValueError("openapi: this is no document of OpenAPI 3.0 or 3.1")
     references = References(document)
-    paths = {path: references.resolved(item)[0] for path, item in document.get("paths", {}).items()}
-    operations = {
-        item[method].get("operationId", f"{method.upper()} {path}"): (path, method, item)
-        for path, item in paths.items()
-        for method in _METHODS
-        if method in item
-    }
+    operations = dict[str, list[tuple[str, str, Object]]]()
+    for path, item in _paths(references):
+        for method in _METHODS:
+            if isinstance(item.get(method), Mapping):
+                name = item[method].get("operationId")
+                name = name if isinstance(name, str) else f"{method.upper()} {path}"
+                operations.setdefault(name, []).append((path, method, item))
     if operation_id not in operations:
         names = sorted(operations)
         hint = suggestion(operation_id, names)
         raise ValueError(
             f"operation_id: no operation {operation_id!r}.{hint} Available: {', '.join(names)}"
         )
-    path, method, item = operations[operation_id]
+    if len(operations[operation_id]) > 1:
+        names = [f"{method.upper()} {path}" for path, method, _ in operations[operation_id]]
+        raise ValueError(
+            f"operation_id: {' and '.join(names)} have the ID {operation_id!r}: in the document,"
+            " give each its own"
+        )
+    path, method, item = operations[operation_id][0]
     operation = item[method]
     base = server or _server(document, item, operation, has_headers=bool(headers))
     text = description or operation.get("description") or operation.get("summary")
@@ -117,6 +123,28 @@ def operation_of(
         body=body,
         description=" ".join(text.split()),
     )
+
+
+def _paths(references: References) -> Iterator[tuple[str, Object]]:
+    """Yield the paths of the document; other keys, such as ``x-owner``, are no paths."""
+    paths = references.document.get("paths", {})
+    if not isinstance(paths, Mapping):
+        raise ValueError("openapi: the document is not valid: paths must be an object")
+    for path, item in paths.items():
+        if str(path).startswith("/") and isinstance(item, Mapping):
+            yield path, _path_item(references, item, frozenset())
+
+
+def _path_item(references: References, item: Object, pending: frozenset[str]) -> Object:
+    """Return a path item with the fields that it refers to; its own take precedence."""
+    reference = item.get("$ref")
+    if not isinstance(reference, str):
+        return item
+    if reference in pending:
+        raise ValueError(f"openapi: {reference!r} refers to itself")
+    target = _path_item(references, _object(references.target(reference)), pending | {reference})
+    parameters = [*target.get("parameters", ()), *item.get("parameters", ())]
+    return {**target, **item, "parameters": parameters}
 
 
 def _name(parameter: Parameter, taken: Collection[str]) -> str:

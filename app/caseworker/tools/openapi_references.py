@@ -73,6 +73,10 @@ class References:
             value, base = self._target(reference, base, pending)
         return value, base
 
+    def target(self, reference: str) -> Any:
+        """Return the target of one reference in the document; raises as :meth:`resolved`."""
+        return self._target(reference, self.document)[0]
+
     def schema(self, node: Any, base: Any = None) -> Any:
         """Return a schema as JSON Schema 2020-12; its references lead to ``#/$defs``.
 

@@ -993,3 +993,128 @@ async def test_an_operation_without_an_id_is_named_by_method_and_path(tmp_path: 
 
     with pytest.raises(StartupError, match=r"no operation 'GET /a'.* Available: GET /a/{id}"):
         made(openapi=str(tmp_path / "api.json"), operation_id="GET /a")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"x-owner": "widgets team"},
+        {"x-owner": "get, post and delete"},
+        {"x-tags": ["get"]},
+        {"x-since": 2024},
+        {"x-internal": None},
+        {"x-group": {"get": {"operationId": "it", "summary": "No path."}}},
+        {"/unused": None},
+        {"/unused": {"summary": "Empty.", "get": None}},
+        {"/unused": {"get": {"operationId": ["it"], "summary": "A list as ID."}}},
+    ],
+)
+def test_only_paths_of_a_document_have_operations(others: dict[str, Any]) -> None:
+    """Extensions may hold any value."""
+    written = document({"get": {}})
+    written["paths"] |= others
+
+    made_of = operation_of(written, "it", server=None, description=None, headers=())
+
+    assert made_of.url == "https://h/x"
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"$ref": "#/components/pathItems/Base", "get": {}}, "https://h/x?limit=1"),
+        ({"$ref": "#/components/pathItems/Alias", "get": {}}, "https://h/x?limit=1"),
+        ({"$ref": "#/components/pathItems/Other", "get": {}}, "https://h/x?limit=1"),
+        (
+            {"$ref": "#/components/pathItems/Base", "get": {}, "servers": [{"url": "https://o"}]},
+            "https://o/x?limit=1",
+        ),
+        (
+            {
+                "$ref": "#/components/pathItems/Base",
+                "parameters": [{"name": "limit", "in": "query", "style": "deepObject"}],
+                "get": {},
+            },
+            "https://h/x?limit=1",
+        ),
+        (
+            {
+                "$ref": "#/components/pathItems/Base",
+                "get": {"parameters": [{"name": "limit", "in": "query"}]},
+            },
+            "https://h/x?limit=1",
+        ),
+    ],
+)
+def test_a_path_item_has_fields_beside_its_reference(item: dict[str, Any], expected: str) -> None:
+    """Those of the target are added; the item's own take precedence."""
+    limit = {"name": "limit", "in": "query", "schema": {}}
+    items: dict[str, Any] = {
+        "Base": {"parameters": [limit]},
+        "Alias": {"$ref": "#/components/pathItems/Base"},
+        "Other": {"parameters": [limit], "get": {"operationId": "other", "summary": "Other."}},
+    }
+
+    made_of = operation(item, components={"pathItems": items})
+
+    assert made_of.request({"limit": 1})[0] == expected
+
+
+def test_a_path_item_that_refers_to_itself_is_named() -> None:
+    """The start stops with the reference at fault."""
+    items = {"A": {"$ref": "#/components/pathItems/B"}, "B": {"$ref": "#/components/pathItems/A"}}
+
+    with pytest.raises(ValueError, match=r"pathItems/A' refers to itself"):
+        operation({"$ref": "#/components/pathItems/A"}, components={"pathItems": items})
+
+
+@pytest.mark.parametrize(
+    ("paths", "named"),
+    [
+        ({"/a": ["get", "post"]}, "GET /a and POST /a"),
+        ({"/a": ["get"], "/b": ["get"]}, "GET /a and GET /b"),
+        ({"/a": ["delete"], "/b": ["get", "patch"]}, "DELETE /a and GET /b and PATCH /b"),
+        ({"/a/{id}": ["get"], "/a": ["get"]}, "GET /a/{id} and GET /a"),
+        ({"/a": ["head", "put"]}, "HEAD /a and PUT /a"),
+    ],
+)
+async def test_an_id_of_several_operations_stops_the_start(
+    paths: dict[str, list[str]], named: str, tmp_path: Path
+) -> None:
+    """Which of them is meant is unclear."""
+    one = {"operationId": "it", "summary": "It."}
+    items = {path: dict.fromkeys(methods, one) for path, methods in paths.items()}
+    (tmp_path / "api.json").write_text(json.dumps(document({}) | {"paths": items}))
+
+    with pytest.raises(StartupError) as stop:
+        made(openapi=str(tmp_path / "api.json"), operation_id="it")
+
+    assert f"operation_id: {named} have the ID 'it'" in str(stop.value)
+    assert "\n" not in str(stop.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "file"}, "properties.v.type is no type of JSON Schema"),
+        ({"type": "array", "items": {"type": "any"}}, "properties.v.items.type is no type"),
+        ({"type": "object", "properties": {"type": {"type": "date"}}}, "properties.type.type is"),
+        ({"type": "string", "pattern": "("}, "properties.v.pattern: "),
+        ({"type": "number", "minimum": "1"}, "properties.v.minimum: "),
+        ({"enum": "a"}, "properties.v.enum: "),
+        ({"anyOf": []}, "properties.v.anyOf: "),
+    ],
+)
+async def test_an_invalid_schema_stops_the_start_with_one_line(
+    schema: Any, place: str, tmp_path: Path
+) -> None:
+    """The line names the keyword at fault."""
+    parameter = {"name": "v", "in": "query", "schema": schema}
+    written = document({"get": {"parameters": [parameter]}})
+    (tmp_path / "api.json").write_text(json.dumps(written))
+
+    with pytest.raises(StartupError) as stop:
+        made(openapi=str(tmp_path / "api.json"), operation_id="it")
+
+    assert place in str(stop.value)
+    assert "\n" not in str(stop.value)
