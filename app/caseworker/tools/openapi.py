@@ -1,7 +1,7 @@
 """Reads operations of OpenAPI documents (3.0 and 3.1)."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -44,6 +44,8 @@ _ARGUMENT_CHARS: Final = 57
 Object = Mapping[str, Any]
 Argument = tuple[Parameter, Any, bool]
 """A parameter, its schema, and whether it is required."""
+Chain = Sequence[tuple[Object, Any]]
+"""A schema and those that it refers to in turn, with the resources around them."""
 
 
 def operation_of(
@@ -220,21 +222,28 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
     if _rank(kind) == _UNSUPPORTED:
         raise ValueError(f"operation_id: its body is {kind}, which is not supported")
     media, is_required = contents[kind], body.get("required", False)
-    schema, base = references.resolved(media.get("schema", {}))
-    schema, kind = _object(schema), _concrete(kind, _object(schema))
+    parts = references.chain(media.get("schema", {}))
+    schema = {key: each for part, _ in reversed(parts) for key, each in part.items()}
+    kind = _concrete(kind, schema)
     about = {key: body[key] for key in ("description",) if key in body}
     has_fields = is_json(kind) or essence(kind) in (FORM, MULTIPART)
     if not has_fields:
-        scalar = references.schema(schema, base) if schema.get("type") in _SCALARS else {}
-        text = {"type": "string", "description": f"As {kind}." if is_text(kind) else _FILE}
+        scalar, described = {}, f"As {kind}." if is_text(kind) else _FILE
+        text = {"type": "string", "description": described}
+        if schema.get("type") in _SCALARS:
+            scalar = {"type": schema["type"], **_whole(references, media, parts)}
         raw = Body(media_type=kind, is_required=is_required)
         return raw, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
     is_first = str(references.document["openapi"]).startswith("3.0")
     is_styled = essence(kind) == FORM or (essence(kind) == MULTIPART and not is_first)
     fields, arguments, read_only = dict[str, Parameter](), list[Argument](), set[str]()
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
-    for name, each, inner in _properties(references, schema, base):
+    required = {
+        name
+        for part, _ in parts
+        if isinstance(part.get("required"), list)
+        for name in part["required"]
+    }
+    for name, each, inner in _properties(references, parts):
         if references.is_read_only(each, inner):
             read_only.add(name)
         else:
@@ -245,27 +254,34 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
             if is_file:
                 argument = _described(argument)
             arguments.append((fields[name], argument, is_required and name in required))
+    arguments = [each for each in arguments if each[0].name not in read_only]
+    is_plain = len({each.name for each, _, _ in arguments}) == len(arguments)
     form = Body(
         media_type=kind,
         is_required=is_required,
-        fields=fields,
+        fields={name: each for name, each in fields.items() if name not in read_only},
         read_only=frozenset(read_only),
     )
-    if arguments and not schema.keys() & _COMPOSED:
+    if arguments and is_plain and not schema.keys() & _COMPOSED:
         return form, arguments
-    argument_schema = {**_object(references.schema(schema, base)), **about}
+    argument_schema = {**_whole(references, media, parts), **about}
     return form, [(Parameter(place="body"), argument_schema, is_required)]
 
 
-def _properties(
-    references: References, schema: Object, base: Any
-) -> Iterator[tuple[str, Any, Any]]:
+def _whole(references: References, media: Object, parts: Chain) -> Object:
+    """Return the schema of a whole body."""
+    if len(parts) == 1:
+        return _object(references.schema(*parts[0]))
+    return _object(references.schema(media["schema"]))
+
+
+def _properties(references: References, parts: Chain) -> Iterator[tuple[str, Any, Any]]:
     """Yield the properties of an object and of the schemas that it is composed of."""
-    for name, each in _object(schema.get("properties")).items():
-        yield name, each, base
-    for each in schema.get("allOf", ()):
-        part, inner = references.resolved(each, base)
-        yield from _properties(references, _object(part), inner)
+    for part, base in parts:
+        for name, each in _object(part.get("properties")).items():
+            yield name, each, base
+        for each in part.get("allOf", ()):
+            yield from _properties(references, references.chain(each, base))
 
 
 def _field(name: str, encoding: Object, *, is_styled: bool, is_file: bool) -> Parameter:

@@ -1118,3 +1118,186 @@ async def test_an_invalid_schema_stops_the_start_with_one_line(
 
     assert place in str(stop.value)
     assert "\n" not in str(stop.value)
+
+
+READ_ONLY: dict[str, Any] = {
+    "Id": {"type": "string", "readOnly": True},
+    "Plain": {"type": "string"},
+    "Base": {
+        "type": "object",
+        "properties": {"id": {"type": "string", "readOnly": True}, "w": {"type": "string"}},
+    },
+    "Needs": {"type": "object", "required": ["id", "w"]},
+}
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+@pytest.mark.parametrize("is_flat", [True, False])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"allOf": [{"$ref": f"{SCHEMAS}/Id"}]},
+        {"allOf": [{"description": "The ID."}, {"allOf": [{"$ref": f"{SCHEMAS}/Id"}]}]},
+        {"anyOf": [{"type": "string", "readOnly": True}, {"type": "null"}]},
+        {"anyOf": [{"$ref": f"{SCHEMAS}/Id"}, {"type": "null"}]},
+        {"oneOf": [{"enum": [None]}, {"$ref": f"{SCHEMAS}/Id"}]},
+        {"oneOf": [{"type": "string", "readOnly": True}, {"type": "integer", "readOnly": True}]},
+        {"oneOf": [{"allOf": [{"$ref": f"{SCHEMAS}/Id"}]}, {"const": None}]},
+    ],
+)
+def test_a_wrapped_read_only_property_is_no_argument(own: Any, is_flat: bool, version: str) -> None:
+    """It is neither shown nor required, at the top of a body and inside of it."""
+    whole = {"type": "object", "required": ["id", "w"], "properties": {"id": own, "w": TEXT}}
+    schema = whole if is_flat else {"type": "object", "properties": {"v": whole}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    made_of = operation(
+        {"post": {"requestBody": body}}, openapi=version, components={"schemas": READ_ONLY}
+    )
+
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem({"w": "x"} if is_flat else {"v": {"w": "x"}}) is None
+    shown = made_of.parameters if is_flat else made_of.parameters["properties"]["v"]
+    assert list(shown["properties"]) == ["w"]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"anyOf": [{"$ref": f"{SCHEMAS}/Id"}, {"type": "string"}]},
+        {"oneOf": [{"type": "null"}]},
+        {"not": {"readOnly": True}},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Plain"}]},
+        {"items": {"$ref": f"{SCHEMAS}/Id"}},
+    ],
+)
+def test_a_property_that_requests_may_have_is_an_argument(own: Any) -> None:
+    """A branch that requests may use is enough."""
+    schema = {"type": "object", "required": ["id"], "properties": {"id": own}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    made_of = operation({"post": {"requestBody": body}}, components={"schemas": READ_ONLY})
+
+    assert made_of.parameters["required"] == ["id"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"required": ["id", "w"]}]},
+        {"allOf": [{"required": ["id", "w"]}, {"$ref": f"{SCHEMAS}/Base"}]},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"$ref": f"{SCHEMAS}/Needs"}]},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}], "required": ["id", "w"]},
+        {**READ_ONLY["Base"], "allOf": [{"$ref": f"{SCHEMAS}/Needs"}]},
+        {"allOf": [{"allOf": [{"$ref": f"{SCHEMAS}/Base"}]}, {"allOf": [{"required": ["id"]}]}]},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"oneOf": [{"required": ["id", "w"]}]}]},
+        {**READ_ONLY["Base"], "anyOf": [{"$ref": f"{SCHEMAS}/Needs"}, {"required": ["n"]}]},
+        {"$ref": f"{SCHEMAS}/Base", "allOf": [{"required": ["id", "w"]}]},
+    ],
+)
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_part_of_a_composed_schema_requires_no_read_only_property(
+    schema: Any, is_inner: bool
+) -> None:
+    """The part that requires it need not be the one that names it read-only."""
+    whole = {"type": "array", "items": schema} if is_inner else schema
+    body = {"required": True, "content": {"application/json": {"schema": whole}}}
+    made_of = operation({"post": {"requestBody": body}}, components={"schemas": READ_ONLY})
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem({"body": [{"w": "x"}] if is_inner else {"w": "x"}}) is None
+
+
+def test_a_shared_schema_still_requires_what_is_not_read_only_elsewhere() -> None:
+    """Each reference has the copy for its own read-only names."""
+    parts = {
+        "a": {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"$ref": f"{SCHEMAS}/Needs"}]},
+        "b": {"$ref": f"{SCHEMAS}/Needs"},
+    }
+    schema = {"type": "object", "properties": parts}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    made_of = operation({"post": {"requestBody": body}}, components={"schemas": READ_ONLY})
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem({"a": {"w": "x"}, "b": {"id": "i", "w": "x"}}) is None
+    assert "'b.id' is missing" in str(check.problem({"b": {"w": "x"}}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/Q"}}},
+            {"a": 1},
+            {"a": "x"},
+        ),
+        ({"type": "array", "items": {"$ref": "#/$defs/Q"}}, {"body": [1]}, {"body": ["x"]}),
+        (
+            {"allOf": [{"properties": {"a": {"$ref": "#/$defs/Q"}}}]},
+            {"body": {"a": 1}},
+            {"body": {"a": "x"}},
+        ),
+        ({"type": "object", "properties": {"a": {"$ref": "#q"}}}, {"a": 1}, {"a": "x"}),
+        ({"type": "object", "properties": {"a": {"$ref": "own#/$defs/Q"}}}, {"a": 1}, {"a": "x"}),
+        ({"$ref": "#/$defs/O"}, {"a": 1}, {"a": "x"}),
+        ({"$ref": "#/$defs/O", "required": ["a"]}, {"a": 1}, {}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["application/json", FORM, MULTIPART])
+@pytest.mark.parametrize("is_referred", [False, True])
+def test_a_body_with_an_id_is_its_own_resource(
+    schema: dict[str, Any], valid: Any, invalid: Any, kind: str, is_referred: bool
+) -> None:
+    """Its references start at it, and not at the document."""
+    definitions = {
+        "Q": {"type": "integer", "$anchor": "q"},
+        "O": {"type": "object", "properties": {"a": {"$ref": "#/$defs/Q"}}},
+    }
+    whole = {"$id": "https://s/own", "$defs": definitions, **schema}
+    given = {"$ref": f"{SCHEMAS}/Whole"} if is_referred else whole
+    body = {"required": True, "content": {kind: {"schema": given}}}
+    components = {"schemas": {"Whole": whole}} if is_referred else {}
+    made_of = operation({"post": {"requestBody": body}}, components=components)
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem(valid) is None
+    assert check.problem(invalid) is not None
+
+
+@pytest.mark.parametrize(
+    ("beside", "valid", "invalid"),
+    [
+        ({"properties": {"b": TEXT}}, {"a": "x", "b": "y"}, {"b": 1}),
+        ({"properties": {"b": TEXT}, "required": ["b"]}, {"b": "y"}, {"a": "x"}),
+        ({"required": ["a"]}, {"a": "x"}, {}),
+        ({"properties": {"a": {"maxLength": 1}}}, {"body": {"a": "x"}}, {"body": {"a": "xx"}}),
+        ({"properties": {"a": {"maxLength": 1}}}, {"body": {"a": "x"}}, {"body": {"a": 1}}),
+        (
+            {"allOf": [{"properties": {"b": TEXT}, "required": ["b"]}]},
+            {"body": {"a": "x", "b": "y"}},
+            {"body": {"a": "x"}},
+        ),
+        ({"oneOf": [{"required": ["a"]}]}, {"body": {"a": "x"}}, {"body": {}}),
+        ({"properties": {"a": {"readOnly": True}, "b": TEXT}}, {"b": "y"}, {"a": "x", "b": "y"}),
+    ],
+)
+@pytest.mark.parametrize("reference", ["Base", "Alias"])
+def test_a_body_has_what_is_beside_its_reference(
+    beside: dict[str, Any], valid: Any, invalid: Any, reference: str
+) -> None:
+    """OpenAPI 3.1 adds it to the target; 3.0 ignores it."""
+    schemas = {
+        "Base": {"type": "object", "properties": {"a": TEXT}},
+        "Alias": {"$ref": f"{SCHEMAS}/Base", "description": "The same."},
+    }
+    schema = {"$ref": f"{SCHEMAS}/{reference}", **beside}
+    item = {"post": {"requestBody": {"required": True, "content": {FORM: {"schema": schema}}}}}
+
+    made_of = operation(item, components={"schemas": schemas})
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+    assert check.problem(valid) is None
+    assert check.problem(invalid) is not None
+    assert made_of.request(valid)[2].startswith((b"a=x", b"b=y"))
+
+    of_first = operation(item, openapi="3.0.3", components={"schemas": schemas})
+    assert list(of_first.parameters["properties"]) == ["a"]
+    assert of_first.parameters["required"] == []
