@@ -70,6 +70,8 @@ class Parameter:
     """Media type of the value, instead of a style."""
     is_file: bool = False
     """Whether a part of a multipart body has a file name."""
+    may_be_file: bool = False
+    """Whether a data URL is a file, in a part of a multipart body that also takes other values."""
 
     def pairs(self, value: Any, encoded: Encoding) -> Pairs:
         """Return encoded names and values for a query, a cookie or a form."""
@@ -122,7 +124,8 @@ class Parameter:
             if each is None:
                 continue
             kind = self.media_type or ("application/json" if isinstance(each, dict) else None)
-            if not self.is_file:
+            is_url = isinstance(each, str) and _DATA_URL.match(each) is not None
+            if not (self.is_file or (self.may_be_file and is_url)):
                 yield self.name, (None, _in_media_type(each, kind or "").encode(), kind)
                 continue
             file_type, content = _file(each)

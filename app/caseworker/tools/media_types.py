@@ -22,6 +22,16 @@ _TEXTS: Final = frozenset(
         *("x-ndjson", "ndjson", "jsonl", "x-jsonlines", "json-lines", "json-seq", "xml-dtd"),
     )
 )
+_BINARY: Final = frozenset(
+    f"application/{each}"
+    for each in (
+        *("octet-stream", "pdf", "zip", "gzip", "x-gzip", "x-tar", "x-bzip2", "x-7z-compressed"),
+        *("zstd", "vnd.rar", "x-rar-compressed", "java-archive", "wasm", "cbor", "msgpack"),
+        *("x-msgpack", "vnd.msgpack", "protobuf", "x-protobuf", "grpc", "bson", "msword"),
+        *("vnd.ms-excel", "vnd.ms-powerpoint", "x-msdownload", "vnd.sqlite3", "avro"),
+        *("vnd.apache.parquet", "vnd.apache.arrow.stream", "vnd.apache.arrow.file"),
+    )
+)
 _DECLARED: Final = re.compile(
     rb"(?:<\?xml[^>]{0,200}?\bencoding|<meta\b[^>]{0,200}?\bcharset)\s*=\s*[\"']?([\w.:-]+)", re.I
 )
@@ -68,6 +78,16 @@ def is_text(kind: str) -> bool:
     """Return whether a media type holds text other than JSON."""
     kind = essence(kind)
     return kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+xml", "+yaml"))
+
+
+def is_binary_type(kind: str) -> bool:
+    """Return whether a media type is known to hold bytes that are no text."""
+    kind = essence(kind)
+    if is_text(kind) or is_json(kind):
+        return False
+    return kind.startswith(("image/", "audio/", "video/", "font/", "multipart/")) or (
+        kind in _BINARY or kind.endswith(("+zip", "+gzip", "+cbor", "+protobuf"))
+    )
 
 
 def decoded(content: bytes | bytearray, header: str) -> str:

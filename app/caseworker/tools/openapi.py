@@ -1,7 +1,9 @@
 """Reads operations of OpenAPI documents (3.0 and 3.1)."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ from caseworker.tools.http_request import (
     HttpOperation,
     Parameter,
 )
-from caseworker.tools.media_types import essence, is_json, is_text
+from caseworker.tools.media_types import essence, is_binary_type, is_json, is_text
 from caseworker.tools.openapi_references import References
 
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
@@ -33,12 +35,17 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[^\s?#\\{}]*)?", re.ASCII)
 """An address without credentials, query, and anything that parsers read in two ways."""
 _COMPOSED: Final = frozenset({"allOf", "anyOf", "oneOf"})
+_TYPING: Final = frozenset(
+    {"type", "enum", "const", "format", "properties", "items", "contentEncoding"}
+)
+"""Keywords that limit the values of a schema."""
 _SCALARS: Final = ("string", "integer", "number", "boolean")
 _STYLED: Final = frozenset({"style", "explode", "allowReserved"})
 _ANY: Final = ("*/*", "application/*")
 _UNSUPPORTED: Final = 9
 _BINARY: Final = "application/octet-stream"
 _FILE: Final = "The content: text, or a data URL with Base64."
+_MAY_BE_FILE: Final = "A file is written as a data URL with Base64."
 _ARGUMENT_CHARS: Final = 57
 
 Object = Mapping[str, Any]
@@ -248,11 +255,19 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
             read_only.add(name)
         else:
             encoding = _object(_object(media.get("encoding")).get(name))
-            is_file = essence(kind) == MULTIPART and _is_file(references, each, inner)
-            fields[name] = _field(name, encoding, is_styled=is_styled, is_file=is_file)
+            field = _field(name, encoding, is_styled=is_styled)
             argument = _object(references.schema(each, inner))
-            if is_file:
-                argument = _described(argument)
+            if essence(kind) == MULTIPART and field.style is None:
+                fits = partial(_fits, references, each, inner)
+                is_binary = field.media_type is not None and is_binary_type(field.media_type)
+                texts = (lambda one: one.get("type") == "string", _is_untyped)
+                if fits(_is_file) or (is_binary and any(map(fits, (*texts, _is_base64)))):
+                    field = replace(field, is_file=True)
+                    argument = _described(argument)
+                elif not field.media_type and (fits(_is_untyped) or fits(_is_base64)):
+                    field = replace(field, may_be_file=True)
+                    argument = _described(argument, is_file=False)
+            fields[name] = field
             arguments.append((fields[name], argument, is_required and name in required))
     arguments = [each for each in arguments if each[0].name not in read_only]
     is_plain = len({each.name for each, _, _ in arguments}) == len(arguments)
@@ -284,11 +299,11 @@ def _properties(references: References, parts: Chain) -> Iterator[tuple[str, Any
             yield from _properties(references, references.chain(each, base))
 
 
-def _field(name: str, encoding: Object, *, is_styled: bool, is_file: bool) -> Parameter:
+def _field(name: str, encoding: Object, *, is_styled: bool) -> Parameter:
     """Return how a form contains a property; a style takes precedence over a media type."""
     media_type = encoding.get("contentType", "").partition(",")[0].strip()
     if not is_styled or not encoding.keys() & _STYLED:
-        return Parameter(place="body", name=name, media_type=media_type or None, is_file=is_file)
+        return Parameter(place="body", name=name, media_type=media_type or None)
     style = encoding.get("style", "form")
     return Parameter(
         place="body",
@@ -299,24 +314,52 @@ def _field(name: str, encoding: Object, *, is_styled: bool, is_file: bool) -> Pa
     )
 
 
-def _is_file(references: References, schema: Any, base: Any) -> bool:
-    """Return whether a part of a multipart body is a file, or a list of files."""
-    target, inner = references.resolved(schema, base)
-    target = _object(target)
-    if target.get("format") == "binary":
-        return True
-    if "contentMediaType" in target and "contentEncoding" not in target:
-        return True
-    branches = (*target.get("anyOf", ()), *target.get("oneOf", ()), target.get("items"))
-    return any(_is_file(references, each, inner) for each in branches if each)
+def _fits(
+    references: References,
+    schema: Any,
+    base: Any,
+    test: Callable[[Object], bool],
+    pending: frozenset[int] = frozenset(),
+) -> bool:
+    """Return whether a schema, a branch of it, or its items fit a test."""
+    if id(schema) in pending:
+        return False
+    parts = references.chain(schema, base)
+    merged = {key: each for part, _ in reversed(parts) for key, each in part.items()}
+    return test(merged) or any(
+        _fits(references, each, inner, test, pending | {id(schema)})
+        for part, inner in parts
+        for each in (*part.get("anyOf", ()), *part.get("oneOf", ()), part.get("items"))
+        if each is not None
+    )
 
 
-def _described(schema: Object) -> Object:
-    """Return the schema of a file as models see it."""
+def _is_file(target: Object) -> bool:
+    """Return whether a part of a multipart body with this schema is a file."""
+    parts = [_object(each) for each in (target, *target.get("allOf", ()))]
+    return any(
+        each.get("format") == "binary"
+        or ("contentMediaType" in each and "contentEncoding" not in each)
+        for each in parts
+    )
+
+
+def _is_untyped(target: Object) -> bool:
+    return not target.keys() & (_COMPOSED | _TYPING)
+
+
+def _is_base64(target: Object) -> bool:
+    return target.get("format") in ("byte", "base64")
+
+
+def _described(schema: Object, *, is_file: bool = True) -> Object:
+    """Return the schema of a file, or of a value that may be one, as models see it."""
     if schema.get("type") == "array":
-        return {**schema, "items": _described(_object(schema.get("items")))}
-    kind = {} if schema.keys() & {"$ref", *_COMPOSED} else {"type": "string"}
-    return {**kind, **schema, "description": f"{schema.get('description', '')} {_FILE}".strip()}
+        return {**schema, "items": _described(_object(schema.get("items")), is_file=is_file)}
+    is_open = not is_file or schema.keys() & {"$ref", *_COMPOSED}
+    kind = {} if is_open else {"type": "string"}
+    text = f"{schema.get('description', '')} {_FILE if is_file else _MAY_BE_FILE}"
+    return {**kind, **schema, "description": text.strip()}
 
 
 def _rank(kind: str) -> int:

@@ -1301,3 +1301,51 @@ def test_a_body_has_what_is_beside_its_reference(
     of_first = operation(item, openapi="3.0.3", components={"schemas": schemas})
     assert list(of_first.parameters["properties"]) == ["a"]
     assert of_first.parameters["required"] == []
+
+
+URL = "data:image/png;base64,aGk="
+PNG = {"contentType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "encoding", "value", "parts"),
+    [
+        ({}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        (True, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"description": "A file."}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({}, PNG, URL, [("a", "a", "image/png", b"hi")]),
+        ({}, {"contentType": "image/*"}, URL, [("a", "a", "image/png", b"hi")]),
+        ({}, {"contentType": "application/pdf"}, URL, [("a", "a", "application/pdf", b"hi")]),
+        (TEXT, PNG, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "byte"}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "byte"}, PNG, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "base64"}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "array", "items": {}}, {}, [URL, 1], "two"),
+        ({"type": "array", "items": {}}, PNG, [URL], [("a", "a", "image/png", b"hi")]),
+        ({"anyOf": [{}, {"type": "null"}]}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"allOf": [BINARY]}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"$ref": f"{SCHEMAS}/Byte"}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "byte"}, {}, "aGk=", [("a", None, None, b"aGk=")]),
+        ({}, {}, "x", [("a", None, None, b"x")]),
+        (TEXT, {}, URL, [("a", None, None, URL.encode())]),
+        ({}, {"contentType": "text/plain"}, URL, [("a", None, "text/plain", URL.encode())]),
+        ({"enum": [URL]}, {}, URL, [("a", None, None, URL.encode())]),
+    ],
+)
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+def test_a_data_url_is_a_file_where_a_part_may_hold_bytes(
+    schema: Any, encoding: dict[str, Any], value: Any, parts: Any, version: str
+) -> None:
+    """Parts without a type, with Base64, or of a binary media type; other text stays text."""
+    whole = {"type": "object", "properties": {"a": schema}}
+    body = {"content": {MULTIPART: {"schema": whole, "encoding": {"a": encoding}}}}
+    byte = {"type": "string", "format": "byte"}
+    made_of = operation(
+        {"post": {"requestBody": body}}, openapi=version, components={"schemas": {"Byte": byte}}
+    )
+    if parts == "two":
+        parts = [("a", "a", "image/png", b"hi"), ("a", None, None, b"1")]
+
+    assert parts_of(made_of, {"a": value}) == parts
+    about = json.dumps(made_of.parameters)
+    assert ("data URL" in about) == (parts[0][1] == "a" or value in ("aGk=", "x"))
