@@ -17,7 +17,7 @@ from caseworker.platform.retry_after import seconds_asked
 from caseworker.platform.signing import signed_headers
 from caseworker.tools.arguments import ArgumentCheck, is_storable
 from caseworker.tools.http_request import HttpOperation
-from caseworker.tools.media_types import decoded, essence, is_json, is_text
+from caseworker.tools.media_types import UnknownCharsetError, decoded, essence, is_json, is_text
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from caseworker.tools.resources import ToolResources
 
@@ -123,7 +123,11 @@ class HttpTool:
 
     def _result(self, response: httpx2.Response, content: bytearray) -> ToolResult:
         status, header = response.status_code, response.headers.get("content-type", "")
-        text = self._masked(decoded(content, header))
+        unread = ""
+        try:
+            text = self._masked(decoded(content, header))
+        except UnknownCharsetError as error:
+            text, unread = self._masked(content.decode(errors="replace")), error.charset
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:
@@ -136,6 +140,9 @@ class HttpTool:
             return failure(message, "too_large")
         if not text.strip():
             return {"status": status}
+        if unread:
+            message = f"The charset {self._mask.apply(unread)!r} of the response is unknown."
+            return failure(message, "unfit_response")
         kind = essence(header)
         is_document = is_json(kind)
         if is_document or (kind in _UNTYPED and text.lstrip().startswith(("{", "["))):

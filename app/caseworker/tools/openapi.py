@@ -17,7 +17,7 @@ from caseworker.tools.http_request import (
     HttpOperation,
     Parameter,
 )
-from caseworker.tools.media_types import essence, is_binary_type, is_json, is_text
+from caseworker.tools.media_types import essence, in_charset, is_binary_type, is_json, is_text
 from caseworker.tools.openapi_references import References
 
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
@@ -233,6 +233,10 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
     schema = {key: each for part, _ in reversed(parts) for key, each in part.items()}
     kind = _concrete(kind, schema)
     about = {key: body[key] for key in ("description",) if key in body}
+    try:
+        in_charset("", kind)
+    except ValueError as error:
+        raise ValueError(f"operation_id: its body is {kind}, and {error}") from None
     has_fields = is_json(kind) or essence(kind) in (FORM, MULTIPART)
     if not has_fields:
         scalar, described = {}, f"As {kind}." if is_text(kind) else _FILE

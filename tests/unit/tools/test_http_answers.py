@@ -245,3 +245,102 @@ async def test_no_media_type_or_encoding_shows_a_secret(
     assert "[secret]" in shown or kind.startswith("application/tok")
     for form in (SECRET, "tok/en", "en+1", "tok%2Fen"):
         assert form not in shown
+
+
+NAMES = [
+    ("gb2312", "朱镕基", "gb18030"),
+    ("gbk", "㐀 €", "gb18030"),
+    ("x-gbk", "镕", "gbk"),
+    ("shift_jis", "①髙", "cp932"),
+    ("x-sjis", "①髙", "cp932"),
+    ("windows-31j", "①", "cp932"),
+    ("euc-kr", "똠방각하", "cp949"),
+    ("ks_c_5601-1987", "똠", "cp949"),
+    ("big5", "香港嘅", "big5hkscs"),
+    ("x-x-big5", "台北", "big5"),
+    ("euc-jp", "①", "euc_jis_2004"),
+    ("iso-8859-1", "“5 €”", "cp1252"),
+    ("latin1", "“5 €”", "cp1252"),
+    ("us-ascii", "5 €", "cp1252"),
+    ("iso-8859-9", "€ ğ", "cp1254"),
+    ("windows-874", "ไทย", "cp874"),
+    ("tis-620", "€ ไทย", "cp874"),
+    ("x-cp1250", "Łódź", "cp1250"),
+    ("x-cp1251", "Москва", "cp1251"),
+    ("x-mac-cyrillic", "Москва", "mac_cyrillic"),
+    ("iso-8859-8-i", "שלום", "iso8859_8"),
+    ("koi8-ru", "Київ", "koi8_u"),
+    ("koi8-r", "Москва", "koi8_r"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "codec"), NAMES)
+async def test_a_charset_means_what_browsers_make_of_it(
+    api: Api, tool: Tool, name: str, text: str, codec: str
+) -> None:
+    """Many servers write the older name of a larger character set."""
+    api.answer = reply(text.encode(codec), 200, f"text/plain; charset={name}")
+    assert await tool.run({}, CONTEXT) == {"text": text}
+
+    document = f"<meta charset='{name}'>{text}"
+    api.answer = reply(document.encode(codec), 200, "text/html")
+    assert await tool.run({}, CONTEXT) == {"text": document}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "text"),
+    [
+        ("text/plain; charset=utf-16", b"Hello!", "Hello!"),
+        ("text/plain; charset=utf-16le", b"Hello!", "Hello!"),
+        ("text/plain; charset=utf-16be", "Köln!".encode(), "Köln!"),
+        ("text/plain; charset=utf-32", b"Hello world!", "Hello world!"),
+        ("text/plain; charset=ucs-2", b"Hello!", "Hello!"),
+        ("text/xml", b'<?xml version="1.0" encoding="utf-16"?><a/>', None),
+        ("text/plain; charset=utf-16", "東a".encode("utf-16-le"), "東a"),
+        ("text/plain; charset=utf-16", "東a".encode("utf-16-be"), "東a"),
+        ("text/plain; charset=utf-16le", "Hello".encode("utf-16-be"), "Hello"),
+        ("text/plain; charset=utf-16", "東京都".encode("utf-16-le"), "東京都"),
+        ("text/plain; charset=utf-32", "東京".encode("utf-32-le"), "東京"),
+        ("application/json; charset=utf-16", '"東a"'.encode("utf-16-le"), "東a"),
+    ],
+)
+async def test_utf_16_and_utf_32_need_bytes_that_fit(
+    api: Api, tool: Tool, kind: str, body: bytes, text: str | None
+) -> None:
+    """Text in UTF-8 under such a name would become other characters."""
+    api.answer = reply(body, 200, kind)
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read.get("text", read.get("value")) == (text or body.decode())
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "text/html", "text/csv", ""])
+@pytest.mark.parametrize("name", ["x-unknown", "none", "hex", "idna", "utf-9"])
+async def test_an_unknown_charset_is_named_unless_the_body_is_utf_8(
+    api: Api, tool: Tool, name: str, kind: str, status: int
+) -> None:
+    """It is never read as Windows-1252."""
+    header = f"{kind}; charset={name}"
+    api.answer = reply("Москва".encode("koi8-r"), status, header)
+    read = await tool.run({}, CONTEXT)
+    if status == 200:
+        assert read == {
+            "error": f"The charset '{name}' of the response is unknown.",
+            "code": "unfit_response",
+        }
+    else:
+        assert "\ufffd" in read["error"]
+
+    api.answer = reply('["Москва"]'.encode(), status, header)
+    assert "Москва" in json.dumps(await tool.run({}, CONTEXT), ensure_ascii=False)
+
+
+async def test_one_broken_byte_does_not_change_the_charset(api: Api, tool: Tool) -> None:
+    """Only that character is lost."""
+    api.answer = reply("東京".encode("cp932") + b"\xff", 200, "text/plain; charset=shift_jis")
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read["text"].startswith("東京")

@@ -5,6 +5,7 @@ The expected texts were written by hand from the OpenAPI Specification 3.1.1 and
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -1349,3 +1350,57 @@ def test_a_data_url_is_a_file_where_a_part_may_hold_bytes(
     assert parts_of(made_of, {"a": value}) == parts
     about = json.dumps(made_of.parameters)
     assert ("data URL" in about) == (parts[0][1] == "a" or value in ("aGk=", "x"))
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/csv", "application/xml"])
+@pytest.mark.parametrize(
+    ("charset", "text", "codec"),
+    [
+        ("iso-8859-1", "Köln", "iso-8859-1"),
+        ("ISO-8859-1", "Köln", "iso-8859-1"),
+        ("windows-1252", "5 €", "cp1252"),
+        ("utf-8", "Köln", "utf-8"),
+        ("utf-16", "Köln", "utf-16"),
+        ("shift_jis", "東京", "shift_jis"),
+        ("x-sjis", "東京", "cp932"),
+        ("gb2312", "北京", "gb2312"),
+        ("koi8-r", "Москва", "koi8-r"),
+    ],
+)
+def test_a_text_is_sent_in_the_charset_of_its_media_type(
+    charset: str, text: str, codec: str, kind: str
+) -> None:
+    """As a body, and as a part of one."""
+    kind = f"{kind}; charset={charset}"
+
+    sent = posting(kind, TEXT).request({"body": text})
+    assert sent[1:] == ({"content-type": kind}, text.encode(codec))
+
+    schema = {"type": "object", "properties": {"a": TEXT}}
+    made_of = posting(MULTIPART, schema, encoding={"a": {"contentType": kind}})
+    assert parts_of(made_of, {"a": text}) == [("a", None, kind, text.encode(codec))]
+
+
+@pytest.mark.parametrize(
+    ("charset", "text", "named"),
+    [
+        ("iso-8859-1", "5 €", "iso-8859-1 has no character U+20AC"),
+        ("us-ascii", "Köln", "us-ascii has no character U+00F6"),
+        ("koi8-r", "東京", "koi8-r has no character U+6771"),
+        ("gb2312", "朱镕基", "gb2312 has no character U+9555"),
+        ("windows-1252", "a😀", "windows-1252 has no character U+1F600"),
+    ],
+)
+def test_a_character_that_the_charset_does_not_have_is_refused(
+    charset: str, text: str, named: str
+) -> None:
+    """The model reads which one."""
+    with pytest.raises(ToolRefusedError, match=re.escape(named)):
+        posting(f"text/plain; charset={charset}", TEXT).request({"body": text})
+
+
+@pytest.mark.parametrize("charset", ["x-unknown", "utf-9", "idna", "hex", "none"])
+def test_an_unknown_charset_of_a_body_stops_the_start(charset: str) -> None:
+    """The document names a charset that no text can have."""
+    with pytest.raises(ValueError, match=f"operation_id: its body is .*the charset '{charset}'"):
+        posting(f"text/plain; charset={charset}", TEXT)
