@@ -106,7 +106,9 @@ def charset_of(header: str) -> str:
 def is_json(kind: str) -> bool:
     """Return whether a media type holds one JSON value."""
     subtype = essence(kind).partition("/")[2]
-    return subtype in ("json", "x-json") or subtype.endswith("+json")
+    return (
+        subtype in ("json", "x-json") or kind.strip().lower() == "json" or subtype.endswith("+json")
+    )
 
 
 def is_text(kind: str) -> bool:

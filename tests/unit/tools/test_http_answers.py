@@ -228,6 +228,9 @@ ECHOES = [
     ("application/x-www-form-urlencoded", b"a=tok%2Fen%2B1%262%3C3%3E"),
     ("application/x-ndjson", json.dumps({"a": SECRET}).encode() + b"\n{}"),
     (f"application/{SECRET}", b"x"),
+    ("application/json", b'{"a": "tok\\u0000/en+1&2<3>"}'),
+    ("application/json", b'["tok\\uD800/en+1&2<3>"]'),
+    ("application/vnd.x", b'["tok\\udc00/en+1&2<3>"]'),
 ]
 
 
@@ -344,3 +347,94 @@ async def test_one_broken_byte_does_not_change_the_charset(api: Api, tool: Tool)
     read = await tool.run({}, CONTEXT)
 
     assert read["text"].startswith("東京")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/x-amz-json-1.1",
+        "application/json-rpc",
+        "application/vnd.api.v1.json",
+        "application/problem",
+        "*/*",
+        "json",
+        "application/anything; charset=utf-8",
+    ],
+)
+async def test_json_of_any_textual_type_is_parsed(api: Api, tool: Tool, kind: str) -> None:
+    """The content decides, unless the media type is known to be binary."""
+    api.answer = reply(JSON.encode(), 200, kind)
+
+    assert await tool.run({}, CONTEXT) == CITY
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/jsonlines", '{"a":1}\n{"a":2}\n'),
+        ("application/geo+json-seq", '\x1e{"a":1}\n\x1e{"a":2}\n'),
+        ("application/sparql-query", "SELECT * {}"),
+        ("application/text", "hello"),
+        ("text", "hello"),
+        ("application/vnd.example", "Köln"),
+        ("*/*", "123"),
+    ],
+)
+async def test_text_of_any_textual_type_is_text(api: Api, tool: Tool, kind: str, body: str) -> None:
+    """Servers have many names for text."""
+    api.answer = reply(body.encode(), 200, kind)
+
+    assert await tool.run({}, CONTEXT) == {"text": body}
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        (b'{"a": "\\u0000"}', {"a": "\ufffd"}),
+        (b'{"a\\u0000": 1}', {"a\ufffd": 1}),
+        (b'{"a": "\\ud800"}', {"a": "\ufffd"}),
+        (b'["\\udc00x"]', {"value": ["\ufffdx"]}),
+        (b'{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
+        (b'{"a": 1e999}', {"a": None}),
+        (b"-1e999", {"value": None}),
+        (b"[1" + b"0" * 4999 + b"]", "too many digits"),
+        (b"[" * 200 + b"]" * 200, "nested too deeply"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        (b"{'a': 1}", "not valid JSON"),
+        (b"[NaN]", "not valid JSON"),
+    ],
+)
+async def test_json_that_cannot_be_stored_is_converted_or_named(
+    api: Api, tool: Tool, body: bytes, result: Any
+) -> None:
+    """As in the results of functions, a number that is not finite is null."""
+    api.answer = reply(body)
+
+    read = await tool.run({}, CONTEXT)
+
+    if isinstance(result, str):
+        assert (read["code"], result in read["error"]) == ("unfit_response", True)
+    else:
+        assert read == result
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", b"{}"),
+        ("gzip", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9),
+        ("GZIP", b"no"),
+        ("deflate", b"\xff\xff"),
+        ("gzip, gzip", b"{}"),
+    ],
+)
+async def test_a_body_that_cannot_be_decompressed_is_named(
+    api: Api, tool: Tool, encoding: str, body: bytes
+) -> None:
+    """The server was reached."""
+    api.answer = reply(body, 200, "application/json", f"Content-Encoding: {encoding}")
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read["code"] == "unfit_response"
+    assert f"not valid in its content encoding ({encoding})" in read["error"]
