@@ -31,7 +31,7 @@ STOPS: Kinds = (Stop, BaseExceptionGroup)
 
 
 _DISGUISES = {"__getattribute__", "__class__", "__cause__", "__context__", "__traceback__"}
-"""Attributes that whoever handles an exception reads; a class that replaces one may raise then."""
+"""Attributes that handlers of exceptions read; a class that replaces one may raise then."""
 _BUILT_IN = {BaseException, Exception, object}
 
 

@@ -121,6 +121,16 @@ class UnfitSchemaError(ValueError):
     """A tool's JSON Schema is invalid, refers to other documents, or allows unknown arguments."""
 
 
+def _fault_in_schema(error: ValidationError | ValueError) -> str:
+    """Return one line with the keyword at fault."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    place = ".".join(map(str, error.instance_path))
+    if error.kind.name == "anyOf" and place.rpartition(".")[2] == "type":
+        return f"{place} is no type of JSON Schema, such as string or object"
+    return f"{place}: {' '.join(error.message.split())}".removeprefix(": ")
+
+
 class ArgumentCheck:
     """Validates a tool's arguments against its compiled schema.
 
@@ -162,7 +172,7 @@ class ArgumentCheck:
                     formats=None if strict_formats else dict(_OF_PYTHON),
                 )
         except (ValidationError, ValueError) as error:
-            message = f"the schema of tool {spec.name!r} is invalid: {error}"
+            message = f"the schema of tool {spec.name!r} is invalid: {_fault_in_schema(error)}"
             raise UnfitSchemaError(message) from error
 
     @classmethod

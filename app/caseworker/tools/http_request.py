@@ -22,7 +22,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_by
 
 import httpx2
 
-from caseworker.tools.media_types import charset_of, essence, is_json, is_text
+from caseworker.tools.media_types import charset_of, essence, in_charset, is_json, is_text
 from caseworker.tools.ports import ToolRefusedError
 
 Place = Literal["path", "query", "header", "cookie", "body"]
@@ -70,6 +70,8 @@ class Parameter:
     """Media type of the value, instead of a style."""
     is_file: bool = False
     """Whether a part of a multipart body has a file name."""
+    may_be_file: bool = False
+    """Whether a data URL is a file, in a part of a multipart body that also takes other values."""
 
     def pairs(self, value: Any, encoded: Encoding) -> Pairs:
         """Return encoded names and values for a query, a cookie or a form."""
@@ -122,8 +124,12 @@ class Parameter:
             if each is None:
                 continue
             kind = self.media_type or ("application/json" if isinstance(each, dict) else None)
-            if not self.is_file:
-                yield self.name, (None, _in_media_type(each, kind or "").encode(), kind)
+            is_url = isinstance(each, str) and _DATA_URL.match(each) is not None
+            if not (self.is_file or (self.may_be_file and is_url)):
+                yield (
+                    self.name,
+                    (None, _encoded(_in_media_type(each, kind or ""), kind or ""), kind),
+                )
                 continue
             file_type, content = _file(each)
             if kind is None or "*" in kind:
@@ -150,7 +156,7 @@ class Body:
         """Return media type and bytes of a value."""
         kind = essence(self.media_type)
         if is_json(kind):
-            return self.media_type, json.dumps(value).encode()
+            return self.media_type, _encoded(json.dumps(value), self.media_type)
         if kind in (FORM, MULTIPART):
             if not isinstance(value, dict):
                 raise ToolRefusedError("The body must be an object with the fields of the form.")
@@ -163,7 +169,7 @@ class Body:
             parts = [(each.name, each.parts(one)) for each, one in fields]
             return _multipart(_joined(parts, owners, str))
         if is_text(kind):
-            content = _text(value).encode()
+            content = _encoded(_text(value), self.media_type)
             is_clear = content.isascii() or charset_of(self.media_type)
             return self.media_type + ("" if is_clear else "; charset=utf-8"), content
         file_type, content = _file(value)
@@ -327,6 +333,16 @@ def _text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         value = int(value)
     return json.dumps(value, separators=(",", ":"))
+
+
+def _encoded(text: str, kind: str) -> bytes:
+    try:
+        return in_charset(text, kind)
+    except UnicodeEncodeError as error:
+        raise ToolRefusedError(
+            f"The charset {charset_of(kind)} has no character U+{ord(text[error.start]):04X}:"
+            " leave it out."
+        ) from None
 
 
 def _in_media_type(value: Any, kind: str) -> str:

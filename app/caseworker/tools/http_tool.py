@@ -1,6 +1,7 @@
 """Tools that call HTTP APIs: a call is one request to an address that the operator configures."""
 
 import asyncio
+import codecs
 import json
 import re
 import uuid
@@ -11,24 +12,32 @@ from typing import Any, Final
 
 import httpx2
 
+from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.platform.logs.secret_mask import SecretMask
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 from caseworker.platform.retry_after import seconds_asked
 from caseworker.platform.signing import signed_headers
-from caseworker.tools.arguments import ArgumentCheck, is_storable
+from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.http_request import HttpOperation
-from caseworker.tools.media_types import decoded, essence, is_json, is_text
+from caseworker.tools.media_types import (
+    UnknownCharsetError,
+    decoded,
+    essence,
+    is_binary_type,
+    is_json,
+    is_text,
+)
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from caseworker.tools.resources import ToolResources
+from caseworker.tools.results import UnfitResultError, result_of
 
 UNAVAILABLE: Final = "unavailable"
 """Error code for a server that is unreachable, or asks to be called again later."""
 _TRANSIENT: Final = frozenset({429, 503})
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _BYTES: Final = "application/octet-stream"
-_UNTYPED: Final = frozenset({"", _BYTES, "binary/octet-stream", "text/plain", "text/html"})
-"""Media types that servers also give to JSON."""
 _EXCERPT_CHARS: Final = 500
+_SPLITTING: Final = re.compile(r"\x00|\\u(?:0000|d[89a-f][0-9a-f]{2})", re.I)
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -113,6 +122,10 @@ class HttpTool:
         except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError):
             message = "The arguments are too long, or not allowed in headers."
             return failure(message, "invalid_arguments")
+        except httpx2.DecodingError:
+            encoding = self._mask.apply(response.headers.get("content-encoding", ""))
+            message = f"The response is not valid in its content encoding ({encoding})."
+            return failure(message, "unfit_response")
         except (httpx2.HTTPError, OSError) as error:
             message = f"The server cannot be reached ({type(error).__name__})."
             return failure(message, UNAVAILABLE)
@@ -125,7 +138,11 @@ class HttpTool:
 
     def _result(self, response: httpx2.Response, content: bytearray) -> ToolResult:
         status, header = response.status_code, response.headers.get("content-type", "")
-        text = decoded(content, header)
+        unread = ""
+        try:
+            text = decoded(content, header)
+        except UnknownCharsetError as error:
+            text, unread = content.decode(errors="replace"), error.charset
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:
@@ -140,29 +157,26 @@ class HttpTool:
         text = _storable(self._mask.apply(text))
         if not text.strip():
             return {"status": status}
+        if unread:
+            message = f"The charset {self._mask.apply(unread)!r} of the response is unknown."
+            return failure(message, "unfit_response")
         kind = essence(self._mask_of_types.apply(header))
         is_document = is_json(kind)
-        if is_document or (kind in _UNTYPED and text.lstrip().startswith(("{", "["))):
-            result = self._json_result(text)
-            if result is not None:
+        is_textual = is_text(kind) or not (is_binary_type(kind) and kind != _BYTES)
+        if kind and not (is_document or is_text(kind)):
+            is_textual = is_textual and _is_text_content(content, text)
+        looks_like_json = text.lstrip().startswith(("{", "["))
+        if is_document or (is_textual and looks_like_json):
+            try:
+                result: ToolResult = self._mask.apply_to(_json_result(text, self._max_bytes))
                 return result
-        if is_document:
-            return failure("The response is not valid JSON.", "unfit_response")
-        if is_text(kind) or not kind or (kind == _BYTES and _is_utf8_text(content)):
+            except ValueError as error:
+                if is_document:
+                    return failure(f"The response {error}.", "unfit_response")
+        if is_textual:
             return {"text": text}
         message = f"The response is neither JSON nor text, but {self._mask_of_types.apply(kind)}."
         return failure(message, "unfit_response")
-
-    def _json_result(self, text: str) -> ToolResult | None:
-        """Return the result for a JSON text; None if it is invalid or cannot be stored."""
-        try:
-            value = self._mask.apply_to(json.loads(text))
-        except (ValueError, RecursionError):
-            return None
-        if not is_storable({"": value}):
-            return None
-        # The key "error" could make the result a failure of the tool.
-        return value if isinstance(value, dict) and "error" not in value else {"value": value}
 
 
 def _storable(text: str) -> str:
@@ -170,11 +184,45 @@ def _storable(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def _is_utf8_text(content: bytes | bytearray) -> bool:
+def _json_result(text: str, max_bytes: int) -> ToolResult:
+    """Return the result for a JSON text, converted as the results of functions are.
+
+    Raises:
+        ValueError: it is invalid, or too deep or long for the journal. The message is a predicate.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except json.JSONDecodeError:
+        raise ValueError("is not valid JSON") from None
+    except ValueError as error:
+        reason = str(error) if str(error).startswith("is ") else "has a number of too many digits"
+        raise ValueError(reason) from None
+    try:
+        value = result_of({"": value}, max_bytes=max_bytes * 8)[""]
+    except ValueTooLargeError:
+        raise ValueError("is nested too deeply") from None
+    except UnfitResultError:
+        raise ValueError(
+            "has an integer of too many digits, or two keys that are equal without NUL"
+        ) from None
+    # The key "error" could make the result a failure of the tool.
+    return value if isinstance(value, dict) and "error" not in value else {"value": value}
+
+
+def _no_constant(_: str) -> None:
+    raise ValueError("is not valid JSON")
+
+
+def _is_text_content(content: bytes | bytearray, text: str) -> bool:
+    """Return whether a body of an unknown media type is text: UTF-8, or with an order mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        return "\ufffd" not in text
     try:
         return b"\x00" not in content and bool(content.decode())
     except UnicodeDecodeError:
-        return False
+        return text.lstrip().startswith(("{", "[")) and "\ufffd" not in text
 
 
 def http_client(_: ToolResources) -> httpx2.AsyncClient:

@@ -1,7 +1,9 @@
 """Reads operations of OpenAPI documents (3.0 and 3.1)."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ from caseworker.tools.http_request import (
     HttpOperation,
     Parameter,
 )
-from caseworker.tools.media_types import essence, is_json, is_text
+from caseworker.tools.media_types import essence, in_charset, is_binary_type, is_json, is_text
 from caseworker.tools.openapi_references import References
 
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
@@ -33,17 +35,24 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[^\s?#\\{}]*)?", re.ASCII)
 """An address without credentials, query, and anything that parsers read in two ways."""
 _COMPOSED: Final = frozenset({"allOf", "anyOf", "oneOf"})
+_TYPING: Final = frozenset(
+    {"type", "enum", "const", "format", "properties", "items", "contentEncoding"}
+)
+"""Keywords that limit the values of a schema."""
 _SCALARS: Final = ("string", "integer", "number", "boolean")
 _STYLED: Final = frozenset({"style", "explode", "allowReserved"})
 _ANY: Final = ("*/*", "application/*")
 _UNSUPPORTED: Final = 9
 _BINARY: Final = "application/octet-stream"
 _FILE: Final = "The content: text, or a data URL with Base64."
+_MAY_BE_FILE: Final = "A file is written as a data URL with Base64."
 _ARGUMENT_CHARS: Final = 57
 
 Object = Mapping[str, Any]
 Argument = tuple[Parameter, Any, bool]
 """A parameter, its schema, and whether it is required."""
+Chain = Sequence[tuple[Object, Any]]
+"""A schema and those that it refers to in turn, with the resources around them."""
 
 
 def operation_of(
@@ -67,20 +76,26 @@ def operation_of(
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3."):
         raise ValueError("openapi: this is no document of OpenAPI 3.0 or 3.1")
     references = References(document)
-    paths = {path: references.resolved(item)[0] for path, item in document.get("paths", {}).items()}
-    operations = {
-        item[method].get("operationId", f"{method.upper()} {path}"): (path, method, item)
-        for path, item in paths.items()
-        for method in _METHODS
-        if method in item
-    }
+    operations = dict[str, list[tuple[str, str, Object]]]()
+    for path, item in _paths(references):
+        for method in _METHODS:
+            if isinstance(item.get(method), Mapping):
+                name = item[method].get("operationId")
+                name = name if isinstance(name, str) else f"{method.upper()} {path}"
+                operations.setdefault(name, []).append((path, method, item))
     if operation_id not in operations:
         names = sorted(operations)
         hint = suggestion(operation_id, names)
         raise ValueError(
             f"operation_id: no operation {operation_id!r}.{hint} Available: {', '.join(names)}"
         )
-    path, method, item = operations[operation_id]
+    if len(operations[operation_id]) > 1:
+        names = [f"{method.upper()} {path}" for path, method, _ in operations[operation_id]]
+        raise ValueError(
+            f"operation_id: {' and '.join(names)} have the ID {operation_id!r}: in the document,"
+            " give each its own"
+        )
+    path, method, item = operations[operation_id][0]
     operation = item[method]
     base = server or _server(document, item, operation, has_headers=bool(headers))
     text = description or operation.get("description") or operation.get("summary")
@@ -117,6 +132,28 @@ def operation_of(
         body=body,
         description=" ".join(text.split()),
     )
+
+
+def _paths(references: References) -> Iterator[tuple[str, Object]]:
+    """Yield the paths of the document; other keys, such as ``x-owner``, are no paths."""
+    paths = references.document.get("paths", {})
+    if not isinstance(paths, Mapping):
+        raise ValueError("openapi: the document is not valid: paths must be an object")
+    for path, item in paths.items():
+        if str(path).startswith("/") and isinstance(item, Mapping):
+            yield path, _path_item(references, item, frozenset())
+
+
+def _path_item(references: References, item: Object, pending: frozenset[str]) -> Object:
+    """Return a path item with the fields that it refers to; its own take precedence."""
+    reference = item.get("$ref")
+    if not isinstance(reference, str):
+        return item
+    if reference in pending:
+        raise ValueError(f"openapi: {reference!r} refers to itself")
+    target = _path_item(references, _object(references.target(reference)), pending | {reference})
+    parameters = [*target.get("parameters", ()), *item.get("parameters", ())]
+    return {**target, **item, "parameters": parameters}
 
 
 def _name(parameter: Parameter, taken: Collection[str]) -> str:
@@ -192,59 +229,85 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
     if _rank(kind) == _UNSUPPORTED:
         raise ValueError(f"operation_id: its body is {kind}, which is not supported")
     media, is_required = contents[kind], body.get("required", False)
-    schema, base = references.resolved(media.get("schema", {}))
-    schema, kind = _object(schema), _concrete(kind, _object(schema))
+    parts = references.chain(media.get("schema", {}))
+    schema = {key: each for part, _ in reversed(parts) for key, each in part.items()}
+    kind = _concrete(kind, schema)
     about = {key: body[key] for key in ("description",) if key in body}
+    try:
+        in_charset("", kind)
+    except ValueError as error:
+        raise ValueError(f"operation_id: its body is {kind}, and {error}") from None
     has_fields = is_json(kind) or essence(kind) in (FORM, MULTIPART)
     if not has_fields:
-        scalar = references.schema(schema, base) if schema.get("type") in _SCALARS else {}
-        text = {"type": "string", "description": f"As {kind}." if is_text(kind) else _FILE}
+        scalar, described = {}, f"As {kind}." if is_text(kind) else _FILE
+        text = {"type": "string", "description": described}
+        if schema.get("type") in _SCALARS:
+            scalar = {"type": schema["type"], **_whole(references, media, parts)}
         raw = Body(media_type=kind, is_required=is_required)
         return raw, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
     is_first = str(references.document["openapi"]).startswith("3.0")
     is_styled = essence(kind) == FORM or (essence(kind) == MULTIPART and not is_first)
     fields, arguments, read_only = dict[str, Parameter](), list[Argument](), set[str]()
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
-    for name, each, inner in _properties(references, schema, base):
+    required = {
+        name
+        for part, _ in parts
+        if isinstance(part.get("required"), list)
+        for name in part["required"]
+    }
+    for name, each, inner in _properties(references, parts):
         if references.is_read_only(each, inner):
             read_only.add(name)
         else:
             encoding = _object(_object(media.get("encoding")).get(name))
-            is_file = essence(kind) == MULTIPART and _is_file(references, each, inner)
-            fields[name] = _field(name, encoding, is_styled=is_styled, is_file=is_file)
+            field = _field(name, encoding, is_styled=is_styled)
             argument = _object(references.schema(each, inner))
-            if is_file:
-                argument = _described(argument)
+            if essence(kind) == MULTIPART and field.style is None:
+                fits = partial(_fits, references, each, inner)
+                is_binary = field.media_type is not None and is_binary_type(field.media_type)
+                texts = (lambda one: one.get("type") == "string", _is_untyped)
+                if fits(_is_file) or (is_binary and any(map(fits, (*texts, _is_base64)))):
+                    field = replace(field, is_file=True)
+                    argument = _described(argument)
+                elif not field.media_type and (fits(_is_untyped) or fits(_is_base64)):
+                    field = replace(field, may_be_file=True)
+                    argument = _described(argument, is_file=False)
+            fields[name] = field
             arguments.append((fields[name], argument, is_required and name in required))
+    arguments = [each for each in arguments if each[0].name not in read_only]
+    is_plain = len({each.name for each, _, _ in arguments}) == len(arguments)
     form = Body(
         media_type=kind,
         is_required=is_required,
-        fields=fields,
+        fields={name: each for name, each in fields.items() if name not in read_only},
         read_only=frozenset(read_only),
     )
-    if arguments and not schema.keys() & _COMPOSED:
+    if arguments and is_plain and not schema.keys() & _COMPOSED:
         return form, arguments
-    argument_schema = {**_object(references.schema(schema, base)), **about}
+    argument_schema = {**_whole(references, media, parts), **about}
     return form, [(Parameter(place="body"), argument_schema, is_required)]
 
 
-def _properties(
-    references: References, schema: Object, base: Any
-) -> Iterator[tuple[str, Any, Any]]:
+def _whole(references: References, media: Object, parts: Chain) -> Object:
+    """Return the schema of a whole body."""
+    if len(parts) == 1:
+        return _object(references.schema(*parts[0]))
+    return _object(references.schema(media["schema"]))
+
+
+def _properties(references: References, parts: Chain) -> Iterator[tuple[str, Any, Any]]:
     """Yield the properties of an object and of the schemas that it is composed of."""
-    for name, each in _object(schema.get("properties")).items():
-        yield name, each, base
-    for each in schema.get("allOf", ()):
-        part, inner = references.resolved(each, base)
-        yield from _properties(references, _object(part), inner)
+    for part, base in parts:
+        for name, each in _object(part.get("properties")).items():
+            yield name, each, base
+        for each in part.get("allOf", ()):
+            yield from _properties(references, references.chain(each, base))
 
 
-def _field(name: str, encoding: Object, *, is_styled: bool, is_file: bool) -> Parameter:
+def _field(name: str, encoding: Object, *, is_styled: bool) -> Parameter:
     """Return how a form contains a property; a style takes precedence over a media type."""
     media_type = encoding.get("contentType", "").partition(",")[0].strip()
     if not is_styled or not encoding.keys() & _STYLED:
-        return Parameter(place="body", name=name, media_type=media_type or None, is_file=is_file)
+        return Parameter(place="body", name=name, media_type=media_type or None)
     style = encoding.get("style", "form")
     return Parameter(
         place="body",
@@ -255,24 +318,52 @@ def _field(name: str, encoding: Object, *, is_styled: bool, is_file: bool) -> Pa
     )
 
 
-def _is_file(references: References, schema: Any, base: Any) -> bool:
-    """Return whether a part of a multipart body is a file, or a list of files."""
-    target, inner = references.resolved(schema, base)
-    target = _object(target)
-    if target.get("format") == "binary":
-        return True
-    if "contentMediaType" in target and "contentEncoding" not in target:
-        return True
-    branches = (*target.get("anyOf", ()), *target.get("oneOf", ()), target.get("items"))
-    return any(_is_file(references, each, inner) for each in branches if each)
+def _fits(
+    references: References,
+    schema: Any,
+    base: Any,
+    test: Callable[[Object], bool],
+    pending: frozenset[int] = frozenset(),
+) -> bool:
+    """Return whether a schema, a branch of it, or its items fit a test."""
+    if id(schema) in pending:
+        return False
+    parts = references.chain(schema, base)
+    merged = {key: each for part, _ in reversed(parts) for key, each in part.items()}
+    return test(merged) or any(
+        _fits(references, each, inner, test, pending | {id(schema)})
+        for part, inner in parts
+        for each in (*part.get("anyOf", ()), *part.get("oneOf", ()), part.get("items"))
+        if each is not None
+    )
 
 
-def _described(schema: Object) -> Object:
-    """Return the schema of a file as models see it."""
+def _is_file(target: Object) -> bool:
+    """Return whether a part of a multipart body with this schema is a file."""
+    parts = [_object(each) for each in (target, *target.get("allOf", ()))]
+    return any(
+        each.get("format") == "binary"
+        or ("contentMediaType" in each and "contentEncoding" not in each)
+        for each in parts
+    )
+
+
+def _is_untyped(target: Object) -> bool:
+    return not target.keys() & (_COMPOSED | _TYPING)
+
+
+def _is_base64(target: Object) -> bool:
+    return target.get("format") in ("byte", "base64")
+
+
+def _described(schema: Object, *, is_file: bool = True) -> Object:
+    """Return the schema of a file, or of a value that may be one, as models see it."""
     if schema.get("type") == "array":
-        return {**schema, "items": _described(_object(schema.get("items")))}
-    kind = {} if schema.keys() & {"$ref", *_COMPOSED} else {"type": "string"}
-    return {**kind, **schema, "description": f"{schema.get('description', '')} {_FILE}".strip()}
+        return {**schema, "items": _described(_object(schema.get("items")), is_file=is_file)}
+    is_open = not is_file or schema.keys() & {"$ref", *_COMPOSED}
+    kind = {} if is_open else {"type": "string"}
+    text = f"{schema.get('description', '')} {_FILE if is_file else _MAY_BE_FILE}"
+    return {**kind, **schema, "description": text.strip()}
 
 
 def _rank(kind: str) -> int:

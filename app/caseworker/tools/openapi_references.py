@@ -21,6 +21,8 @@ _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchema
 """Keywords that map arbitrary names to schemas."""
 _VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
 """Keywords that contain values, which may look like schemas."""
+_BRANCHES: Final = frozenset({"anyOf", "oneOf"})
+_ANNOTATED: Final = frozenset({"required", "type", "title", "description"})
 _LISTS: Final = frozenset({"required", "examples"})
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 _LIMITS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
@@ -32,10 +34,10 @@ class References:
     def __init__(self, document: Mapping[str, Any]) -> None:
         """Read the document; an embedded schema with ``$id`` is a separate resource."""
         self.document = document
-        self._names: dict[int, str] = {}
-        """Names of definitions, by the identity of the original schema."""
-        self._referred: dict[str, tuple[Any, Any]] = {}
-        """Schemas that other schemas refer to, and the resources around them, by name."""
+        self._names: dict[tuple[int, frozenset[str]], str] = {}
+        """Names of definitions, by the identity of the original schema and its read-only names."""
+        self._referred: dict[str, tuple[Any, Any, frozenset[str]]] = {}
+        """The arguments of :meth:`schema` for the targets of references, by name."""
         self._uris: dict[int, str] = {}
         self._resources: dict[str, Any] = {"": document}
         self._anchors: dict[tuple[str, str], Any] = {}
@@ -65,7 +67,7 @@ class References:
         Raises:
             ValueError: a reference has no target in the document, or refers to itself.
         """
-        base = self.document if base is None else base
+        base = self._base(value, self.document if base is None else base)
         while isinstance(value, Mapping) and (reference := _reference_in(value)) is not None:
             if (id(base), reference) in pending:
                 raise ValueError(f"openapi: {reference!r} refers to itself")
@@ -73,28 +75,47 @@ class References:
             value, base = self._target(reference, base, pending)
         return value, base
 
-    def schema(self, node: Any, base: Any = None) -> Any:
+    def chain(self, node: Any, base: Any = None) -> list[tuple[Mapping[str, Any], Any]]:
+        """Return a schema and those that it refers to in turn, with the resources around them.
+
+        A schema of only a reference is left out, and in OpenAPI 3.0 any schema with a reference:
+        that version ignores its other keywords. Raises as :meth:`resolved`.
+        """
+        target, inner = self.resolved(node, base)  # raises for a cycle
+        schemas = list[tuple[Mapping[str, Any], Any]]()
+        base = self.document if base is None else base
+        is_first = str(self.document.get("openapi", "")).startswith("3.0")
+        while isinstance(node, Mapping) and (reference := _reference_in(node)) is not None:
+            base = self._base(node, base)
+            if not is_first and node.keys() - {"$ref", "$dynamicRef"}:
+                schemas.append((node, base))
+            node, base = self._target(reference, base)
+        return [*schemas, (_mapping(target), inner)]
+
+    def target(self, reference: str) -> Any:
+        """Return the target of one reference in the document; raises as :meth:`resolved`."""
+        return self._target(reference, self.document)[0]
+
+    def schema(self, node: Any, base: Any = None, read_only: frozenset[str] = frozenset()) -> Any:
         """Return a schema as JSON Schema 2020-12; its references lead to ``#/$defs``.
 
-        Properties that only responses have are left out.
+        Properties that only responses have are left out. ``read_only`` holds those that other
+        parts of an ``allOf`` name.
         """
         base = self.document if base is None else base
         if isinstance(node, list):
-            return [self.schema(each, base) for each in node]
+            return [self.schema(each, base, read_only) for each in node]
         if not isinstance(node, Mapping):
             return node
         base = self._base(node, base)
-        read_only = {
-            name
-            for name, each in _mapping(node.get("properties")).items()
-            if self.is_read_only(each, base)
-        }
+        if node.keys() & {"properties", "allOf", "$ref", "$dynamicRef"}:
+            read_only |= self._read_only_names(node, base)
         schema = dict[str, Any]()
         for keyword, value in node.items():
             if keyword in _DROPPED:
                 continue
             if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
-                schema["$ref"] = self._definition(value, base)
+                schema["$ref"] = self._definition(value, base, read_only)
             elif keyword == "discriminator" and isinstance(value, Mapping):
                 schema[keyword] = self._discriminator(value, base)
             elif keyword in _BY_NAME and isinstance(value, Mapping):
@@ -109,6 +130,10 @@ class References:
                 schema[keyword] = [each for each in value if each not in read_only]
             elif keyword in _VALUES or keyword.startswith("x-"):
                 schema[keyword] = value
+            elif keyword in ("allOf", "then", "else"):
+                schema[keyword] = self.schema(value, base, read_only)
+            elif keyword in _BRANCHES and isinstance(value, list):
+                schema[keyword] = [self._branch(each, base, read_only) for each in value]
             else:
                 schema[keyword] = self.schema(value, base)
         return _as_json_schema(schema)
@@ -120,23 +145,84 @@ class References:
             definitions |= {name: self.schema(*self._referred[name]) for name in unmade}
         return definitions
 
-    def is_read_only(self, node: Any, base: Any = None) -> bool:
-        """Return whether requests do not have a property with this schema."""
-        target = self.resolved(node, base)[0]
-        return any(_mapping(each).get("readOnly") is True for each in (node, target))
+    def is_read_only(
+        self, node: Any, base: Any = None, pending: frozenset[int] = frozenset()
+    ) -> bool:
+        """Return whether requests do not have a property with this schema.
 
-    def _definition(self, reference: str, base: Any) -> str:
+        Of ``anyOf`` and ``oneOf``, all branches are for responses only, except null. ``pending``
+        holds the identities of schemas that are being read.
+        """
+        if id(node) in pending:
+            return False
+        pending |= {id(node)}
+        for part, inner in self.chain(node, base):
+            if part.get("readOnly") is True:
+                return True
+            if any(self.is_read_only(each, inner, pending) for each in _list(part.get("allOf"))):
+                return True
+            for keyword in _BRANCHES:
+                branches = [each for each in _list(part.get(keyword)) if not _is_null(each)]
+                if branches and all(self.is_read_only(each, inner, pending) for each in branches):
+                    return True
+        return False
+
+    def _read_only_names(
+        self, node: Any, base: Any, pending: frozenset[int] = frozenset()
+    ) -> frozenset[str]:
+        """Return the read-only properties of an object and of all parts of its ``allOf``."""
+        names = frozenset[str]()
+        if id(node) in pending:
+            return names
+        for part, inner in self.chain(node, base):
+            properties = _mapping(part.get("properties"))
+            names |= {name for name, each in properties.items() if self.is_read_only(each, inner)}
+            for each in _list(part.get("allOf")):
+                names |= self._read_only_names(each, inner, pending | {id(node)})
+        return names
+
+    def _required_names(
+        self, node: Any, base: Any, pending: frozenset[int] = frozenset()
+    ) -> frozenset[str]:
+        """Return the names that an object or its parts require or have as properties."""
+        names = frozenset[str]()
+        if id(node) in pending:
+            return names
+        for part, inner in self.chain(node, base):
+            names |= {each for each in _list(part.get("required")) if isinstance(each, str)}
+            names |= _mapping(part.get("properties")).keys()
+            for keyword in ("allOf", *_BRANCHES):
+                for each in _list(part.get(keyword)):
+                    names |= self._required_names(each, inner, pending | {id(node)})
+        return names
+
+    def _branch(self, node: Any, base: Any, read_only: frozenset[str]) -> Any:
+        """Return a branch of ``anyOf`` or ``oneOf``.
+
+        One that only requires read-only properties would fit every request without them; it stays
+        as it is, and fits none.
+        """
+        required = _list(_mapping(node).get("required"))
+        if required and set(required) <= read_only and node.keys() <= _ANNOTATED:
+            return self.schema(node, base)
+        return self.schema(node, base, read_only)
+
+    def _definition(
+        self, reference: str, base: Any, read_only: frozenset[str] = frozenset()
+    ) -> str:
         """Return a reference to the copy of a schema in the definitions."""
         self.resolved({"$ref": reference}, base)  # raises for a cycle without a schema
         target, inner = self._target(reference, base)
-        if id(target) not in self._names:
+        read_only &= self._required_names(target, inner)
+        key = id(target), read_only - self._read_only_names(target, inner)
+        if key not in self._names:
             last = unquote(reference).rpartition("/")[2].rpartition("#")[2]
             wanted = _UNSAFE.sub("_", last) or "schema"
             name, number = wanted, 2
             while name in self._referred:
                 name, number = f"{wanted}_{number}", number + 1
-            self._names[id(target)], self._referred[name] = name, (target, inner)
-        return f"#/$defs/{self._names[id(target)]}"
+            self._names[key], self._referred[name] = name, (target, inner, key[1])
+        return f"#/$defs/{self._names[key]}"
 
     def _discriminator(self, value: Mapping[str, Any], base: Any) -> Mapping[str, Any]:
         """Return a discriminator whose mapping leads to definitions; names stay as they are."""
@@ -146,7 +232,7 @@ class References:
         }
         return {**value, "mapping": mapping} if mapping else value
 
-    def _base(self, node: Mapping[str, Any], base: Any) -> Any:
+    def _base(self, node: Any, base: Any) -> Any:
         return node if id(node) in self._uris else base
 
     def _target(
@@ -186,6 +272,20 @@ def _reference_in(value: Mapping[str, Any]) -> str | None:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_null(schema: Any) -> bool:
+    """Return whether null is the only value that fits a schema."""
+    schema = _mapping(schema)
+    return (
+        schema.get("type") in ("null", ["null"])
+        or schema.get("enum") == [None]
+        or ("const" in schema and schema["const"] is None)
+    )
 
 
 def _key_in(value: Any, part: str) -> Any:

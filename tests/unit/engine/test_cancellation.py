@@ -39,7 +39,7 @@ def test_after_a_cancel_every_check_raises_our_cancelled_error() -> None:
 
 
 def test_a_delayed_stop_needs_no_callback() -> None:
-    """The stop is set when it is no longer delayed, and nothing is logged."""
+    """The stop is set after its delay, without a line in the log."""
     token = CancellationToken()
     token.held = True
     with capture_logs() as lines:

@@ -232,6 +232,9 @@ ECHOES = [
     ("application/x-www-form-urlencoded", b"a=tok%2Fen%2B1%262%3C3%3E"),
     ("application/x-ndjson", json.dumps({"a": SECRET}).encode() + b"\n{}"),
     (f"application/{SECRET}", b"x"),
+    ("application/json", b'{"a": "tok\\u0000/en+1&2<3>"}'),
+    ("application/json", b'["tok\\uD800/en+1&2<3>"]'),
+    ("application/vnd.x", b'["tok\\udc00/en+1&2<3>"]'),
 ]
 
 
@@ -320,3 +323,193 @@ async def test_the_start_of_a_long_error_is_shown_without_secrets(
 
     start = "The server answered 500: "
     assert read["error"] == start + ("a" * before + "[secret]" * 100)[:500]
+
+
+NAMES = [
+    ("gb2312", "朱镕基", "gb18030"),
+    ("gbk", "㐀 €", "gb18030"),
+    ("x-gbk", "镕", "gbk"),
+    ("shift_jis", "①髙", "cp932"),
+    ("x-sjis", "①髙", "cp932"),
+    ("windows-31j", "①", "cp932"),
+    ("euc-kr", "똠방각하", "cp949"),
+    ("ks_c_5601-1987", "똠", "cp949"),
+    ("big5", "香港嘅", "big5hkscs"),
+    ("x-x-big5", "台北", "big5"),
+    ("euc-jp", "①", "euc_jis_2004"),
+    ("iso-8859-1", "“5 €”", "cp1252"),
+    ("latin1", "“5 €”", "cp1252"),
+    ("us-ascii", "5 €", "cp1252"),
+    ("iso-8859-9", "€ ğ", "cp1254"),
+    ("windows-874", "ไทย", "cp874"),
+    ("tis-620", "€ ไทย", "cp874"),
+    ("x-cp1250", "Łódź", "cp1250"),
+    ("x-cp1251", "Москва", "cp1251"),
+    ("x-mac-cyrillic", "Москва", "mac_cyrillic"),
+    ("iso-8859-8-i", "שלום", "iso8859_8"),
+    ("koi8-ru", "Київ", "koi8_u"),
+    ("koi8-r", "Москва", "koi8_r"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "codec"), NAMES)
+async def test_a_charset_means_what_browsers_make_of_it(
+    api: Api, tool: Tool, name: str, text: str, codec: str
+) -> None:
+    """Many servers write the older name of a larger character set."""
+    api.answer = reply(text.encode(codec), 200, f"text/plain; charset={name}")
+    assert await tool.run({}, CONTEXT) == {"text": text}
+
+    document = f"<meta charset='{name}'>{text}"
+    api.answer = reply(document.encode(codec), 200, "text/html")
+    assert await tool.run({}, CONTEXT) == {"text": document}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "text"),
+    [
+        ("text/plain; charset=utf-16", b"Hello!", "Hello!"),
+        ("text/plain; charset=utf-16le", b"Hello!", "Hello!"),
+        ("text/plain; charset=utf-16be", "Köln!".encode(), "Köln!"),
+        ("text/plain; charset=utf-32", b"Hello world!", "Hello world!"),
+        ("text/plain; charset=ucs-2", b"Hello!", "Hello!"),
+        ("text/xml", b'<?xml version="1.0" encoding="utf-16"?><a/>', None),
+        ("text/plain; charset=utf-16", "東a".encode("utf-16-le"), "東a"),
+        ("text/plain; charset=utf-16", "東a".encode("utf-16-be"), "東a"),
+        ("text/plain; charset=utf-16le", "Hello".encode("utf-16-be"), "Hello"),
+        ("text/plain; charset=utf-16", "東京都".encode("utf-16-le"), "東京都"),
+        ("text/plain; charset=utf-32", "東京".encode("utf-32-le"), "東京"),
+        ("application/json; charset=utf-16", '"東a"'.encode("utf-16-le"), "東a"),
+    ],
+)
+async def test_utf_16_and_utf_32_need_bytes_that_fit(
+    api: Api, tool: Tool, kind: str, body: bytes, text: str | None
+) -> None:
+    """Text in UTF-8 under such a name would become other characters."""
+    api.answer = reply(body, 200, kind)
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read.get("text", read.get("value")) == (text or body.decode())
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "text/html", "text/csv", ""])
+@pytest.mark.parametrize("name", ["x-unknown", "none", "hex", "idna", "utf-9"])
+async def test_an_unknown_charset_is_named_unless_the_body_is_utf_8(
+    api: Api, tool: Tool, name: str, kind: str, status: int
+) -> None:
+    """It is never read as Windows-1252."""
+    header = f"{kind}; charset={name}"
+    api.answer = reply("Москва".encode("koi8-r"), status, header)
+    read = await tool.run({}, CONTEXT)
+    if status == 200:
+        assert read == {
+            "error": f"The charset '{name}' of the response is unknown.",
+            "code": "unfit_response",
+        }
+    else:
+        assert "\ufffd" in read["error"]
+
+    api.answer = reply('["Москва"]'.encode(), status, header)
+    assert "Москва" in json.dumps(await tool.run({}, CONTEXT), ensure_ascii=False)
+
+
+async def test_one_broken_byte_does_not_change_the_charset(api: Api, tool: Tool) -> None:
+    """Only that character is lost."""
+    api.answer = reply("東京".encode("cp932") + b"\xff", 200, "text/plain; charset=shift_jis")
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read["text"].startswith("東京")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/x-amz-json-1.1",
+        "application/json-rpc",
+        "application/vnd.api.v1.json",
+        "application/problem",
+        "*/*",
+        "json",
+        "application/anything; charset=utf-8",
+    ],
+)
+async def test_json_of_any_textual_type_is_parsed(api: Api, tool: Tool, kind: str) -> None:
+    """The content decides, unless the media type is known to be binary."""
+    api.answer = reply(JSON.encode(), 200, kind)
+
+    assert await tool.run({}, CONTEXT) == CITY
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/jsonlines", '{"a":1}\n{"a":2}\n'),
+        ("application/geo+json-seq", '\x1e{"a":1}\n\x1e{"a":2}\n'),
+        ("application/sparql-query", "SELECT * {}"),
+        ("application/text", "hello"),
+        ("text", "hello"),
+        ("application/vnd.example", "Köln"),
+        ("*/*", "123"),
+    ],
+)
+async def test_text_of_any_textual_type_is_text(api: Api, tool: Tool, kind: str, body: str) -> None:
+    """Servers have many names for text."""
+    api.answer = reply(body.encode(), 200, kind)
+
+    assert await tool.run({}, CONTEXT) == {"text": body}
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        (b'{"a": "\\u0000"}', {"a": "\ufffd"}),
+        (b'{"a\\u0000": 1}', {"a\ufffd": 1}),
+        (b'{"a": "\\ud800"}', {"a": "\ufffd"}),
+        (b'["\\udc00x"]', {"value": ["\ufffdx"]}),
+        (b'{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
+        (b'{"a": 1e999}', {"a": None}),
+        (b"-1e999", {"value": None}),
+        (b"[1" + b"0" * 4999 + b"]", "too many digits"),
+        (b"[" * 200 + b"]" * 200, "nested too deeply"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        (b"{'a': 1}", "not valid JSON"),
+        (b"[NaN]", "not valid JSON"),
+    ],
+)
+async def test_json_that_cannot_be_stored_is_converted_or_named(
+    api: Api, tool: Tool, body: bytes, result: Any
+) -> None:
+    """As in the results of functions, a number that is not finite is null."""
+    api.answer = reply(body)
+
+    read = await tool.run({}, CONTEXT)
+
+    if isinstance(result, str):
+        assert (read["code"], result in read["error"]) == ("unfit_response", True)
+    else:
+        assert read == result
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", b"{}"),
+        ("gzip", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9),
+        ("GZIP", b"no"),
+        ("deflate", b"\xff\xff"),
+        ("gzip, gzip", b"{}"),
+    ],
+)
+async def test_a_body_that_cannot_be_decompressed_is_named(
+    api: Api, tool: Tool, encoding: str, body: bytes
+) -> None:
+    """The server was reached."""
+    api.answer = reply(body, 200, "application/json", f"Content-Encoding: {encoding}")
+
+    read = await tool.run({}, CONTEXT)
+
+    assert read["code"] == "unfit_response"
+    assert f"not valid in its content encoding ({encoding})" in read["error"]

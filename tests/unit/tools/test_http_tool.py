@@ -117,7 +117,7 @@ BOMB = gzip.compress(b" " * 5_000_000)
         (reply(b"x" * 1025), "too_large", "more than 1 KiB"),
         (reply(BOMB, 200, "a/json", "Content-Encoding: gzip"), "too_large", "more than 1 KiB"),
         (reply(b"{", 200), "unfit_response", "not valid JSON"),
-        (reply(b'"\\u0000"', 200), "unfit_response", "not valid JSON"),
+        (reply(b'"\\ud800', 200), "unfit_response", "not valid JSON"),
         (reply(b"PNG", 200, "image/png"), "unfit_response", "neither JSON nor text, but image/png"),
         (b"", "unavailable", "cannot be reached"),
     ],

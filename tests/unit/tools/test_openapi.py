@@ -5,6 +5,7 @@ The expected texts were written by hand from the OpenAPI Specification 3.1.1 and
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -993,3 +994,413 @@ async def test_an_operation_without_an_id_is_named_by_method_and_path(tmp_path: 
 
     with pytest.raises(StartupError, match=r"no operation 'GET /a'.* Available: GET /a/{id}"):
         made(openapi=str(tmp_path / "api.json"), operation_id="GET /a")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"x-owner": "widgets team"},
+        {"x-owner": "get, post and delete"},
+        {"x-tags": ["get"]},
+        {"x-since": 2024},
+        {"x-internal": None},
+        {"x-group": {"get": {"operationId": "it", "summary": "No path."}}},
+        {"/unused": None},
+        {"/unused": {"summary": "Empty.", "get": None}},
+        {"/unused": {"get": {"operationId": ["it"], "summary": "A list as ID."}}},
+    ],
+)
+def test_only_paths_of_a_document_have_operations(others: dict[str, Any]) -> None:
+    """Extensions may hold any value."""
+    written = document({"get": {}})
+    written["paths"] |= others
+
+    made_of = operation_of(written, "it", server=None, description=None, headers=())
+
+    assert made_of.url == "https://h/x"
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"$ref": "#/components/pathItems/Base", "get": {}}, "https://h/x?limit=1"),
+        ({"$ref": "#/components/pathItems/Alias", "get": {}}, "https://h/x?limit=1"),
+        ({"$ref": "#/components/pathItems/Other", "get": {}}, "https://h/x?limit=1"),
+        (
+            {"$ref": "#/components/pathItems/Base", "get": {}, "servers": [{"url": "https://o"}]},
+            "https://o/x?limit=1",
+        ),
+        (
+            {
+                "$ref": "#/components/pathItems/Base",
+                "parameters": [{"name": "limit", "in": "query", "style": "deepObject"}],
+                "get": {},
+            },
+            "https://h/x?limit=1",
+        ),
+        (
+            {
+                "$ref": "#/components/pathItems/Base",
+                "get": {"parameters": [{"name": "limit", "in": "query"}]},
+            },
+            "https://h/x?limit=1",
+        ),
+    ],
+)
+def test_a_path_item_has_fields_beside_its_reference(item: dict[str, Any], expected: str) -> None:
+    """Those of the target are added; the item's own take precedence."""
+    limit = {"name": "limit", "in": "query", "schema": {}}
+    items: dict[str, Any] = {
+        "Base": {"parameters": [limit]},
+        "Alias": {"$ref": "#/components/pathItems/Base"},
+        "Other": {"parameters": [limit], "get": {"operationId": "other", "summary": "Other."}},
+    }
+
+    made_of = operation(item, components={"pathItems": items})
+
+    assert made_of.request({"limit": 1})[0] == expected
+
+
+def test_a_path_item_that_refers_to_itself_is_named() -> None:
+    """The start stops with the reference at fault."""
+    items = {"A": {"$ref": "#/components/pathItems/B"}, "B": {"$ref": "#/components/pathItems/A"}}
+
+    with pytest.raises(ValueError, match=r"pathItems/A' refers to itself"):
+        operation({"$ref": "#/components/pathItems/A"}, components={"pathItems": items})
+
+
+@pytest.mark.parametrize(
+    ("paths", "named"),
+    [
+        ({"/a": ["get", "post"]}, "GET /a and POST /a"),
+        ({"/a": ["get"], "/b": ["get"]}, "GET /a and GET /b"),
+        ({"/a": ["delete"], "/b": ["get", "patch"]}, "DELETE /a and GET /b and PATCH /b"),
+        ({"/a/{id}": ["get"], "/a": ["get"]}, "GET /a/{id} and GET /a"),
+        ({"/a": ["head", "put"]}, "HEAD /a and PUT /a"),
+    ],
+)
+async def test_an_id_of_several_operations_stops_the_start(
+    paths: dict[str, list[str]], named: str, tmp_path: Path
+) -> None:
+    """Which of them is meant is unclear."""
+    one = {"operationId": "it", "summary": "It."}
+    items = {path: dict.fromkeys(methods, one) for path, methods in paths.items()}
+    (tmp_path / "api.json").write_text(json.dumps(document({}) | {"paths": items}))
+
+    with pytest.raises(StartupError) as stop:
+        made(openapi=str(tmp_path / "api.json"), operation_id="it")
+
+    assert f"operation_id: {named} have the ID 'it'" in str(stop.value)
+    assert "\n" not in str(stop.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "file"}, "properties.v.type is no type of JSON Schema"),
+        ({"type": "array", "items": {"type": "any"}}, "properties.v.items.type is no type"),
+        ({"type": "object", "properties": {"type": {"type": "date"}}}, "properties.type.type is"),
+        ({"type": "string", "pattern": "("}, "properties.v.pattern: "),
+        ({"type": "number", "minimum": "1"}, "properties.v.minimum: "),
+        ({"enum": "a"}, "properties.v.enum: "),
+        ({"anyOf": []}, "properties.v.anyOf: "),
+    ],
+)
+async def test_an_invalid_schema_stops_the_start_with_one_line(
+    schema: Any, place: str, tmp_path: Path
+) -> None:
+    """The line names the keyword at fault."""
+    parameter = {"name": "v", "in": "query", "schema": schema}
+    written = document({"get": {"parameters": [parameter]}})
+    (tmp_path / "api.json").write_text(json.dumps(written))
+
+    with pytest.raises(StartupError) as stop:
+        made(openapi=str(tmp_path / "api.json"), operation_id="it")
+
+    assert place in str(stop.value)
+    assert "\n" not in str(stop.value)
+
+
+READ_ONLY: dict[str, Any] = {
+    "Id": {"type": "string", "readOnly": True},
+    "Plain": {"type": "string"},
+    "Base": {
+        "type": "object",
+        "properties": {"id": {"type": "string", "readOnly": True}, "w": {"type": "string"}},
+    },
+    "Needs": {"type": "object", "required": ["id", "w"]},
+}
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+@pytest.mark.parametrize("is_flat", [True, False])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"allOf": [{"$ref": f"{SCHEMAS}/Id"}]},
+        {"allOf": [{"description": "The ID."}, {"allOf": [{"$ref": f"{SCHEMAS}/Id"}]}]},
+        {"anyOf": [{"type": "string", "readOnly": True}, {"type": "null"}]},
+        {"anyOf": [{"$ref": f"{SCHEMAS}/Id"}, {"type": "null"}]},
+        {"oneOf": [{"enum": [None]}, {"$ref": f"{SCHEMAS}/Id"}]},
+        {"oneOf": [{"type": "string", "readOnly": True}, {"type": "integer", "readOnly": True}]},
+        {"oneOf": [{"allOf": [{"$ref": f"{SCHEMAS}/Id"}]}, {"const": None}]},
+    ],
+)
+def test_a_wrapped_read_only_property_is_no_argument(own: Any, is_flat: bool, version: str) -> None:
+    """It is neither shown nor required, at the top of a body and inside of it."""
+    whole = {"type": "object", "required": ["id", "w"], "properties": {"id": own, "w": TEXT}}
+    schema = whole if is_flat else {"type": "object", "properties": {"v": whole}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    made_of = operation(
+        {"post": {"requestBody": body}}, openapi=version, components={"schemas": READ_ONLY}
+    )
+
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem({"w": "x"} if is_flat else {"v": {"w": "x"}}) is None
+    shown = made_of.parameters if is_flat else made_of.parameters["properties"]["v"]
+    assert list(shown["properties"]) == ["w"]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"anyOf": [{"$ref": f"{SCHEMAS}/Id"}, {"type": "string"}]},
+        {"oneOf": [{"type": "null"}]},
+        {"not": {"readOnly": True}},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Plain"}]},
+        {"items": {"$ref": f"{SCHEMAS}/Id"}},
+    ],
+)
+def test_a_property_that_requests_may_have_is_an_argument(own: Any) -> None:
+    """A branch that requests may use is enough."""
+    schema = {"type": "object", "required": ["id"], "properties": {"id": own}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    made_of = operation({"post": {"requestBody": body}}, components={"schemas": READ_ONLY})
+
+    assert made_of.parameters["required"] == ["id"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"required": ["id", "w"]}]},
+        {"allOf": [{"required": ["id", "w"]}, {"$ref": f"{SCHEMAS}/Base"}]},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"$ref": f"{SCHEMAS}/Needs"}]},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}], "required": ["id", "w"]},
+        {**READ_ONLY["Base"], "allOf": [{"$ref": f"{SCHEMAS}/Needs"}]},
+        {"allOf": [{"allOf": [{"$ref": f"{SCHEMAS}/Base"}]}, {"allOf": [{"required": ["id"]}]}]},
+        {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"oneOf": [{"required": ["id", "w"]}]}]},
+        {**READ_ONLY["Base"], "anyOf": [{"$ref": f"{SCHEMAS}/Needs"}, {"required": ["n"]}]},
+        {"$ref": f"{SCHEMAS}/Base", "allOf": [{"required": ["id", "w"]}]},
+    ],
+)
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_part_of_a_composed_schema_requires_no_read_only_property(
+    schema: Any, is_inner: bool
+) -> None:
+    """The part that requires it need not be the one that names it read-only."""
+    whole = {"type": "array", "items": schema} if is_inner else schema
+    body = {"required": True, "content": {"application/json": {"schema": whole}}}
+    made_of = operation({"post": {"requestBody": body}}, components={"schemas": READ_ONLY})
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem({"body": [{"w": "x"}] if is_inner else {"w": "x"}}) is None
+
+
+def test_a_shared_schema_still_requires_what_is_not_read_only_elsewhere() -> None:
+    """Each reference has the copy for its own read-only names."""
+    parts = {
+        "a": {"allOf": [{"$ref": f"{SCHEMAS}/Base"}, {"$ref": f"{SCHEMAS}/Needs"}]},
+        "b": {"$ref": f"{SCHEMAS}/Needs"},
+    }
+    schema = {"type": "object", "properties": parts}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    made_of = operation({"post": {"requestBody": body}}, components={"schemas": READ_ONLY})
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem({"a": {"w": "x"}, "b": {"id": "i", "w": "x"}}) is None
+    assert "'b.id' is missing" in str(check.problem({"b": {"w": "x"}}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/Q"}}},
+            {"a": 1},
+            {"a": "x"},
+        ),
+        ({"type": "array", "items": {"$ref": "#/$defs/Q"}}, {"body": [1]}, {"body": ["x"]}),
+        (
+            {"allOf": [{"properties": {"a": {"$ref": "#/$defs/Q"}}}]},
+            {"body": {"a": 1}},
+            {"body": {"a": "x"}},
+        ),
+        ({"type": "object", "properties": {"a": {"$ref": "#q"}}}, {"a": 1}, {"a": "x"}),
+        ({"type": "object", "properties": {"a": {"$ref": "own#/$defs/Q"}}}, {"a": 1}, {"a": "x"}),
+        ({"$ref": "#/$defs/O"}, {"a": 1}, {"a": "x"}),
+        ({"$ref": "#/$defs/O", "required": ["a"]}, {"a": 1}, {}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["application/json", FORM, MULTIPART])
+@pytest.mark.parametrize("is_referred", [False, True])
+def test_a_body_with_an_id_is_its_own_resource(
+    schema: dict[str, Any], valid: Any, invalid: Any, kind: str, is_referred: bool
+) -> None:
+    """Its references start at it, and not at the document."""
+    definitions = {
+        "Q": {"type": "integer", "$anchor": "q"},
+        "O": {"type": "object", "properties": {"a": {"$ref": "#/$defs/Q"}}},
+    }
+    whole = {"$id": "https://s/own", "$defs": definitions, **schema}
+    given = {"$ref": f"{SCHEMAS}/Whole"} if is_referred else whole
+    body = {"required": True, "content": {kind: {"schema": given}}}
+    components = {"schemas": {"Whole": whole}} if is_referred else {}
+    made_of = operation({"post": {"requestBody": body}}, components=components)
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+
+    assert check.problem(valid) is None
+    assert check.problem(invalid) is not None
+
+
+@pytest.mark.parametrize(
+    ("beside", "valid", "invalid"),
+    [
+        ({"properties": {"b": TEXT}}, {"a": "x", "b": "y"}, {"b": 1}),
+        ({"properties": {"b": TEXT}, "required": ["b"]}, {"b": "y"}, {"a": "x"}),
+        ({"required": ["a"]}, {"a": "x"}, {}),
+        ({"properties": {"a": {"maxLength": 1}}}, {"body": {"a": "x"}}, {"body": {"a": "xx"}}),
+        ({"properties": {"a": {"maxLength": 1}}}, {"body": {"a": "x"}}, {"body": {"a": 1}}),
+        (
+            {"allOf": [{"properties": {"b": TEXT}, "required": ["b"]}]},
+            {"body": {"a": "x", "b": "y"}},
+            {"body": {"a": "x"}},
+        ),
+        ({"oneOf": [{"required": ["a"]}]}, {"body": {"a": "x"}}, {"body": {}}),
+        ({"properties": {"a": {"readOnly": True}, "b": TEXT}}, {"b": "y"}, {"a": "x", "b": "y"}),
+    ],
+)
+@pytest.mark.parametrize("reference", ["Base", "Alias"])
+def test_a_body_has_what_is_beside_its_reference(
+    beside: dict[str, Any], valid: Any, invalid: Any, reference: str
+) -> None:
+    """OpenAPI 3.1 adds it to the target; 3.0 ignores it."""
+    schemas = {
+        "Base": {"type": "object", "properties": {"a": TEXT}},
+        "Alias": {"$ref": f"{SCHEMAS}/Base", "description": "The same."},
+    }
+    schema = {"$ref": f"{SCHEMAS}/{reference}", **beside}
+    item = {"post": {"requestBody": {"required": True, "content": {FORM: {"schema": schema}}}}}
+
+    made_of = operation(item, components={"schemas": schemas})
+    check = ArgumentCheck(ToolSpec(name="it", description="", parameters=made_of.parameters))
+    assert check.problem(valid) is None
+    assert check.problem(invalid) is not None
+    assert made_of.request(valid)[2].startswith((b"a=x", b"b=y"))
+
+    of_first = operation(item, openapi="3.0.3", components={"schemas": schemas})
+    assert list(of_first.parameters["properties"]) == ["a"]
+    assert of_first.parameters["required"] == []
+
+
+URL = "data:image/png;base64,aGk="
+PNG = {"contentType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "encoding", "value", "parts"),
+    [
+        ({}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        (True, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"description": "A file."}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({}, PNG, URL, [("a", "a", "image/png", b"hi")]),
+        ({}, {"contentType": "image/*"}, URL, [("a", "a", "image/png", b"hi")]),
+        ({}, {"contentType": "application/pdf"}, URL, [("a", "a", "application/pdf", b"hi")]),
+        (TEXT, PNG, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "byte"}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "byte"}, PNG, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "base64"}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "array", "items": {}}, {}, [URL, 1], "two"),
+        ({"type": "array", "items": {}}, PNG, [URL], [("a", "a", "image/png", b"hi")]),
+        ({"anyOf": [{}, {"type": "null"}]}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"allOf": [BINARY]}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"$ref": f"{SCHEMAS}/Byte"}, {}, URL, [("a", "a", "image/png", b"hi")]),
+        ({"type": "string", "format": "byte"}, {}, "aGk=", [("a", None, None, b"aGk=")]),
+        ({}, {}, "x", [("a", None, None, b"x")]),
+        (TEXT, {}, URL, [("a", None, None, URL.encode())]),
+        ({}, {"contentType": "text/plain"}, URL, [("a", None, "text/plain", URL.encode())]),
+        ({"enum": [URL]}, {}, URL, [("a", None, None, URL.encode())]),
+    ],
+)
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+def test_a_data_url_is_a_file_where_a_part_may_hold_bytes(
+    schema: Any, encoding: dict[str, Any], value: Any, parts: Any, version: str
+) -> None:
+    """Parts without a type, with Base64, or of a binary media type; other text stays text."""
+    whole = {"type": "object", "properties": {"a": schema}}
+    body = {"content": {MULTIPART: {"schema": whole, "encoding": {"a": encoding}}}}
+    byte = {"type": "string", "format": "byte"}
+    made_of = operation(
+        {"post": {"requestBody": body}}, openapi=version, components={"schemas": {"Byte": byte}}
+    )
+    if parts == "two":
+        parts = [("a", "a", "image/png", b"hi"), ("a", None, None, b"1")]
+
+    assert parts_of(made_of, {"a": value}) == parts
+    about = json.dumps(made_of.parameters)
+    assert ("data URL" in about) == (parts[0][1] == "a" or value in ("aGk=", "x"))
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/csv", "application/xml"])
+@pytest.mark.parametrize(
+    ("charset", "text", "codec"),
+    [
+        ("iso-8859-1", "Köln", "iso-8859-1"),
+        ("ISO-8859-1", "Köln", "iso-8859-1"),
+        ("windows-1252", "5 €", "cp1252"),
+        ("utf-8", "Köln", "utf-8"),
+        ("utf-16", "Köln", "utf-16"),
+        ("shift_jis", "東京", "shift_jis"),
+        ("x-sjis", "東京", "cp932"),
+        ("gb2312", "北京", "gb2312"),
+        ("koi8-r", "Москва", "koi8-r"),
+    ],
+)
+def test_a_text_is_sent_in_the_charset_of_its_media_type(
+    charset: str, text: str, codec: str, kind: str
+) -> None:
+    """As a body, and as a part of one."""
+    kind = f"{kind}; charset={charset}"
+
+    sent = posting(kind, TEXT).request({"body": text})
+    assert sent[1:] == ({"content-type": kind}, text.encode(codec))
+
+    schema = {"type": "object", "properties": {"a": TEXT}}
+    made_of = posting(MULTIPART, schema, encoding={"a": {"contentType": kind}})
+    assert parts_of(made_of, {"a": text}) == [("a", None, kind, text.encode(codec))]
+
+
+@pytest.mark.parametrize(
+    ("charset", "text", "named"),
+    [
+        ("iso-8859-1", "5 €", "iso-8859-1 has no character U+20AC"),
+        ("us-ascii", "Köln", "us-ascii has no character U+00F6"),
+        ("koi8-r", "東京", "koi8-r has no character U+6771"),
+        ("gb2312", "朱镕基", "gb2312 has no character U+9555"),
+        ("windows-1252", "a😀", "windows-1252 has no character U+1F600"),
+    ],
+)
+def test_a_character_that_the_charset_does_not_have_is_refused(
+    charset: str, text: str, named: str
+) -> None:
+    """The model reads which one."""
+    with pytest.raises(ToolRefusedError, match=re.escape(named)):
+        posting(f"text/plain; charset={charset}", TEXT).request({"body": text})
+
+
+@pytest.mark.parametrize("charset", ["x-unknown", "utf-9", "idna", "hex", "none"])
+def test_an_unknown_charset_of_a_body_stops_the_start(charset: str) -> None:
+    """The document names a charset that no text can have."""
+    with pytest.raises(ValueError, match=f"operation_id: its body is .*the charset '{charset}'"):
+        posting(f"text/plain; charset={charset}", TEXT)

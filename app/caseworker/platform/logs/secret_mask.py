@@ -169,7 +169,8 @@ class _Characters(dict[str, str]):
 
     def __missing__(self, escape: str) -> str:
         text = _meaning(escape)
-        self[escape] = text = "" if text in _DROPPED else text
+        is_split = text in _DROPPED or "\ud800" <= text[:1] <= "\udfff"
+        self[escape] = text = "" if is_split else text
         return text
 
 
