@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +41,16 @@ class Provider:
 
     def __init__(self) -> None:
         self.replies: list[Parts] = []
+        self.writers: list[asyncio.StreamWriter] = []
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read a request, and answer it."""
+        self.writers.append(writer)
+        with suppress(OSError, asyncio.IncompleteReadError):  # the client has gone
+            await self._answer(reader, writer)
+        writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: (\d+)", head)
         body = await reader.readexactly(int(length[1]) if length else 0)
@@ -52,7 +60,12 @@ class Provider:
             writer.write(part)
             await writer.drain()
             await asyncio.sleep(0.01)  # so that the parts are not joined
-        writer.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for writer in self.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # connections end in the next iteration of the loop
 
     def add(self, parts: Parts) -> str:
         """Keep a reply; return the text that requests it."""
@@ -110,6 +123,7 @@ async def gateway(module_database_url: str) -> AsyncIterator[Gateway]:
         httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=60) as http,
     ):
         yield Gateway(service, provider, http)
+    await provider.close()
 
 
 def whole(

@@ -121,6 +121,7 @@ def test_no_text_of_a_run_controls_the_terminal(service: ServiceProcess, argumen
 
 def test_json_keeps_the_text_that_a_terminal_must_not_get(service: ServiceProcess) -> None:
     """The characters are escaped, not replaced."""
+    on_terminal(service, "threads", "send", "t", "1?(evil)")
     (_, answer) = json.loads(on_terminal(service, "threads", "show", "t", "--json"))[-2:]
 
     assert answer["content"] == EVIL.replace("\x00", "\ufffd")  # the journal stores no NUL

@@ -77,8 +77,10 @@ async def http_server(
     ``answer`` is the result of each call of its tool.
     """
     results = _RESULTS if answer is None else {**_RESULTS, "tools/call": dict(answer)}
+    writers = list[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode().lower():
                 length = head.partition("content-length:")[2].partition("\r\n")[0]
@@ -113,6 +115,9 @@ async def http_server(
     finally:
         await servers.aclose()
         listening.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # connections end in the next iteration of the loop
 
 
 @pytest.mark.parametrize(
