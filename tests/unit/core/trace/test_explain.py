@@ -1,5 +1,7 @@
 """The explanation of a run for people."""
 
+import re
+
 import pytest
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -310,3 +312,18 @@ def test_a_turn_that_only_calls_tools_shows_the_calls(graph: ExecutionGraph, roo
 
     assert 'got: calls calculator {"expression": "6 * 7"}' in text
     assert 'got: Let me see.; calls calculator {"expression": "6 * 7"}' in text
+
+
+def test_the_critical_path_shows_its_ten_longest_calls(
+    graph: ExecutionGraph, root: str, clock: ManualClock
+) -> None:
+    """The others would hide them; the order is that of time."""
+    for number in (5, 12, 3, 9, 1, 7, 11, 4, 2, 10, 8, 6):
+        node_id = graph.begin_node(root, "tool", f"t{number}")
+        clock.advance(100 * number)
+        graph.mark_success(node_id, 0)
+    graph.mark_success(root)
+    text = explain(graph.snapshot())
+    path = text.partition("Critical path")[2].partition("\n\n")[0]
+
+    assert re.findall(r"tool t(\d+)", path) == ["5", "12", "3", "9", "7", "11", "4", "10", "8", "6"]

@@ -70,6 +70,18 @@ def test_a_whole_response_is_read() -> None:
     assert reply.incomplete is None
 
 
+def test_the_texts_of_a_response_are_received_once() -> None:
+    """The maximum of a reply is computed from them; the last event of a stream repeats them."""
+    whole, streamed = ResponseReply("asked", "openai"), ResponseReply("asked", "openai")
+    whole.add(RESPONSE)
+    for item in ITEMS:
+        streamed.add({"type": "response.output_item.done", "item": item})
+    streamed.add({"type": "response.completed", "response": RESPONSE})
+
+    assert "Here it is." in "".join(whole.received)
+    assert "".join(streamed.received) == "".join(whole.received)
+
+
 def test_a_stream_whose_last_event_has_no_items_is_read_from_its_items() -> None:
     """Some endpoints send the items only once."""
     items = [{"type": "response.output_item.done", "item": each} for each in ITEMS]
