@@ -317,7 +317,7 @@ def test_a_turn_that_only_calls_tools_shows_the_calls(graph: ExecutionGraph, roo
 def test_the_critical_path_shows_its_ten_longest_calls(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """The others would hide them; the order is that of time."""
+    """They are shown in the order of time."""
     for number in (5, 12, 3, 9, 1, 7, 11, 4, 2, 10, 8, 6):
         node_id = graph.begin_node(root, "tool", f"t{number}")
         clock.advance(100 * number)
