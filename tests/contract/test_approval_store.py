@@ -58,7 +58,7 @@ class World:
         return run.status
 
     async def decide(self, verdict: Verdict = Verdict.APPROVED, **members: Any) -> Approval:
-        deciding = Deciding(approval_id="a", verdict=verdict, by="anna", **members)
+        deciding = Deciding(**{"approval_id": "a", "verdict": verdict, "by": "anna"} | members)
         decided = await self.approvals.decide(KEY, deciding)
         assert decided is not None
         return decided
@@ -151,6 +151,16 @@ async def test_a_run_does_not_begin_to_wait_for_what_has_come_already(
         await world.runs.cancel(KEY, BY)
 
     assert await world.suspend(run, "a") is RunStatus.QUEUED
+
+
+async def test_a_run_waits_for_its_open_questions_alone(world: World) -> None:
+    """A question that was decided earlier in the run does not end the wait for another one."""
+    run = await world.claimed()
+    await world.ask(run, "b")
+    await world.decide(approval_id="b")
+    await world.ask(run, "a")
+
+    assert await world.suspend(run, "a") is RunStatus.WAITING
 
 
 async def test_the_first_decision_counts(world: World) -> None:

@@ -68,6 +68,19 @@ async def test_every_run_is_announced(database_url: str) -> None:
             await executor.has(key_of(number))
 
 
+async def test_the_last_free_slot_takes_a_run(database_url: str) -> None:
+    """A process with a single slot claims a run that is queued after its start."""
+    executor = HoldingExecutor(slots=1)
+    async with (
+        open_stores(database_url) as stores,
+        open_oracle(database_url) as oracle,
+        working(database_url, stores, executor) as worker,
+    ):
+        await ready(worker, oracle)
+        await stores.runs.accept(new_run("case-1"), worker_id=None)
+        await executor.has(KEY)
+
+
 async def test_runs_are_shared_among_processes(database_url: str) -> None:
     """Each run is claimed by one of the processes."""
     one, two = HoldingExecutor("w1"), HoldingExecutor("w2")
@@ -135,6 +148,22 @@ async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
                 await other.has(key_of(3))
 
         assert len(full.active) == 1
+
+
+async def test_a_full_process_takes_no_job_of_a_run_that_another_can_claim(
+    database_url: str,
+) -> None:
+    """Both processes are notified of each run, but the full one leaves all jobs to the other."""
+    full, other = HoldingExecutor("w1", slots=1), HoldingExecutor("w2")
+    async with open_stores(database_url) as stores, working(database_url, stores, full):
+        await stores.runs.accept(new_run("case-0"), worker_id=None)
+        await full.has(key_of(0))
+        async with working(database_url, stores, other):
+            for number in range(1, 41):
+                await stores.runs.accept(new_run(f"case-{number}"), worker_id=None)
+                await other.has(key_of(number))
+
+        assert list(full.active) == [key_of(0)]
 
 
 async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: str) -> None:

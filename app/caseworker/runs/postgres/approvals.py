@@ -50,7 +50,7 @@ _WITH_RUN = approvals.join(
 )
 _SHOWN = select(approvals, _OPEN.label("open")).select_from(_WITH_RUN)
 
-SUSPEND = f"""
+SUSPEND = """
 UPDATE runs SET status = CASE WHEN goes_on THEN 'queued' ELSE 'waiting' END, worker_id = NULL,
     attempts = attempts - 1, active_seconds = %(active_seconds)s,
     queued_at = CASE WHEN goes_on THEN now.at ELSE least(until, %(deadline)s::timestamptz) END
@@ -65,15 +65,14 @@ FROM (SELECT clock_timestamp() AS at) AS now, LATERAL (
             AND cancel_requested_at IS NOT NULL
     ) AS goes_on
 ) AS found
-WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.fence = %(fence)s
-    AND runs.status IN {OWNED}
+WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s
 RETURNING runs.status, runs.queued_at
-"""  # noqa: S608
+"""
 """Suspend a run until an approval is decided.
 
-An earlier statement must have locked the run's row. The run is queued instead if an approval was
-already decided or has timed out, or if the run has a cancel request. While a run waits,
-``queued_at`` is the latest time at which it resumes.
+:data:`LOCK_OWNED` must have locked the run's row in the same transaction. The run is queued instead
+if an approval was already decided or has timed out, or if the run has a cancel request. While a run
+waits, ``queued_at`` is the latest time at which it resumes.
 """
 
 LOCK_OWNED = f"""
@@ -207,14 +206,13 @@ async def suspend_in(
 
     Return the row with its new status, or None if ownership of the run was lost.
     """
-    key, fence = run.key, run.fence
-    locked = await connection.exec_driver_sql(LOCK_OWNED, (key.tenant, key.run_id, fence))
+    key = run.key
+    locked = await connection.exec_driver_sql(LOCK_OWNED, (key.tenant, key.run_id, run.fence))
     if locked.rowcount == 0:
         return None
     suspended = {
         "tenant": key.tenant,
         "run_id": key.run_id,
-        "fence": fence,
         "active_seconds": active_seconds,
         "deadline": run.request.deadline,
         "waits_for": list(waits_for),

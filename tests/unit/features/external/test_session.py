@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from caseworker.core.budget.stops import StopKind
+from caseworker.core.budget.stops import HandOver, StopKind
 from caseworker.engine.report import GraphOutcome
 from caseworker.features.external.session import ExternalData, Session, Sessions, reported
 from caseworker.runs.journal import LostRunError
@@ -21,6 +22,11 @@ KEY = RunKey("", "run-1")
 
 async def _no_calls(_: RunKey) -> Sequence[CallRecord]:
     return ()
+
+
+async def _hold(session: Session) -> None:
+    """Hand the run over once it is idle."""
+    session._activity.hold(HandOver("The process shuts down."))
 
 
 def executed(client: Callable[[Session], Awaitable[None]]) -> tuple[GraphOutcome, float]:
@@ -77,6 +83,24 @@ def test_a_run_is_not_idle_while_a_call_of_a_child_is_in_flight(depth: int) -> N
     assert outcome.stop is not None
     assert outcome.stop.cause.kind is StopKind.ABANDONED
     assert seconds == pytest.approx(8.5 * IDLE)
+
+
+@pytest.mark.parametrize("order", ["close first", "hold first"])
+def test_a_run_is_handed_over_once_its_child_has_closed(order: str) -> None:
+    """A child that is open is work of the parent; a closed one is not."""
+
+    async def client(session: Session) -> None:
+        child = Session(ExternalData(), session._context, parent=session)
+        await asyncio.sleep(1)  # the run waits for its client
+        actions: list[Callable[[], Awaitable[None]]] = [child.close, partial(_hold, session)]
+        for action in actions if order == "close first" else reversed(actions):
+            assert session.stop is None
+            await action()
+            await asyncio.sleep(1)
+        assert isinstance(session.stop, HandOver)
+        session.finish(None)
+
+    executed(client)
 
 
 @pytest.mark.req("cw/15.finish")
