@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.engine.approvals import Asked, Question, Verdict
+from caseworker.engine.approvals import Question, StoredQuestion, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.runs.approvals import Approval, ApprovalStore, Deciding, RunDesk
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission, RunStore
@@ -43,7 +43,10 @@ class World:
         asked = Question(**question | members)
         key = f"step/{approval_id}"
         return await self.approvals.ask(
-            run, Asked(approval_id=approval_id, node_id="n000002", call_key=key, question=asked)
+            run,
+            StoredQuestion(
+                approval_id=approval_id, node_id="n000002", call_key=key, question=asked
+            ),
         )
 
     async def suspend(self, run: Run, *waits_for: str) -> RunStatus:
@@ -83,7 +86,7 @@ async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> Non
     await world.decide(arguments={"amount": 3}, reason="less")
     again = await world.ask(run, message="Other words?")
     assert first is not None
-    asked = Asked(approval_id="a", node_id="n", call_key="step/a", question=first.question)
+    asked = StoredQuestion(approval_id="a", node_id="n", call_key="step/a", question=first.question)
     desk = RunDesk(world.approvals, run, CancellationToken())
 
     assert (first.decision, first.open) == (None, True)

@@ -72,7 +72,7 @@ def random_journal(seed: int) -> list[CallRecord]:
 
 
 def _end(draw: random.Random, graph: ExecutionGraph, node: str) -> None:
-    graph.close_open("It was stopped.", below=node)
+    graph.close_open("It was stopped.", top=node)
     match draw.choice(["success", "fail", "halt"]):
         case "success":
             graph.mark_success(node, 0)

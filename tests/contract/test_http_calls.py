@@ -10,7 +10,7 @@ import pytest
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import Payloads
-from caseworker.engine.approvals import Asked, Question
+from caseworker.engine.approvals import Question, StoredQuestion
 from caseworker.engine.ports import CallOutcome
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import JournalWrite
@@ -172,14 +172,16 @@ async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
     work = Work()
     work.graph.mark_halt(work.tool, WAITS)
     again = work.graph.begin_node(work.step, "tool", "calculator", running=True)
-    work.graph.close_open(WAITS, below=work.root)
+    work.graph.close_open(WAITS, top=work.root)
     await work.written(api, client)
     run = await api.store.get(KEY)
     assert run is not None
     question = Question(
         subject="calculator", message="?", arguments={}, schema=None, timeout_seconds=60
     )
-    asked = Asked(approval_id="q", node_id=again, call_key="answer/call", question=question)
+    asked = StoredQuestion(
+        approval_id="q", node_id=again, call_key="answer/call", question=question
+    )
     await api.approval_store.ask(run, asked)
     await api.store.release(run, active_seconds=0, calls=(), counted=False, waits_for=["q"])
 

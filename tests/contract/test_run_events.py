@@ -190,7 +190,7 @@ class TestTelling:
 
         assert again is not None
         opened = OpenStarts(again.open_starts).all()
-        assert [(each.type, each.node_id, each.once) for each in opened] == [
+        assert [(each.type, each.node_id, each.once_key) for each in opened] == [
             ("call.started", "n4", None),
             ("tool_call_start", "n2", "a|tool_call_start|1|2"),
             ("turn_start", "n2", "a|turn_start|1"),

@@ -20,7 +20,7 @@ import pytest
 from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
-from caseworker.engine.approvals import Asked, Question
+from caseworker.engine.approvals import Question, StoredQuestion
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.schedules.postgres import PostgresSchedules
@@ -255,7 +255,7 @@ async def saves_file(side: Side) -> Any:
 
 
 async def asks(side: Side) -> Any:
-    asked = Asked(approval_id="asked", node_id="n000002", call_key="k", question=QUESTION)
+    asked = StoredQuestion(approval_id="asked", node_id="n000002", call_key="k", question=QUESTION)
     return await side.api.approval_store.ask(side.owned["job"], asked)
 
 

@@ -137,7 +137,7 @@ class GraphMachine(RuleBasedStateMachine):
 
     @rule(top=nodes)
     def close_branch(self, top: str) -> None:
-        closed = self.graph.close_open("stop", below=top)
+        closed = self.graph.close_open("stop", top=top)
         assert closed == self._close_below(top, "stop")
 
     @rule(milliseconds=st.integers(-1000, 1000))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from caseworker.engine.approvals import Asked, Decision, Verdict
+from caseworker.engine.approvals import Decision, StoredQuestion, Verdict
 from caseworker.runs.approvals import Approval, Deciding
 from caseworker.runs.observing import RunNotifier
 from caseworker.runs.paging import Page
@@ -40,7 +40,7 @@ class MemoryApprovals:
         self._runs = runs
         self._notifier = RunNotifier()
 
-    async def ask(self, run: Run, asked: Asked) -> Approval | None:
+    async def ask(self, run: Run, asked: StoredQuestion) -> Approval | None:
         async with transaction():
             row = self._runs.rows[run.key]
             owned = run_of(row)

@@ -227,7 +227,7 @@ def open_starts(row: Row) -> tuple[Event, ...]:
                 step_id=each.step_id,
                 node_id=each.node_id,
                 data=each.data,
-                once=each.once_key,
+                once_key=each.once_key,
             )
         )
     return tuple(reversed(found.all()))

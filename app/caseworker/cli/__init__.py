@@ -166,8 +166,8 @@ cli = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(flag: bool) -> None:
+    if flag:
         sys.stdout.write(f"caseworker {version('caseworker')}\n")
         raise typer.Exit
 

@@ -60,10 +60,10 @@ def register(
 add_definition_commands(cli, "agent")
 
 
-def agent_of(given: str) -> dict[str, Any]:
+def agent_of(argument: str) -> dict[str, Any]:
     """Return the agent defined in a file, or a reference to a registered agent."""
-    path = Path(given)
-    return _read(path) if path.suffix in _SUFFIXES or "/" in given else reference(given)
+    path = Path(argument)
+    return _read(path) if path.suffix in _SUFFIXES or "/" in argument else reference(argument)
 
 
 def _read(path: Path) -> dict[str, Any]:

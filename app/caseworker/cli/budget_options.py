@@ -35,16 +35,16 @@ def with_budget(command: Callable[..., None]) -> Callable[..., None]:
     options = _options()
 
     @wraps(command)
-    def called(**given: Any) -> None:
-        set_ = {name: limit for name in options if (limit := given.pop(name)) is not None}
+    def called(**options_: Any) -> None:
+        set_ = {name: limit for name in options if (limit := options_.pop(name)) is not None}
         for name, limit in set_.items():
             if not limit < 2**63:
                 fail(f"--{name.replace('_', '-')}: must be a number below 2^63, not {limit}.")
-        command(**given, budget=set_)
+        command(**options_, budget=set_)
 
     signature = inspect.signature(command)
-    others = [each for name, each in signature.parameters.items() if name != "budget"]
-    parameters = [*others, *options.values()]
+    own_parameters = [each for name, each in signature.parameters.items() if name != "budget"]
+    parameters = [*own_parameters, *options.values()]
     called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called

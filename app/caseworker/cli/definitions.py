@@ -8,21 +8,21 @@ from caseworker.cli.output import fail, show, show_json
 from caseworker.cli.service import add_action, add_list
 
 
-def reference(given: str) -> dict[str, Any]:
+def reference(text: str) -> dict[str, Any]:
     """Return a reference to a registered definition, given as ``NAME`` or ``NAME@VERSION``."""
-    name, _, version = given.partition("@")
+    name, _, version = text.partition("@")
     if not version:
         return {"name": name}
     if not version.isdecimal():
-        fail(f"{given}: the version must be a number, such as {name}@2.")
+        fail(f"{text}: the version must be a number, such as {name}@2.")
     return {"name": name, "version": int(version)}
 
 
 def add_definition_commands(cli: typer.Typer, kind: str) -> None:
     """Add the commands ``list``, ``show`` and ``delete``; ``kind`` is ``agent`` or ``graph``."""
 
-    def parse(given: str) -> Any:
-        return reference(given).values()
+    def parse(text: str) -> Any:
+        return reference(text).values()
 
     columns = "name version created_at description"
     add_list(cli, f"{kind}s", columns, f"List the registered {kind}s, by name.")

@@ -42,7 +42,7 @@ IDLE_SECONDS: Final = 600
 """Default of ``--idle-seconds``, which the service applies."""
 AWAY: Final = 75
 """Exit code (``EX_TEMPFAIL``) after a command failed because the service was away."""
-_ONCE: Final = RetryPolicy(attempts=1)
+_SINGLE_ATTEMPT: Final = RetryPolicy(attempts=1)
 _STOPPED: Final = ("halted", "cancelled")
 _TYPED: Final = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a terminal sends to the command as well."""
@@ -109,13 +109,13 @@ def execute(
     if shutil.which(command[0]) is None:
         note(f"{command[0]}: command not found")
         raise typer.Exit(127)
-    named = (each.partition("=") for each in model or ())
+    model_pairs = (each.partition("=") for each in model or ())
     limits = dict(budget) if budget_usd is None else {**budget, "max_cost_usd": budget_usd}
     fields = {
         "run_id": run_id,
         "from": source and {"run_id": source},
         "name": name,
-        "models": {seen: configured or seen for seen, _, configured in named},
+        "models": {seen: configured or seen for seen, _, configured in model_pairs},
         "idle_seconds": idle_seconds,
         "replay": False if no_replay else None,
         "budget": limits,
@@ -220,7 +220,7 @@ class _Job:
             url = self._client.settings.base_url
             page = f"{url}/ui/runs/{quote(run.run_id, safe='')}"
             _say(run, f"attempt {run.attempt} ({page})")
-            with CaseworkerClient(url, api_key=run.access.key, retry=_ONCE) as client:
+            with CaseworkerClient(url, api_key=run.access.key, retry=_SINGLE_ATTEMPT) as client:
                 keeper = _Keeper(client, run.run_id)
                 code, is_interrupted = _run_command(
                     self._command, _variables(run, run.access, url), keeper

@@ -95,27 +95,29 @@ def validate_graph(
     with startup_errors():
         problems = problems_of_graph(graph)
     valid = all(each["severity"] != "error" for each in problems)
-    found = Validation.model_validate({"valid": valid, "problems": problems})
-    _show(found, as_json=as_json)
+    validation = Validation.model_validate({"valid": valid, "problems": problems})
+    _show(validation, as_json=as_json)
 
 
-def _show(found: Any, *, as_json: bool) -> None:
+def _show(validation: Any, *, as_json: bool) -> None:
     """Print the problems of a graph; exit with 1 if it is not valid."""
     if as_json:
-        show_json(found.as_json())
+        show_json(validation.as_json())
     else:
-        for each in found.problems:
+        for each in validation.problems:
             show(f"{each.severity}  {each.place or 'graph'}: {each.message}")
-        if found.valid:
+        if validation.valid:
             out.print("The graph is valid.")
-    if not found.valid:
+    if not validation.valid:
         raise typer.Exit(NOT_COMPLETED)
 
 
-def _graph(given: str) -> dict[str, Any]:
+def _graph(argument: str) -> dict[str, Any]:
     """Return the graph in a file, or a reference to a registered graph."""
-    is_file = given == "-" or "/" in given or given.endswith(".json") or Path(given).is_file()
-    return _read(given) if is_file else reference(given)
+    is_file = (
+        argument == "-" or "/" in argument or argument.endswith(".json") or Path(argument).is_file()
+    )
+    return _read(argument) if is_file else reference(argument)
 
 
 def _read(file: str) -> dict[str, Any]:

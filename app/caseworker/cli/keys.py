@@ -66,12 +66,12 @@ def create(
     until = None if expires is None else _instant(expires)
     scopes = frozenset(scope or [KeyScope.RUN])
 
-    async def made(keys: Any) -> tuple[bool, IssuedKey]:
+    async def create_key(keys: Any) -> tuple[bool, IssuedKey]:
         is_first = not await keys.any()
         about = {"name": name, "scopes": scopes, "tenant": tenant, "expires_at": until}
         return is_first, await keys.create(OPERATOR, **about)
 
-    is_first, issued = _with(made)
+    is_first, issued = _with(create_key)
     _show_issued(issued, as_json=as_json)
     if is_first:
         note("This is the first key: from now on, every client needs a key.")
@@ -80,9 +80,9 @@ def create(
 @cli.command("list")
 def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
     """List keys, newest first, without their secrets."""
-    found = _with(lambda keys: keys.list(OPERATOR, tenant))
+    keys = _with(lambda keys: keys.list(OPERATOR, tenant))
     if as_json:
-        show_json([asdict(key) for key in found])
+        show_json([asdict(key) for key in keys])
         return
     now = datetime.now(UTC)
     rows = (
@@ -94,7 +94,7 @@ def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
             "created": f"{key.created_at.astimezone(UTC):%Y-%m-%d}",
             "state": _state(key, now),
         }
-        for key in found
+        for key in keys
     )
     show_table(rows, "id tenant name scopes created state")
 
@@ -102,7 +102,7 @@ def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
 @cli.command()
 def revoke(key_id: KeyId) -> None:
     """Revoke a key; every process rejects it within five seconds."""
-    with _found():
+    with _key_errors():
         revoked = _with(lambda keys: keys.revoke(OPERATOR, key_id))
     show(f"Revoked key {revoked.key_id} ({revoked.name}).")
 
@@ -127,7 +127,7 @@ def revoke_all(
     from caseworker.main.commands import revoke_all_keys
 
     until = datetime.now(UTC) if before == "now" else _timestamp(before, "--before")
-    with _found(), startup_errors():
+    with _key_errors(), startup_errors():
         keys, runs = revoke_all_keys(before=until, tenant=tenant, but=but or ())
     if as_json:
         show_json({"keys": [asdict(key) for key in keys], "runs": [asdict(run) for run in runs]})
@@ -149,13 +149,13 @@ def rotate(
     span = _span(overlap)
     if span is None or span > MAX_OVERLAP:
         fail(f"--overlap: must be a duration such as 24h, at most {MAX_OVERLAP.days}d")
-    with _found():
+    with _key_errors():
         issued = _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span))
     _show_issued(issued, as_json=as_json)
 
 
 @contextmanager
-def _found() -> Iterator[None]:
+def _key_errors() -> Iterator[None]:
     try:
         yield
     except KeyNotFoundError:
@@ -188,8 +188,8 @@ def _state(key: ApiKey, now: datetime) -> str:
 
 
 def _span(text: str) -> timedelta | None:
-    found = _SPAN.fullmatch(text)
-    return None if found is None else timedelta(**{_UNITS[found[2]]: int(found[1])})
+    match = _SPAN.fullmatch(text)
+    return None if match is None else timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def _timestamp(text: str, option: str, what: str = "") -> datetime:

@@ -83,12 +83,12 @@ def show_table(items: Iterable[Mapping[str, Any]], columns: str) -> None:
 
     Only a terminal gets a line with the names of the columns.
     """
-    names, found = columns.split(), list(items)
-    rows = [[_cell(item.get(name), name) for name in names] for item in found]
+    names, records = columns.split(), list(items)
+    rows = [[_cell(item.get(name), name) for name in names] for item in records]
     if out.is_terminal:
-        rows, found = [names, *rows], [{}, *found]
+        rows, records = [names, *rows], [{}, *records]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, item in zip(rows, found, strict=True):
+    for row, item in zip(rows, records, strict=True):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         line, status = Text("  ".join(cells).rstrip(), "" if item else "bold"), item.get("status")
         line.highlight_words([str(status)], STYLES.get(str(status), ""))

@@ -101,11 +101,11 @@ def workers(as_json: AsJson = False) -> None:
     from caseworker.main.commands import workers_of_database
 
     with startup_errors():
-        found = workers_of_database()
+        rows = workers_of_database()
     if as_json:
-        show_json(found)
+        show_json(rows)
         return
-    for each in found:
+    for each in rows:
         state = "draining" if each["drain_requested_at"] else "taking runs"
         show(
             f"{each['worker_id']}  {each['host'] or '?'}  pid {each['pid'] or '?'}"
@@ -173,9 +173,9 @@ def config_check(
     else:
         for warning in checked.warnings:
             show(f"warning: {warning}")
-        meant = "has warnings" if checked.near_misses else "is valid"
+        verdict = "has warnings" if checked.near_misses else "is valid"
         rest = "" if load else " Plugins, agents and tools were not checked: use --load."
-        show(f"The configuration {meant} ({checked.source}).{rest}")
+        show(f"The configuration {verdict} ({checked.source}).{rest}")
     if checked.near_misses:
         raise typer.Exit(1)
 
@@ -194,14 +194,14 @@ def config_show(
     from caseworker.main.configuration import shown_settings
 
     with startup_errors():
-        shown = [each for each in shown_settings() if everything or each.source != "default"]
+        settings = [each for each in shown_settings() if everything or each.source != "default"]
     if as_json:
-        show_json([asdict(each) for each in shown])
+        show_json([asdict(each) for each in settings])
         return
-    values = [json.dumps(each.value, ensure_ascii=False) for each in shown]
-    key_width = max((len(each.key) for each in shown), default=0)
+    values = [json.dumps(each.value, ensure_ascii=False) for each in settings]
+    key_width = max((len(each.key) for each in settings), default=0)
     width = min(max(map(len, values), default=0), 40)
-    for each, value in zip(shown, values, strict=True):
+    for each, value in zip(settings, values, strict=True):
         show(f"{each.key:{key_width}}  {value:{width}}  {each.source}")
     if not everything:
         show("All other settings have their defaults; --all shows them.")

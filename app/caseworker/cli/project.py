@@ -39,8 +39,8 @@ def init(
             for each in sorted(template.rglob("*"))
             if each.is_file() and each.suffix != ".pyc"
         }
-        if taken := [str(each) for each in copies.values() if each.exists()]:
-            fail(f"{', '.join(taken)}: already exists. Choose another folder.")
+        if existing := [str(each) for each in copies.values() if each.exists()]:
+            fail(f"{', '.join(existing)}: already exists. Choose another folder.")
         try:
             for source, target in copies.items():
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,18 +89,18 @@ def doctor(
     """
     from caseworker.main.doctor import examine
 
-    found = []
+    findings = []
     for each in examine(ask_models=models):
-        found.append(asdict(each))
+        findings.append(asdict(each))
         if not as_json:
             show(f"{'OK' if each.ok else 'problem':8} {each.check:14} {each.detail}")
     if as_json:
-        show_json(found)
-    if not all(each["ok"] for each in found):
+        show_json(findings)
+    if not all(each["ok"] for each in findings):
         raise typer.Exit(1)
 
 
 def _has_desktop() -> bool:
     local = "SSH_CONNECTION" not in os.environ
-    shown = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
-    return local and bool(shown)
+    display = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    return local and bool(display)

@@ -121,15 +121,15 @@ def remove_quota(tenant: Tenant) -> None:
 @cli.command("list")
 def list_quotas(as_json: AsJson = False) -> None:
     """List the tenants that have their own quota."""
-    found = _with(lambda quotas: quotas.find())
+    quotas = _with(lambda quotas: quotas.find())
     if as_json:
-        show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])
+        show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in quotas])
         return
     rows = []
-    for each in found:
+    for each in quotas:
         limits = ((name, getattr(each.quota, name)) for name in Quota.__dataclass_fields__)
-        shown = (f"{name} {_limit(limit)}" for name, limit in limits if limit is not None)
-        rows.append({"tenant": each.tenant, "limits": ", ".join(shown) or "any"})
+        texts = (f"{name} {_limit(limit)}" for name, limit in limits if limit is not None)
+        rows.append({"tenant": each.tenant, "limits": ", ".join(texts) or "any"})
     show_table(rows, "tenant limits")
 
 
@@ -138,16 +138,16 @@ def _require_tenant(name: str) -> None:
         fail("The tenant must have 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
 
 
-def _show(found: TenantQuota, *, as_json: bool) -> None:
+def _show(usage: TenantQuota, *, as_json: bool) -> None:
     if as_json:
-        show_json(asdict(found))
+        show_json(asdict(usage))
         return
     from rich.table import Table
 
-    quota, use = found.quota, found.use
+    quota, use = usage.quota, usage.use
     show(
-        f"Tenant {found.tenant} has "
-        f"{'the configured quota' if found.is_default else 'its own quota'}."
+        f"Tenant {usage.tenant} has "
+        f"{'the configured quota' if usage.is_default else 'its own quota'}."
     )
     table = Table("", "limit", "used", "reserved", box=None)
     for name in ("running", "queued", *STORED):
@@ -160,7 +160,7 @@ def _show(found: TenantQuota, *, as_json: bool) -> None:
     table.add_row("USD this month", _limit(quota.max_cost_usd_per_month), *map(_limit, month))
     table.add_row("models", _limit(quota.models))
     out.print(table)
-    for name in found.nearly_full:
+    for name in usage.nearly_full:
         show(f"{name.replace('_', ' ')}: at least {WARN_PERCENT} % of the limit is used.")
 
 

@@ -125,8 +125,8 @@ def create(
     if budget:
         run["budget"] = dict(budget)
     with connected(url) as client:
-        made = client.put_schedule(name, cron, run, timezone=timezone, overlap=overlap)
-        page = {"schedules": [made.as_json()]}
+        schedule = client.put_schedule(name, cron, run, timezone=timezone, overlap=overlap)
+        page = {"schedules": [schedule.as_json()]}
         show_page(page, "schedules", "name cron timezone paused next_at", as_json=as_json)
 
 
@@ -142,15 +142,15 @@ def list_deliveries(
     as_json: AsJson = False,
 ) -> None:
     """List webhook deliveries, newest first."""
-    wanted = "dead" if failed else status
+    state = "dead" if failed else status
     with connected(url) as client:
-        page = client.list_webhook_deliveries(status=wanted, limit=limit, cursor=cursor).as_json()
+        page = client.list_webhook_deliveries(status=state, limit=limit, cursor=cursor).as_json()
         columns = "delivery_id run_id type status attempts last_status_code url last_error"
         show_page(page, "deliveries", columns, as_json=as_json)
 
 
-_SENT = "Delivery {delivery_id} to {url} is {status}."
-add_action(webhooks, "redeliver", "Deliver a webhook again.", "redeliver_webhook", _SENT)
+_DELIVERY_STATE = "Delivery {delivery_id} to {url} is {status}."
+add_action(webhooks, "redeliver", "Deliver a webhook again.", "redeliver_webhook", _DELIVERY_STATE)
 
 
 @webhooks.command()
@@ -174,12 +174,12 @@ def send_message(
     Exits with 1 if the receiver does not accept it.
     """
     with connected(url) as client:
-        sent = api(client, "POST", "/webhooks/test", json={"url": receiver}, repeatable=False)
+        receipt = api(client, "POST", "/webhooks/test", json={"url": receiver}, repeatable=False)
         if as_json:
-            show_json(sent)
+            show_json(receipt)
         else:
-            show(f"{receiver}: {sent['error'] or 'accepted the message.'}")
-        if not sent["delivered"]:
+            show(f"{receiver}: {receipt['error'] or 'accepted the message.'}")
+        if not receipt["delivered"]:
             raise typer.Exit(NOT_COMPLETED)
 
 
@@ -201,11 +201,11 @@ def show_tool(
 ) -> None:
     """Print a tool and the schema of its arguments as JSON."""
     with connected(url) as client:
-        known = _all_tools(api(client, "GET", "/tools"))
-        if name not in known:
-            hint = suggestion(name, known)
+        tools = _all_tools(api(client, "GET", "/tools"))
+        if name not in tools:
+            hint = suggestion(name, tools)
             fail(f"No tool is named {name!r}.{hint} `caseworker tools list` lists all tools.")
-        show_json(known[name])
+        show_json(tools[name])
 
 
 @tools.command("call")
@@ -232,13 +232,13 @@ def _all_tools(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def list_models(url: Url = None, as_json: AsJson = False) -> None:
     """List the models that runs may call, by name."""
     with connected(url) as client:
-        found = client.list_models()
+        models = client.list_models()
         rows = [
             {**model, "name": name, "fallbacks": ", ".join(f["model"] for f in model["fallbacks"])}
-            for name, model in found.items()
+            for name, model in models.items()
         ]
         columns = "name provider model structured_output max_output_tokens fallbacks"
-        show_page({"models": found if as_json else rows}, "models", columns, as_json=as_json)
+        show_page({"models": models if as_json else rows}, "models", columns, as_json=as_json)
 
 
 @models.command("test")
@@ -275,8 +275,8 @@ def spend(
     as_json: AsJson = False,
 ) -> None:
     """Show the cost and usage of runs by tenant, agent, model or metadata."""
-    given = {"group_by": by, "period": period, "after": after, "before": before}
-    params = {name: value for name, value in given.items() if value is not None}
+    query = {"group_by": by, "period": period, "after": after, "before": before}
+    params = {name: value for name, value in query.items() if value is not None}
     with connected(url) as client:
         page = api(client, "GET", "/spend", params=params)
         columns = "key runs llm_calls tokens cost_usd cost_usd_estimated"

@@ -49,7 +49,7 @@ class TreeRow:
     began: datetime | None = None
     ended: datetime | None = None
     detail: str = ""
-    below: "list[TreeRow]" = field(default_factory=list)
+    children: "list[TreeRow]" = field(default_factory=list)
 
     @property
     def is_settled(self) -> bool:
@@ -121,7 +121,7 @@ class RunTree:
         label = plain(sort_of(data.get("kind", ""), data.get("name", ""), data.get("model")))
         call = TreeRow(label, "running", event.ts)
         self._calls[event.node_id or ""] = call
-        self._step(event).below.append(call)
+        self._step(event).children.append(call)
 
     def _note(self, event: Event, scope: str, what: str) -> None:
         """Apply an event that neither starts nor ends a run, step or call."""
@@ -145,9 +145,9 @@ class RunTree:
         if path is None:
             return self.root
         if path not in self._steps:
-            around, _, name = path.rpartition("/")
+            parent, _, name = path.rpartition("/")
             self._steps[path] = TreeRow(plain(name), "running", event.ts)
-            self._steps.get(around, self.root).below.append(self._steps[path])
+            self._steps.get(parent, self.root).children.append(self._steps[path])
         return self._steps[path]
 
     def _line(self, event: Event) -> str:
@@ -167,34 +167,36 @@ class RunTree:
 
 
 def _lines(entry: TreeRow, cap: int | None) -> int:
-    shown, hidden = _chosen(entry, cap)
-    return 1 + bool(hidden) + sum(_lines(each, cap) for each in shown)
+    visible, hidden = _visible_children(entry, cap)
+    return 1 + bool(hidden) + sum(_lines(each, cap) for each in visible)
 
 
-def _chosen(entry: TreeRow, cap: int | None) -> tuple[Sequence[TreeRow], Sequence[TreeRow]]:
+def _visible_children(
+    entry: TreeRow, cap: int | None
+) -> tuple[Sequence[TreeRow], Sequence[TreeRow]]:
     """Return the shown and the hidden children of an entry."""
     if cap is None:
-        return entry.below, ()
+        return entry.children, ()
     if entry.is_settled and entry.ended is not None:
         return (), ()  # it succeeded; the trace has the details
-    if len(entry.below) <= cap:
-        return entry.below, ()
+    if len(entry.children) <= cap:
+        return entry.children, ()
     ranked = sorted(
-        range(len(entry.below)),
-        key=lambda at: (entry.below[at].status in ACTIVE, not entry.below[at].is_settled, at),
+        range(len(entry.children)),
+        key=lambda at: (entry.children[at].status in ACTIVE, not entry.children[at].is_settled, at),
     )
-    kept = {*ranked[-cap:]}
-    hidden = [each for at, each in enumerate(entry.below) if at not in kept]
-    return [entry.below[at] for at in sorted(kept)], hidden
+    visible = {*ranked[-cap:]}
+    hidden = [each for at, each in enumerate(entry.children) if at not in visible]
+    return [entry.children[at] for at in sorted(visible)], hidden
 
 
 def _grow(tree: Tree, entry: TreeRow, now: datetime, cap: int | None) -> None:
-    shown, hidden = _chosen(entry, cap)
+    visible, hidden = _visible_children(entry, cap)
     if hidden:
         counts = Counter(each.status for each in hidden)
-        told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-        tree.add(Text(f"⋯ {told}", "dim"))
-    for each in shown:
+        summary = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        tree.add(Text(f"⋯ {summary}", "dim"))
+    for each in visible:
         _grow(tree.add(_title(each, now)), each, now, cap)
 
 
@@ -229,8 +231,8 @@ def _used(event: Event) -> str:
 
 
 def _warning(data: dict[str, Any]) -> str:
-    known = {name: data.get(name) for name in ("dimension", "scope", "used", "limit")}
-    what = plain(" ".join(f"{name} {value}" for name, value in known.items() if value is not None))
+    fields = {name: data.get(name) for name in ("dimension", "scope", "used", "limit")}
+    what = plain(" ".join(f"{name} {value}" for name, value in fields.items() if value is not None))
     return f"near a limit: {what}"
 
 

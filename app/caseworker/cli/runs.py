@@ -70,9 +70,11 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    wanted = _pairs(metadata)
+    filters = _pairs(metadata)
     with connected(url) as client:
-        page = client.list_runs(status=status, kind=kind, agent=agent, metadata=wanted, limit=limit)
+        page = client.list_runs(
+            status=status, kind=kind, agent=agent, metadata=filters, limit=limit
+        )
         if as_json:
             show_json(page.as_json())
             return
@@ -80,17 +82,17 @@ def list_runs(
         show_table(rows, "created_at kind status took cost run_id")
 
 
-def _pairs(given: list[str] | None) -> dict[str, str]:
+def _pairs(options: list[str] | None) -> dict[str, str]:
     """Return the values of ``--metadata KEY=VALUE`` by key."""
-    wanted: dict[str, str] = {}
-    for pair in given or ():
+    filters: dict[str, str] = {}
+    for pair in options or ():
         key, sign, value = pair.partition("=")
         if not (key and sign):
             fail(f"--metadata {pair}: must be KEY=VALUE.")
-        if key in wanted:
+        if key in filters:
             fail(f"--metadata {pair}: {key} is given twice; all filters must match.")
-        wanted[key] = value
-    return wanted
+        filters[key] = value
+    return filters
 
 
 @cli.command()
@@ -115,10 +117,10 @@ def erase(
     Cancels its runs, waits until they have ended, and erases them with their threads, schedules and
     files. Nothing can be restored.
     """
-    wanted = _pairs(metadata)
-    if not (wanted or tenant):
+    filters = _pairs(metadata)
+    if not (filters or tenant):
         fail("Name the data to erase: --metadata KEY=VALUE, --tenant NAME or both.")
-    about = [f"{key}={value}" for key, value in wanted.items()] or ["everything"]
+    about = [f"{key}={value}" for key, value in filters.items()] or ["everything"]
     about.append(f"of tenant {tenant}" if tenant else "of the tenant of the key")
     if not yes:
         try:
@@ -131,7 +133,7 @@ def erase(
     erased = dict.fromkeys(("runs", "threads", "schedules"), 0)
     with connected(url) as client:
         while True:
-            part = client.erase_data(metadata=wanted or None, tenant=tenant)
+            part = client.erase_data(metadata=filters or None, tenant=tenant)
             for name in erased:
                 erased[name] += getattr(part, name)
             if part.complete:
@@ -190,11 +192,11 @@ def list_approvals(
     With a run and --json, print all approvals of the run.
     """
     with connected(url) as client:
-        found = client.list_approvals(run_id)
+        page = client.list_approvals(run_id)
         if as_json:
-            show_json(found.as_json())
+            show_json(page.as_json())
             return
-        pending = [each.as_json() for each in found.approvals if each.open]
+        pending = [each.as_json() for each in page.approvals if each.open]
         show_table(pending, "run_id approval_id subject arguments")
 
 
@@ -237,11 +239,11 @@ def post(
     ``body`` is the request body without ``run_id`` and ``budget``. ``wait`` is in seconds. The exit
     code depends on the run's status.
     """
-    named = {} if run_id is None else {"run_id": run_id}
+    identity = {} if run_id is None else {"run_id": run_id}
     limits = {"budget": dict(budget)} if budget else {}
     until = time.monotonic() + wait
     with connected(url) as client:
-        posted = client.create_run({**body, **named, **limits}, wait_seconds=wait)
+        posted = client.create_run({**body, **identity, **limits}, wait_seconds=wait)
         posted = _waited_for(client, posted, until)
         if as_json:
             show_json(posted.as_json())
@@ -256,11 +258,11 @@ def _waited_for(client: CaseworkerClient, run: Run, until: float) -> Run:
     """Wait for a run until a monotonic time; a service that restarts ends its own wait early."""
     from caseworker_client import WaitTimeoutError
 
-    left = until - time.monotonic()
-    if run.ended or run.status == "waiting" or left <= 0:
+    remaining = until - time.monotonic()
+    if run.ended or run.status == "waiting" or remaining <= 0:
         return run
     try:
-        return client.wait_for_run(run.run_id, timeout_seconds=left)
+        return client.wait_for_run(run.run_id, timeout_seconds=remaining)
     except WaitTimeoutError as error:
         return error.run
 

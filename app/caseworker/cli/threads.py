@@ -41,8 +41,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a thread in which an agent answers, and print its ID."""
-    given = {"thread_id": thread_id, "title": title}
-    fields: Any = {name: value for name, value in given.items() if value is not None}
+    options = {"thread_id": thread_id, "title": title}
+    fields: Any = {name: value for name, value in options.items() if value is not None}
     with connected(url) as client:
         thread = client.create_thread(agent=agent_of(agent), **fields)
         if as_json:
@@ -86,8 +86,8 @@ def send(
             return
         if not written.content:
             answers = client.list_messages(thread_id)
-            said = next((one.content for one in answers if one.run_id == run_id), None)
-            out.print(said or "", markup=False, end="")
+            answer = next((one.content for one in answers if one.run_id == run_id), None)
+            out.print(answer or "", markup=False, end="")
         out.print()
         if status != "completed":
             show_end(client.get_run(run_id))

@@ -40,28 +40,31 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
     ends = (
         node["start_ts_ms"] + duration_ms(node, snapshot) for node in snapshot["nodes"].values()
     )
-    whole = max(max(ends) - began, 1)
-    table = Table("  call", "status", f"0 to {duration(whole)}", box=None, pad_edge=False)
+    total_ms = max(max(ends) - began, 1)
+    table = Table("  call", "status", f"0 to {duration(total_ms)}", box=None, pad_edge=False)
     table.columns[0].no_wrap, table.columns[0].max_width = True, _LABEL
     table.columns[2].min_width = table.columns[2].max_width = _BAR
     critical = {segment.node_id for segment in critical_path(WorkTimes.of(snapshot))}
     for heading in ("took", "tokens", "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for shown, (node, branch) in enumerate(_tree(snapshot, root)):
-        if shown == max_calls:
+    for count, (node, branch) in enumerate(_tree(snapshot, root)):
+        if count == max_calls:
             break
-        stands, lasted = rows.status(node), duration_ms(node, snapshot)
-        style = STYLES[stands]
+        status_, lasted = rows.status(node), duration_ms(node, snapshot)
+        style = STYLES[status_]
         mark = "* " if node["node_id"] in critical else "  "
-        least = whole / _BAR  # keeps calls of zero duration visible
-        start = min(node["start_ts_ms"] - began, whole - least)
+        shortest_ms = total_ms / _BAR  # keeps calls of zero duration visible
+        start = min(node["start_ts_ms"] - began, total_ms - shortest_ms)
         label = plain(sort_of(node["kind"], node["name"], node["model"]))
         used = (node["tokens_in"] or 0, node["tokens_out"] or 0)
         table.add_row(
             Text.assemble((mark, "bold"), (branch, "dim"), label, overflow="ellipsis"),
-            Text(stands, style),
+            Text(status_, style),
             Bar(
-                whole, start, start + max(lasted, least), color=style.removeprefix("dim") or "white"
+                total_ms,
+                start,
+                start + max(lasted, shortest_ms),
+                color=style.removeprefix("dim") or "white",
             ),
             duration(lasted),
             f"{used[0]:,} → {used[1]:,}" if any(used) else "",
@@ -81,7 +84,7 @@ def _tree(snapshot: Snapshot, root: TraceNode) -> Iterator[tuple[TraceNode, str]
     while pending:
         node, branch, indent = pending.pop()
         yield node, branch
-        below = children[node["node_id"]]
-        for child in reversed(below):
-            fork, trunk = ("└─ ", "   ") if child is below[-1] else ("├─ ", "│  ")
+        callees = children[node["node_id"]]
+        for child in reversed(callees):
+            fork, trunk = ("└─ ", "   ") if child is callees[-1] else ("├─ ", "│  ")
             pending.append((child, indent + fork, indent + trunk))

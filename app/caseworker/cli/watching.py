@@ -37,12 +37,12 @@ def events(
     """Print the events of a run until it ends."""
     with connected(url) as client:
         for event in client.stream_events(run_id, after=after):
-            sent = event.as_json()
+            fields = event.as_json()
             if as_json:
-                show(json_of(sent))
+                show(json_of(fields))
                 continue
             details = json.dumps(event.data) if event.data else ""
-            words = (f"{event.seq:4}", sent["ts"], event.type, event.step_id, details)
+            words = (f"{event.seq:4}", fields["ts"], event.type, event.step_id, details)
             show("  ".join(word for word in words if word))
 
 
@@ -60,14 +60,14 @@ def watch(
     was halted, 4 if it was cancelled.
     """
     with connected(url) as client:
-        begun = client.get_run(run_id)
+        run = client.get_run(run_id)
         stream = client.stream_events(run_id)
         if as_json:
             for event in stream:
                 show(json_of(event.as_json()))
             end_by(client.get_run(run_id).status)
             return
-        tree = RunTree(run_id, kind=begun.kind, status=begun.status)
+        tree = RunTree(run_id, kind=run.kind, status=run.status)
         if out.is_terminal:
             _draw(tree, stream)
         else:

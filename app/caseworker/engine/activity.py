@@ -161,7 +161,7 @@ class Activity:
         """
         waiting, tasks = set[str](), {wait.task for wait in self._waits}
         for path in self.waiting:
-            waiting |= path.around()
+            waiting |= path.enclosing_paths()
             waiting.add(path.text)
         return bool(waiting) and all(
             path.text in waiting or by in tasks for by, path in self.working.items()

@@ -61,7 +61,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StoredQuestion:
     """A stored question, with the IDs that identify it."""
 
     approval_id: str
@@ -108,7 +108,7 @@ class Decision:
 class ApprovalDesk(Protocol):
     """Stores the approvals of one run. The run's fencing token protects every write."""
 
-    async def ask(self, asked: Asked) -> Decision | None:
+    async def ask(self, question: StoredQuestion) -> Decision | None:
         """Store a question if it is new, and return its decision; None while it is pending.
 
         Raises:
@@ -131,7 +131,7 @@ class Approvals:
 
     _desk: ApprovalDesk
     _waiting: "dict[str, _Waiting]" = field(init=False, default_factory=dict)
-    _told: set[str] = field(init=False, default_factory=set)
+    _emitted: set[str] = field(init=False, default_factory=set)
     _watch: asyncio.Task[None] | None = field(init=False, default=None)
 
     async def decision(self, context: FlowContext, path: StepPath, question: Question) -> Decision:
@@ -170,9 +170,11 @@ class Approvals:
             journal.note(node, entry)
 
         note(None)  # buffered; the barrier in ``_decided`` stores it before the question
-        asked = Asked(approval_id=approval_id, node_id=node, call_key=path.text, question=question)
+        stored = StoredQuestion(
+            approval_id=approval_id, node_id=node, call_key=path.text, question=question
+        )
         try:
-            decision = await self._decided(context, path, asked)
+            decision = await self._decided(context, path, stored)
         except BaseException as stop:
             trace.mark_halt(node, str(context.token.stop or stop) or type(stop).__name__)
             raise
@@ -181,43 +183,45 @@ class Approvals:
         trace.annotate(node, {"decision": about})
         note(CallOutcome.RESULT, decision.to_dict())
         trace.mark_success(node, 0)
-        self._emit(context, asked, f"approval.{decision.verdict.value}", about)
+        self._emit(context, stored, f"approval.{decision.verdict.value}", about)
         return decision
 
-    async def _decided(self, context: FlowContext, path: StepPath, asked: Asked) -> Decision:
+    async def _decided(
+        self, context: FlowContext, path: StepPath, stored: StoredQuestion
+    ) -> Decision:
         with context.calls.activity.works(path):  # no suspension until the question is stored
             await context.calls.journal.barrier(external=True)
-            decision = await self._desk.ask(asked)
+            decision = await self._desk.ask(stored)
         # Approvers see the full message; events have more readers, so redact it there.
-        shown = redact_text(asked.question.message)
-        about = {"subject": asked.question.subject, "message": shown}
-        self._emit(context, asked, APPROVAL_REQUESTED, about)
+        message = redact_text(stored.question.message)
+        about = {"subject": stored.question.subject, "message": message}
+        self._emit(context, stored, APPROVAL_REQUESTED, about)
         context.calls.check(path)  # a stop may have arrived while the question was stored
         if decision is not None:
             return decision
         waiting = _Waiting(path, asyncio.get_running_loop().create_future())
-        self._waiting[asked.approval_id] = waiting
+        self._waiting[stored.approval_id] = waiting
         if self._watch is None or self._watch.done():  # failed: its waiters are about to leave
             self._watch = asyncio.create_task(self._look(context), name="approvals")
         try:
             async with context.calls.activity.waits(path):
                 return await waiting.decision
         finally:
-            del self._waiting[asked.approval_id]
+            del self._waiting[stored.approval_id]
             if not self._waiting and self._watch is not None:
                 self._watch.cancel()
                 self._watch = None
 
     def _emit(
-        self, context: FlowContext, asked: Asked, kind: str, about: Mapping[str, Any]
+        self, context: FlowContext, stored: StoredQuestion, kind: str, about: Mapping[str, Any]
     ) -> None:
         """Emit an event about an approval once, even if the question is asked again."""
-        once = f"{asked.approval_id}|{kind}"
-        if context.run.events is not None and once not in self._told:
-            self._told.add(once)
-            data = {"approval_id": asked.approval_id, **about}
-            at, node = context.path.text, asked.node_id
-            event = Event(type=kind, step_id=at, node_id=node, data=data, once=once)
+        once_key = f"{stored.approval_id}|{kind}"
+        if context.run.events is not None and once_key not in self._emitted:
+            self._emitted.add(once_key)
+            data = {"approval_id": stored.approval_id, **about}
+            at, node = context.path.text, stored.node_id
+            event = Event(type=kind, step_id=at, node_id=node, data=data, once_key=once_key)
             context.run.events.emit(event)
 
     async def _look(self, context: FlowContext) -> None:

@@ -137,7 +137,7 @@ class Call(ABC):
     model: str | None = None
     request_hash: str
     """Hash of the request. A recorded result is replayed only if its request had the same hash."""
-    once: Charge = field(default_factory=dict)
+    per_call: Charge = field(default_factory=dict)
     """Charge for the call as a whole, regardless of the number of attempts."""
     per_attempt: Charge = field(default_factory=dict)
     """Charge for each attempt that was allowed to start."""
@@ -149,7 +149,7 @@ class Call(ABC):
     timeout_seconds: float | None = None
     """Timeout of one attempt in seconds; None means no timeout."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    shown: Mapping[str, Any] | None = None
+    trace_request: Mapping[str, Any] | None = None
     """Displayable form of the request, for traces; None stores no request."""
 
     def maximum(self, room: Room) -> Spent | None:
@@ -217,13 +217,13 @@ class AttemptError(Exception):
         retryable: bool,
         retry_after_seconds: float | None = None,
         spent: Spent | None = None,
-        told: str | None = None,
+        model_message: str | None = None,
         raw_reply: str | None = None,
     ) -> None:
         super().__init__(message)
         self.error_class = error_class
         self.retryable = retryable
-        self.told = told
+        self.model_message = model_message
         """Error message to show to a model, if it differs from the exception's own message."""
         self.raw_reply = raw_reply
         """Start of an invalid response, as far as the payload mode allows storing it."""
@@ -233,7 +233,7 @@ class AttemptError(Exception):
 
     def to_json(self, attempts: int) -> dict[str, Any]:
         """Return the journal value of a call that failed in its last attempt."""
-        optional = {"told": self.told, "raw_reply": self.raw_reply}
+        optional = {"told": self.model_message, "raw_reply": self.raw_reply}
         return {
             "error_class": self.error_class,
             "message": str(self),
@@ -253,10 +253,10 @@ class CallFailedError(Exception):
         attempts: int,
         retry_after_seconds: float | None = None,
         node_id: str = "",
-        told: str | None = None,
+        model_message: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.told = told or message
+        self.model_message = model_message or message
         """Error message to show to a model."""
         self.error_class = error_class
         self.attempts = attempts
@@ -288,7 +288,7 @@ def call_failed(
         attempts=value["attempts"],
         retry_after_seconds=retry_after_seconds,
         node_id=node_id,
-        told=value.get("told"),
+        model_message=value.get("told"),
     )
 
 
@@ -306,9 +306,9 @@ class Backoff:
     """Function that returns the seconds until the run's deadline; None if it has no deadline."""
 
     def delay(
-        self, policy: RetryPolicy, scope: Scope, failure: Exception, made: int
+        self, policy: RetryPolicy, scope: Scope, failure: Exception, failed_attempts: int
     ) -> float | WaitTooLong | None:
-        """Return the seconds to wait after the failed attempt number ``made``.
+        """Return the seconds to wait after the failed attempt number ``failed_attempts``.
 
         Returns None if no further attempt is allowed. A delay is too long if it exceeds a time
         limit or the deadline.
@@ -316,10 +316,12 @@ class Backoff:
         ends = (scope.remaining_seconds(), self.deadline_in())
         return verdict(
             policy,
-            failed_attempts=made,
+            failed_attempts=failed_attempts,
             jitter=self.jitter(),
             retry_after_seconds=_seconds_asked(failure),
-            seconds_left=min((left for left in ends if left is not None), default=math.inf),
+            seconds_left=min(
+                (seconds for seconds in ends if seconds is not None), default=math.inf
+            ),
         )
 
 
@@ -341,31 +343,31 @@ class AttemptLog:
         call_node: str,
         *,
         failures: type[Exception] = AttemptError,
-        said: Callable[[Exception], str] = str,
+        describe: Callable[[Exception], str] = str,
     ) -> None:
         """Record attempts below ``call_node``.
 
-        ``failures`` is the class of failures that may be retried. ``said`` returns the message of
-        such a failure for display.
+        ``failures`` is the class of failures that may be retried. ``describe`` returns the message
+        of such a failure for display.
         """
         self._graph = graph
         self._call_node = self._node = call_node
         self._failures = failures
-        self._said = said
+        self._describe = describe
         self._started_ms = 0
         self._first: dict[str, Any] | None = None
-        self.made = 0
+        self.count = 0
         """Number of attempts so far, including those in earlier executions."""
         self.of_fallback = False
         """Whether the next attempt executes the step's fallback."""
 
     def __enter__(self) -> None:
-        self.made += 1
-        if self.made == 1:
+        self.count += 1
+        if self.count == 1:
             self._started_ms = self._graph.now_ms()
         else:
             self.add_first()
-            about: dict[str, object] = {"attempt": self.made}
+            about: dict[str, object] = {"attempt": self.count}
             if self.of_fallback:
                 about["fallback"] = True
             self._node = self._graph.begin_node(
@@ -374,13 +376,13 @@ class AttemptLog:
         self._graph.mark_running(self._node)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self.made == 1:
+        if self.count == 1:
             if isinstance(error, self._failures):
                 self._keep_first(error)
         elif error is None:
             self._graph.mark_success(self._node, 0)
         elif isinstance(error, self._failures):
-            self._graph.mark_failure(self._node, _class_of(error), self._said(error))
+            self._graph.mark_failure(self._node, _class_of(error), self._describe(error))
         elif isinstance(error, Exception):
             self._graph.mark_failure(self._node, class_name(error), message_of_error(error))
         else:
@@ -388,7 +390,7 @@ class AttemptLog:
 
     def first_failed(self, failure: Exception) -> None:
         """Record that the first attempt failed; it lasted from the start of the call until now."""
-        self.made = 1
+        self.count = 1
         self._started_ms = self._graph.node(self._call_node)["start_ts_ms"]
         self._keep_first(failure)
 
@@ -397,7 +399,7 @@ class AttemptLog:
             "start_ts_ms": self._started_ms,
             "end_ts_ms": self._graph.now_ms(),
             "error_class": _class_of(failure),
-            "stop_reason": self._said(failure),
+            "stop_reason": self._describe(failure),
         }
 
     def add_first(self) -> None:

@@ -155,55 +155,55 @@ class Calls:
             OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
             Stop: a limit or a cancel request refused or interrupted the call.
         """
-        around = call.key.around()
-        self._asked_in |= around
+        enclosing = call.key.enclosing_paths()
+        self._asked_in |= enclosing
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
-            self._made_in |= around
+            self._made_in |= enclosing
             return answer_of(before)  # allowed even after a stop: a replay costs nothing
         await self.admit(call.key)
         activity = self.activity
-        made = _CallInProgress(self, call, parent, scope)
+        progress = _CallInProgress(self, call, parent, scope)
         # An interrupted attempt of this run has already paid the ``once`` charge.
-        once = call.once if before is None or before.taken_over else NOTHING
-        activity.working[made] = call.key
+        once_charge = call.per_call if before is None or before.taken_over else NOTHING
+        activity.working[progress] = call.key
         try:
             while True:
                 try:
-                    reply = await made.attempt(checked(sum_of((once, call.per_attempt))))
+                    reply = await progress.attempt(checked(sum_of((once_charge, call.per_attempt))))
                     break
                 except _HeldError:
-                    made.note_usage()
+                    progress.note_usage()
                     await activity.start(call.key)
                     continue
                 except AttemptError as failure:
-                    made.note_usage()
-                    delay = self._delay_after(failure, call, scope, made.attempts.made)
-                once = NOTHING
+                    progress.note_usage()
+                    delay = self._delay_after(failure, call, scope, progress.attempts.count)
+                once_charge = NOTHING
                 async with self.activity.waits(call.key):
                     await asyncio.sleep(delay)
             if reply.metadata:
-                self.graph.annotate(made.node, reply.metadata)
-            made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
+                self.graph.annotate(progress.node, reply.metadata)
+            progress.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
         except AttemptError as failure:
-            raise made.fail(failure) from None
+            raise progress.fail(failure) from None
         except ValueTooLargeError as error:
             large = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
-            raise made.fail(large) from None
+            raise progress.fail(large) from None
         except Exception as error:
-            said = message_of_error(error)
-            made.end(made.unknown, self.graph.mark_failure, class_name(error), said)
+            message = message_of_error(error)
+            progress.end(progress.unknown, self.graph.mark_failure, class_name(error), message)
             raise
         except BaseException as stop:
             reason = str(self.token.stop or stop) or type(stop).__name__
-            made.end(made.unknown, self.graph.mark_halt, reason)
+            progress.end(progress.unknown, self.graph.mark_halt, reason)
             raise
         finally:
-            del activity.working[made]
+            del activity.working[progress]
             activity.changed()
-            if made.attempts.made:
-                self._made_in |= around
-        return Answered(reply.value, made.node)
+            if progress.attempts.count:
+                self._made_in |= enclosing
+        return Answered(reply.value, progress.node)
 
     def check(self, path: StepPath) -> None:
         """Check that a step or call may start.
@@ -242,7 +242,7 @@ class Calls:
             Stop: the stop of the run.
         """
         token = self.token
-        if not token.held:
+        if not token.is_delaying:
             return
         if token.delayed is None:
             token.release()
@@ -258,7 +258,7 @@ class Calls:
         A delayed stop takes effect once all recorded work is repeated, at the latest
         ``grace_seconds`` after it arrived.
         """
-        if not self.token.held:
+        if not self.token.is_delaying:
             yield
             return
         loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
@@ -298,18 +298,24 @@ class Calls:
 
     def _all_around(self, waiting: Collection[StepPath]) -> bool:
         """Return whether every active step or call is cut off, or waits, or encloses a wait."""
-        around = {each.text for each in waiting}.union(*(each.around() for each in waiting))
+        enclosing = {each.text for each in waiting}.union(
+            *(each.enclosing_paths() for each in waiting)
+        )
         cut_off = self.detached.covers_inside
-        return all(path.text in around or cut_off(path) for path in self.activity.working.values())
+        return all(
+            path.text in enclosing or cut_off(path) for path in self.activity.working.values()
+        )
 
-    def _delay_after(self, failure: AttemptError, call: Call, scope: Scope, made: int) -> float:
+    def _delay_after(
+        self, failure: AttemptError, call: Call, scope: Scope, failed_attempts: int
+    ) -> float:
         """Return the seconds until the next attempt; raise the failure if there is none.
 
         If the policy allows a retry whose back-off is too long, the message explains it.
         """
         if not failure.retryable:
             raise failure
-        delay = self.backoff.delay(call.retry, scope, failure, made)
+        delay = self.backoff.delay(call.retry, scope, failure, failed_attempts)
         if isinstance(delay, WaitTooLong):
             failure.args = (f"{failure} {delay}",)
             raise failure
@@ -363,9 +369,9 @@ class _CallInProgress:
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._step_id = calls.graph.step_of(parent)
-        if call.shown is not None:
-            calls.journal.note_request(self.node, call.shown)
-            call.shown = None  # the journal keeps it until it is stored
+        if call.trace_request is not None:
+            calls.journal.note_request(self.node, call.trace_request)
+            call.trace_request = None  # the journal keeps it until it is stored
         self.attempts = AttemptLog(calls.graph, self.node)
         self._estimate = FREE
         self._spent = SpentSum()
@@ -380,7 +386,7 @@ class _CallInProgress:
         ``counted`` is the charge in addition to the estimated usage.
         """
         accounts = self._calls.accounts
-        if accounts is None or (least := self._call.estimate(_NO_ROOM)) == FREE:
+        if accounts is None or (minimum := self._call.estimate(_NO_ROOM)) == FREE:
             return await self._attempt(counted)
         place = accounts.place()
         try:
@@ -391,7 +397,7 @@ class _CallInProgress:
                     return await self._attempt(counted, accounts, place)
                 except _AccountFullError as full:
                     self.note_usage()  # the charge in flight is stored, but the call is not made
-                    await self._wait_for_account(full.answer, least.charge(counted), place)
+                    await self._wait_for_account(full.answer, minimum.charge(counted), place)
         finally:
             place.leave()
 
@@ -422,7 +428,7 @@ class _CallInProgress:
             else:
                 hold = Hold(
                     node_id=self.node,
-                    attempt=self.attempts.made + 1,
+                    attempt=self.attempts.count + 1,
                     cost_usd=self._estimate.cost_usd or Decimal(0),
                     tokens=self._estimate.tokens,
                 )
@@ -434,7 +440,7 @@ class _CallInProgress:
             calls.check(call.key)
             if calls.activity.is_held:
                 raise _HeldError
-            if self.attempts.made:
+            if self.attempts.count:
                 self._graph.increment_retries(self.node)
                 calls.journal.touch()  # no event stores the attempt
             else:
@@ -443,7 +449,7 @@ class _CallInProgress:
             with self.attempts, calls.in_span(self.node):
                 try:
                     async with asyncio.timeout(call.timeout_seconds) as limit:
-                        reply = await call.send(self.attempts.made)
+                        reply = await call.send(self.attempts.count)
                 except TimeoutError:
                     if not limit.expired():
                         raise
@@ -451,8 +457,8 @@ class _CallInProgress:
                 except asyncio.CancelledError:
                     if is_being_cancelled():
                         raise
-                    said, kind = "It waited for something that was cancelled.", "CancelledError"
-                    raise AttemptError(said, error_class=kind, retryable=False) from None
+                    message, kind = "It waited for something that was cancelled.", "CancelledError"
+                    raise AttemptError(message, error_class=kind, retryable=False) from None
             spent = reply.spent
             return reply
         except AttemptError as failure:
@@ -499,13 +505,13 @@ class _CallInProgress:
             return await self._reserved(counted)
         try:
             while True:
-                reservation, taken = await self._reserved(counted), False
+                reservation, has_slot = await self._reserved(counted), False
                 try:
-                    taken = await slot.take(self._estimate.tokens)
+                    has_slot = await slot.take(self._estimate.tokens)
                 finally:
-                    if not taken:
+                    if not has_slot:
                         reservation.settle()
-                if taken:
+                if has_slot:
                     return reservation
                 await self._wait_for(slot)
         except BaseException:
@@ -531,21 +537,21 @@ class _CallInProgress:
 
         def maximum(room: Room) -> Charge | None:
             room = with_accounts(room)
-            most = self._call.maximum(room)
-            if most is None or (accounts is not None and _exceeds(most, room)):
+            estimate = self._call.maximum(room)
+            if estimate is None or (accounts is not None and _exceeds(estimate, room)):
                 return None
-            self._estimate = most
-            return most.charge(counted)
+            self._estimate = estimate
+            return estimate.charge(counted)
 
         if (reservation := self._scope.reserve_now(maximum)) is not None:
             return reservation
-        least = charge(_NO_ROOM)
-        wanted = None if self._estimate == FREE else charge
+        minimum = charge(_NO_ROOM)
+        preferred = None if self._estimate == FREE else charge
         try:
             return await reserved(
                 self._scope,
-                least,
-                wanted,
+                minimum,
+                preferred,
                 tracked=False,
                 waits=self._waits,
                 at=partial(self._calls.activity.waits, self._call.key),
@@ -564,9 +570,9 @@ class _CallInProgress:
             self._slot.step_aside()
 
     async def _wait_for_account(
-        self, answer: HoldAnswer, least: Charge, place: AccountPlace
+        self, answer: HoldAnswer, minimum: Charge, place: AccountPlace
     ) -> None:
-        """Wait until the accounts may have room for at least ``least``.
+        """Wait until the accounts may have room for at least ``minimum``.
 
         Return at once if they have it now: the next attempt then requests less.
 
@@ -574,9 +580,9 @@ class _CallInProgress:
             BudgetExceededError: the call does not fit even without the reservations of other calls.
         """
         for limit in answer.limits:
-            if not limit.allows(least, beside_reserved=False):
-                raise limit.exceeded_by(least)
-        if all(limit.allows(least, beside_reserved=True) for limit in answer.limits):
+            if not limit.allows(minimum, beside_reserved=False):
+                raise limit.exceeded_by(minimum)
+        if all(limit.allows(minimum, beside_reserved=True) for limit in answer.limits):
             return
         since_ms = self._graph.now_ms()
         try:
@@ -598,7 +604,7 @@ class _CallInProgress:
 
     def fail(self, failure: AttemptError) -> CallFailedError:
         """End the call with the failure of its last attempt; return the error to raise."""
-        value = failure.to_json(self.attempts.made)
+        value = failure.to_json(self.attempts.count)
         kind, message = failure.error_class, str(failure)
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
         return call_failed(value, self.node, failure.retry_after_seconds)
@@ -609,7 +615,7 @@ class _CallInProgress:
 
         None leaves a started call in flight: recovery then reads its outcome as unknown.
         """
-        return None if self.attempts.made else CallOutcome.NOT_MADE
+        return None if self.attempts.count else CallOutcome.NOT_MADE
 
     def end(
         self,
@@ -619,14 +625,14 @@ class _CallInProgress:
         value: Any = None,
     ) -> None:
         """Journal the end and mark the node; keep the usage even if the run has already ended."""
-        spent, made = self._spent, self.attempts.made
+        spent, attempts = self._spent, self.attempts.count
         counts = {"tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
         usage: dict[str, Any] = {"cost_usd": spent.cost_usd, **counts}
         if spent.estimated:
             self._graph.annotate(self.node, {ESTIMATED: spent.estimated})
         self._note(outcome, spent.charge, value)  # if the value is invalid, the call then fails
-        if made:
-            self._emit_end(why, {"attempts": made, **counts})
+        if attempts:
+            self._emit_end(why, {"attempts": attempts, **counts})
         # False: the node was closed before, because its work was abandoned.
         if not mark(self.node, *why, **usage) and self._spent != SpentSum():
             self._graph.add_late_usage(self.node, **usage)
@@ -702,7 +708,7 @@ def _timed_out(call: Call) -> AttemptError:
 async def reserved(
     scope: Scope,
     charge: Charge,
-    wanted: Callable[[Room], Charge] | None = None,
+    preferred: Callable[[Room], Charge] | None = None,
     *,
     tracked: bool = True,
     waits: Callable[[], object] = lambda: None,
@@ -710,7 +716,7 @@ async def reserved(
 ) -> Reservation:
     """Reserve ``charge`` in a scope and all its ancestors, waiting until the capacity is free.
 
-    Requests are served in order of arrival. Cancelling the task ends the wait. ``wanted`` and
+    Requests are served in order of arrival. Cancelling the task ends the wait. ``preferred`` and
     ``tracked`` are passed to ``Scope.ask``. ``waits`` is called once before waiting starts, so that
     the caller can release other resources for that time. ``at`` returns a context for the wait.
 
@@ -719,9 +725,9 @@ async def reserved(
             held; names the scope and the dimension.
         ValueError: an amount is negative or not finite.
     """
-    asked = scope.ask(charge, wanted, tracked=tracked)
-    if isinstance(asked, Reservation):
-        return asked
+    request = scope.ask(charge, preferred, tracked=tracked)
+    if isinstance(request, Reservation):
+        return request
     loop = asyncio.get_running_loop()
     over = loop.create_future()
 
@@ -730,12 +736,12 @@ async def reserved(
             over.set_result(None)
 
     # Another thread may resolve the request.
-    asked.on_end(lambda: loop.call_soon_threadsafe(wake))
+    request.on_end(lambda: loop.call_soon_threadsafe(wake))
     waits()
     try:
         async with at():
             await over
     except BaseException:
-        asked.leave()  # also releases a reservation granted just before the cancel
+        request.leave()  # also releases a reservation granted just before the cancel
         raise
-    return asked.reservation()
+    return request.reservation()

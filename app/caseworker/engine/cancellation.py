@@ -27,7 +27,7 @@ class CancellationToken:
 
     stop: Stop | None = field(init=False, default=None)
     """The stop of the run; None until :meth:`trip` has set one."""
-    held: bool = field(init=False, default=False)
+    is_delaying: bool = field(init=False, default=False)
     """Whether stops are delayed."""
     delayed: Stop | None = field(init=False, default=None)
     """The stop that :meth:`release` will set; None if there is none."""
@@ -43,7 +43,7 @@ class CancellationToken:
     def trip(self, stop: Stop) -> None:
         """Set the stop and call the callbacks; no effect if a stop that takes precedence is set."""
         with self._lock:
-            if self.held and not isinstance(stop, HandOver):
+            if self.is_delaying and not isinstance(stop, HandOver):
                 self.delayed = self.delayed or stop
                 if self._on_delay is not None:
                     _call(self._on_delay)
@@ -57,7 +57,7 @@ class CancellationToken:
 
     def hold(self) -> None:
         """Delay stops, except hand-overs, until :meth:`release`."""
-        self.held = True
+        self.is_delaying = True
 
     def on_delay(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` when a stop is delayed, or now; it runs in the stopping thread."""
@@ -69,7 +69,7 @@ class CancellationToken:
     def release(self) -> None:
         """Delay stops no longer, and set the delayed one, if any."""
         with self._lock:
-            self.held = False
+            self.is_delaying = False
             delayed, self.delayed = self.delayed, None
             if delayed is not None:
                 self.trip(delayed)
@@ -87,14 +87,14 @@ class CancellationToken:
     async def wait(self) -> None:
         """Wait until a stop is set."""
         loop = asyncio.get_running_loop()
-        given = loop.create_future()
+        tripped = loop.create_future()
 
         def give() -> None:
-            if not given.done():  # the waiting task may have been cancelled
-                given.set_result(None)
+            if not tripped.done():  # the waiting task may have been cancelled
+                tripped.set_result(None)
 
         with self.on_trip(lambda: loop.call_soon_threadsafe(give)):
-            await given
+            await tripped
 
     def on_trip(self, callback: Callable[[], object]) -> AbstractContextManager[None]:
         """Register a callback that is called when a stop is set while the block runs.

@@ -104,9 +104,9 @@ class LoopTurns:
         if not self._started:
             self._began_at = now
             loop.call_soon(self._started.clear)
-        most = BUSY_SECONDS if run in self._started else TURN_SECONDS
+        limit = BUSY_SECONDS if run in self._started else TURN_SECONDS
         self._started.add(run)
-        return now - self._began_at >= most
+        return now - self._began_at >= limit
 
     async def next(self) -> None:
         """Return in another iteration of the loop, when those that came before have had theirs."""
@@ -133,7 +133,7 @@ class LoopTurns:
 class StepSlots:
     """The pool of step slots that the graphs of one run share, beyond one slot per graph."""
 
-    __slots__ = ("_ceiling", "_extra", "_taken", "_waiting", "turns")
+    __slots__ = ("_ceiling", "_extra", "_in_use", "_waiting", "turns")
 
     def __init__(self, ceiling: int = DEFAULT_CEILING, turns: LoopTurns | None = None) -> None:
         """Open an empty pool; ``ceiling`` (at least 1) limits the run's concurrent steps.
@@ -145,7 +145,7 @@ class StepSlots:
         self.turns = turns or LoopTurns()
         self._ceiling = ceiling
         self._extra = 0
-        self._taken = 0
+        self._in_use = 0
         self._waiting: dict[Callable[[], None], None] = {}
 
     def widen(self, max_parallel: int) -> None:
@@ -154,15 +154,15 @@ class StepSlots:
 
     def take(self, wake: Callable[[], None]) -> bool:
         """Acquire a slot; if none is free, return False and call ``wake`` once one is released."""
-        if self._taken < self._extra:
-            self._taken += 1
+        if self._in_use < self._extra:
+            self._in_use += 1
             return True
         self._waiting[wake] = None
         return False
 
     def give(self) -> None:
         """Release a slot, and call the ``wake`` callbacks of all waiters."""
-        self._taken -= 1
+        self._in_use -= 1
         # Wake all waiters: one acquires the slot, the others register again in ``take``.
         waiting, self._waiting = self._waiting, {}
         for wake in waiting:
@@ -180,7 +180,7 @@ class DeadlockError(Exception):
 DEFAULT_LOCK_SECONDS = 30.0
 
 _UNNOTED = nullcontext()
-_HELD: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset())
+_LOCKS_OF_TASK: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset())
 
 
 class NodeLock:
@@ -211,18 +211,20 @@ class NodeLock:
         Raises:
             DeadlockError: the lock timed out, or the current task or an enclosing one holds it.
         """
-        mine = _HELD.get()  # child tasks inherit it, so nested graphs know their parents' locks
+        mine = (
+            _LOCKS_OF_TASK.get()
+        )  # child tasks inherit it, so nested graphs know their parents' locks
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
         lock = self._locks.setdefault(asyncio.get_running_loop(), FairSlots(1))
         tenant = TENANT.get()
         async with waiting:
             await self._acquire(lock, tenant)
-        token = _HELD.set(mine | {id(self)})
+        token = _LOCKS_OF_TASK.set(mine | {id(self)})
         try:
             yield
         finally:
-            _HELD.reset(token)
+            _LOCKS_OF_TASK.reset(token)
             lock.release(tenant)
 
     async def _acquire(self, lock: FairSlots, tenant: str | None) -> None:

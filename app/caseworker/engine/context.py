@@ -106,7 +106,7 @@ class RunContext:
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """Time in seconds that cancelled work has to end before it is abandoned."""
-    begun: dict[StepPath, str] = field(default_factory=dict)
+    started_steps: dict[StepPath, str] = field(default_factory=dict)
     """CallNode IDs, by path, of the steps that have emitted their start event but no end event."""
     over: Callable[[], None] = lambda: None
     """Called each time abandoned work (work that the run stopped waiting for) has ended, so that

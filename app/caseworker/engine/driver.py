@@ -48,22 +48,24 @@ class GraphExecution:
         prepared: PreparedGraph,
         inputs: Outputs,
         run: RunContext,
-        around: FlowContext | None = None,
+        parent_context: FlowContext | None = None,
         total: Total | None = None,
     ) -> None:
         """Prepare to execute a graph; ``inputs`` go to the steps without incoming flow edges.
 
-        ``around`` is the step that encloses a nested graph; None for the outermost graph. ``total``
-        limits the combined size of the steps' outputs. For the outermost graph, the limit on the
-        run's result is used instead.
+        ``parent_context`` is the step that encloses a nested graph; None for the outermost graph.
+        ``total`` limits the combined size of the steps' outputs. For the outermost graph, the limit
+        on the run's result is used instead.
         """
         limits, parent, scope = run.limits, run.root, run.scope
-        if around is not None:
-            parent, scope = around.trace_parent, around.scope
+        if parent_context is not None:
+            parent, scope = parent_context.trace_parent, parent_context.scope
         elif limits is not None:
             total = Total.of_run(limits)
-        most = math.inf if limits is None else limits.max_value_bytes
-        self._routing = Routing(prepared, inputs, None if around is None else around.path, most)
+        max_bytes = math.inf if limits is None else limits.max_value_bytes
+        self._routing = Routing(
+            prepared, inputs, None if parent_context is None else parent_context.path, max_bytes
+        )
         values = None if limits is None else StepValues(limits, total)
         self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps
@@ -140,7 +142,7 @@ class GraphExecution:
         """
         self._slots.widen(self._prepared.graph.max_parallel)
         # A nested graph runs in the task of its step: restore that step's holder afterwards.
-        around = HOLDER.get()
+        outer_holder = HOLDER.get()
         HOLDER.set(self._step_runner.holder)
         try:
             await self._work()
@@ -156,18 +158,18 @@ class GraphExecution:
             self._outcome.stop = self._run.token.stop
             self._recall(self._outcome.stop)
         finally:
-            HOLDER.set(around)
+            HOLDER.set(outer_holder)
             self._slots.forget(self._wake)
         return self._outcome
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
         """Return the outputs of a step's predecessors along flow edges, by step ID."""
-        reports, found = self._reports, {}
+        reports, outputs_by_step = self._reports, {}
         for edge in self._incoming.get(step_id, ()):
             outputs = reports[edge.source].outputs
             if edge.source_handle in outputs:
-                found[edge.source] = outputs
-        return found
+                outputs_by_step[edge.source] = outputs
+        return outputs_by_step
 
     def runtime(self, context: FlowContext) -> GraphRuntime:
         """Return an object through which a step can query its graph."""
@@ -215,10 +217,10 @@ class GraphExecution:
         """
         if self._run.journal is None or not self._run.journal.resumes:
             return False
-        found = (self._step_runner.recorded(step_id) for step_id in self._reports)
-        known = [recorded for recorded in found if recorded is not None]
-        self._outcome.stop = next(filter(None, map(stop_in, known)), None)
-        self._outcome.error = next(filter(None, map(failure_in, known)), None)
+        records = (self._step_runner.recorded(step_id) for step_id in self._reports)
+        present = [recorded for recorded in records if recorded is not None]
+        self._outcome.stop = next(filter(None, map(stop_in, present)), None)
+        self._outcome.error = next(filter(None, map(failure_in, present)), None)
         if self._outcome.stop is None and self._outcome.error is None:
             return False
         stop = self._outcome.stop

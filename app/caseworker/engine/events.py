@@ -81,7 +81,7 @@ class Event:
     """ID of the CallNode of the step or call."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Details as JSON values that are safe to show."""
-    once: str | None = None
+    once_key: str | None = None
     """Deduplication key within the run, such as ``step|turn_start|3``. The event is dropped if the
     run already has one with this key. None means no deduplication."""
     answer_of: str | None = None

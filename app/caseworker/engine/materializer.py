@@ -28,7 +28,7 @@ class Materializer:
     def __init__(self, prepared: PreparedGraph) -> None:
         self.prepared = prepared
         self.cache: dict[str, Any] = {}
-        self._made: dict[Output, Any] = {}
+        self._values: dict[Output, Any] = {}
         self._making: dict[Output, asyncio.Event] = {}
         self._needs: dict[Output, set[Output]] = {}
         """The wait-for graph: for each output in progress, the outputs that it waits for now."""
@@ -40,8 +40,8 @@ class Materializer:
 
     def edges(self, node_id: str, *, incoming: bool) -> Sequence[Edge]:
         """Return the incoming or the outgoing edges of a step."""
-        found = self._by_target if incoming else self._by_source
-        return found.get(node_id, ())
+        index = self._by_target if incoming else self._by_source
+        return index.get(node_id, ())
 
     async def materialize(
         self, output: Output, context: FlowContext, way: tuple[Output, ...]
@@ -56,29 +56,31 @@ class Materializer:
             TypeError: the step cannot be materialised.
         """
         # Loops because the consumer that materialises the output may fail; the next one retries.
-        while output not in self._made:
+        while output not in self._values:
             self._refuse_cycle(output, way)
-            made = self._making.get(output)
-            if made is None:
+            ready = self._making.get(output)
+            if ready is None:
                 return await self._make(output, context, way)
-            await self._wait_for(output, made, way)
-        return self._made[output]
+            await self._wait_for(output, ready, way)
+        return self._values[output]
 
-    async def _wait_for(self, output: Output, made: asyncio.Event, way: tuple[Output, ...]) -> None:
+    async def _wait_for(
+        self, output: Output, ready: asyncio.Event, way: tuple[Output, ...]
+    ) -> None:
         if not way:
-            await made.wait()
+            await ready.wait()
             return
         needs = self._needs.setdefault(way[-1], set())
         needs.add(output)
         try:
-            await made.wait()
+            await ready.wait()
         finally:
             needs.discard(output)
 
     async def _make(self, output: Output, context: FlowContext, way: tuple[Output, ...]) -> Any:
         step_id, handle = output
         work = self._work_of(step_id)
-        made = self._making[output] = asyncio.Event()
+        ready = self._making[output] = asyncio.Event()
         trace, started = context.run.trace, None
         try:
             started = trace.begin_node(
@@ -105,10 +107,10 @@ class Materializer:
             raise
         finally:
             del self._making[output]
-            made.set()
+            ready.set()
         # No await from here on, so that woken consumers find the value in ``_made``.
         trace.mark_success(started, 0)
-        self._made[output] = value
+        self._values[output] = value
         return value
 
     def _work_of(self, step_id: str) -> Materializing:

@@ -83,7 +83,7 @@ class Recovery:
         self._last: Mapping[str, Any] = report.failed_before or {}
         """The journal value of the last failure."""
         self._attempts = AttemptLog(
-            context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
+            context.run.trace, context.trace_parent, failures=Exception, describe=message_of_error
         )
 
     async def outputs(self, error: Exception) -> Outputs:
@@ -95,15 +95,15 @@ class Recovery:
         if noted is None:
             self._attempts.first_failed(error)
         else:
-            self._attempts.made = noted["failed_attempts"]
+            self._attempts.count = noted["failed_attempts"]
             # An earlier execution may have started the next attempt: then its back-off is over.
             waited = bool(noted.get(_NEXT_BEGUN))
-        made = self._attempts.made
+        failed_attempts = self._attempts.count
         try:
-            while waited or await self._waited_after(error, made):
-                waited, made = False, made + 1
+            while waited or await self._waited_after(error, failed_attempts):
+                waited, failed_attempts = False, failed_attempts + 1
                 try:
-                    return await self._attempt(made)
+                    return await self._attempt(failed_attempts)
                 except Exception as failure:
                     error = failure
             raise error
@@ -112,12 +112,12 @@ class Recovery:
         finally:
             del error  # its traceback holds this frame, which must not keep it alive
 
-    async def _waited_after(self, error: Exception, made: int) -> bool:
+    async def _waited_after(self, error: Exception, failed_attempts: int) -> bool:
         """Journal a failed attempt and wait for the back-off; return False if none may follow."""
-        if not self._failed(error, made):
+        if not self._failed(error, failed_attempts):
             return False
         scope, backoff = self._context.scope, self._context.calls.backoff
-        delay = backoff.delay(self._policy.retry, scope, error, made)
+        delay = backoff.delay(self._policy.retry, scope, error, failed_attempts)
         if delay is None or isinstance(delay, WaitTooLong):
             return False
         calls, path = self._context.calls, self._context.path
@@ -155,13 +155,13 @@ class Recovery:
         match self._policy.on_error:
             case "skip":
                 self._attempts.add_first()
-                told = report.so_far()
-                kept = told.keys() & getattr(self._step.work.node, "reports", ())
+                partial = report.so_far()
+                reported = partial.keys() & getattr(self._step.work.node, "reports", ())
                 report.recovered_by, report.error = "skip", error
-                about = {handle: told[handle] for handle in kept}
+                about = {handle: partial[handle] for handle in reported}
                 return {**about, DEFAULT_HANDLE: _copied(self._policy.fallback_value)}
             case "fallback" if self._step.fallback is not None:
-                path, number = self._context.path.fallback(), self._attempts.made
+                path, number = self._context.path.fallback(), self._attempts.count
                 await self._context.calls.activity.start(self._context.path)
                 report.attempts += 1
                 self._attempts.of_fallback = True

@@ -127,8 +127,8 @@ class StepReport:
             stop = stop_in(recorded)
             if stop is not None:
                 return self.become(cut_off_status(stop), recorded.value["outputs"])
-            begun = ended_by is not None and not recorded.taken_over
-            return begun and self.become(cut_off_status(ended_by))
+            is_unfinished = ended_by is not None and not recorded.taken_over
+            return is_unfinished and self.become(cut_off_status(ended_by))
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
         self.attempts = recorded.value.get("attempts", 1)
@@ -160,17 +160,17 @@ class GraphOutcome:
         next garbage collection.
         """
         errors = [report.error for report in self.steps.values() if report.error is not None]
-        left: list[BaseException | None] = [self.error, self.stop, *errors]
+        errors_left: list[BaseException | None] = [self.error, self.stop, *errors]
         seen: set[int] = set()
-        while left:
-            error = left.pop()
+        while errors_left:
+            error = errors_left.pop()
             if error is None or id(error) in seen:
                 continue
             seen.add(id(error))
             BaseException.with_traceback(error, None)  # bypasses overrides in frozen error classes
-            left += chain_of(error)
+            errors_left += chain_of(error)
             if isinstance(error, BaseExceptionGroup):
-                left += error.exceptions
+                errors_left += error.exceptions
 
 
 def cut_off_status(stop: BaseException | None) -> StepStatus:
@@ -213,18 +213,20 @@ def class_of(error: Exception) -> str:
 
 
 def emit_end(
-    run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any], once: str | None = None
+    run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any], once_key: str | None = None
 ) -> None:
     """Emit the end event of a step, if its start event was emitted but no end event yet."""
-    node = run.begun.pop(path, None)
+    node = run.started_steps.pop(path, None)
     if node is not None and run.events is not None:
-        run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data, once=once))
+        run.events.emit(
+            Event(type=kind, step_id=path.text, node_id=node, data=data, once_key=once_key)
+        )
 
 
 def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
     """Emit ``step.cancelled``, but not in a hand-over, because another process resumes the step."""
     if isinstance(run.token.stop, HandOver):
-        run.begun.pop(path, None)
+        run.started_steps.pop(path, None)
     else:
         # A lost process may have stored the event, but not the end of its run.
         emit_end(run, STEP_CANCELLED, path, {"reason": reason}, f"{path}|{STEP_CANCELLED}")
@@ -232,8 +234,8 @@ def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
 
 def detach_inside(run: RunContext, area: Area) -> None:
     """Close the CallNodes of all steps inside abandoned work, and emit their end events."""
-    for path in [begun for begun in run.begun if begun in area]:
-        run.trace.mark_halt(run.begun[path], ABANDONED)
+    for path in [path for path in run.started_steps if path in area]:
+        run.trace.mark_halt(run.started_steps[path], ABANDONED)
         emit_cut_off(run, path, ABANDONED)
 
 
@@ -318,7 +320,7 @@ class Routing:
             step.work.node_id or step_id,
             step.step.type,
             self.inputs_of(step_id) or step.work.data,
-            _shown(report.outputs),
+            _trace_value(report.outputs),
             None if report.error is None else message_of_error(report.error),
             report.started_ns or report.ended_ns,
             report.ended_ns,
@@ -358,7 +360,7 @@ class StepRecords(Sequence[StepRecord]):
         return list(self)[at]
 
 
-def _shown(outputs: Outputs) -> object:
+def _trace_value(outputs: Outputs) -> object:
     """Return outputs for a trace: the default handle's value if it is the only one, else all."""
     if not outputs:
         return None

@@ -59,13 +59,13 @@ class StepPath:
         parts = self.text.split(_INSIDE)
         return [StepPath(_INSIDE.join(parts[: end + 1])) for end in range(len(parts))]
 
-    def around(self) -> "set[str]":
+    def enclosing_paths(self) -> "set[str]":
         """Return the texts of all paths that enclose this one: steps, attempts and links."""
-        around, text = set(), self.text
+        enclosing, text = set(), self.text
         for end, sign in enumerate(text):
             if sign in _JOINTS:
-                around.add(text[:end])
-        return around
+                enclosing.add(text[:end])
+        return enclosing
 
     def attempt(self, number: int) -> "StepPath":
         """Return the path of attempt ``number`` (from 2); the first attempt has the step's path."""
@@ -104,8 +104,8 @@ class Area:
     _joints: frozenset[str]
 
     def __contains__(self, other: StepPath) -> bool:
-        own, end = self.path.text, len(self.path.text)
-        return other.text.startswith(own) and other.text[end : end + 1] in self._joints
+        prefix, end = self.path.text, len(self.path.text)
+        return other.text.startswith(prefix) and other.text[end : end + 1] in self._joints
 
 
 def check_step_id(step_id: object) -> None:

@@ -120,7 +120,7 @@ class StepRunner:
                 report.sizes = self._sizes_of(path, report.outputs) or {}
                 return
         if recorded is None:
-            if self._token.held:
+            if self._token.is_delaying:
                 await self._frontier(path)
             if self._activity.ending:
                 self._activity.check(path)
@@ -139,11 +139,11 @@ class StepRunner:
                 if self._activity.is_held:
                     await self._activity.start(path)
             try:
-                context = self._begun(step, report, path, view, recorded)
+                context = self._start(step, report, path, view, recorded)
             except BudgetExceededError as refused:
                 # Reservations may hold the step budget only temporarily: queue for it, then start.
                 await self._charge_in_line(refused, path)
-                context = self._begun(step, report, path, view, recorded, charged=True)
+                context = self._start(step, report, path, view, recorded, charged=True)
             if recorded is not None and not step.work.replays:
                 await self._frontier(path)
                 self._activity.check(path)
@@ -185,7 +185,7 @@ class StepRunner:
         if self._token.stop is not None:
             self._token.check()
 
-    def _begun(
+    def _start(
         self,
         step: PreparedStep,
         report: StepReport,
@@ -218,7 +218,7 @@ class StepRunner:
             self._journal.note(node, report.entry(value=report.failed_before))
         if self._events is not None:
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
-            self._run.begun[path] = node
+            self._run.started_steps[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
     def _node_that_goes_on(self, recorded: Recorded) -> str | None:
@@ -250,7 +250,7 @@ class StepRunner:
         except ValueError:
             return None
 
-    def _kept(self, report: StepReport, path: StepPath) -> Outputs:
+    def _storable_outputs(self, report: StepReport, path: StepPath) -> Outputs:
         """Return the partial outputs of a failed or interrupted step; empty if not storable."""
         outputs = report.so_far()
         return {} if self._sizes_of(path, outputs) is None else outputs
@@ -320,8 +320,8 @@ class StepRunner:
     def _failed(
         self, step: PreparedStep, report: StepReport, path: StepPath, error: Exception
     ) -> None:
-        said, kind = message_of_error(error), class_of(error)
-        node, outputs = self._node_of(step, report, path), self._kept(report, path)
+        message, kind = message_of_error(error), class_of(error)
+        node, outputs = self._node_of(step, report, path), self._storable_outputs(report, path)
         if self._journal is not None and report.status is StepStatus.RUNNING:
             value = failure_of(error, outputs=dict(outputs), attempts=report.attempts)
             _note(self._journal, node, report.entry(CallOutcome.FAILURE, value))
@@ -332,12 +332,12 @@ class StepRunner:
                 node_id=node,
                 attempts=report.attempts,
                 error_class=kind,
-                error=said,
+                error=message,
                 exc_info=None if step.policy is not None else self._run.logged_with(error),
             )
-        self._trace.mark_failure(node, kind, said)
+        self._trace.mark_failure(node, kind, message)
         self._end_badly(report, StepStatus.FAILED, outputs, error)
-        emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
+        emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": message})
 
     def _cut_off(
         self, step: PreparedStep, report: StepReport, path: StepPath, stop: BaseException
@@ -349,7 +349,7 @@ class StepRunner:
         if isinstance(stop, HandOver):
             self._token.trip(stop)
         final = self._token.stop or stop
-        reason, outputs = str(final) or CANCELLED, self._kept(report, path)
+        reason, outputs = str(final) or CANCELLED, self._storable_outputs(report, path)
         node = self._node_of(step, report, path)
         if isinstance(final, Stop) and not isinstance(final, HandOver):
             self._note_stop(node, report, final, outputs)
@@ -371,7 +371,9 @@ class StepRunner:
         """Close a step whose node ignores its cancellation, and all steps inside it."""
         path = self.path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
-        self._end_badly(report, cut_off_status(self._token.stop), self._kept(report, path))
+        self._end_badly(
+            report, cut_off_status(self._token.stop), self._storable_outputs(report, path)
+        )
         detach_inside(self._run, path.inside())
         emit_cut_off(self._run, path, ABANDONED)
 
@@ -379,8 +381,8 @@ class StepRunner:
         """Emit the event that a step was skipped."""
         if self._events is not None:
             path = self.path_of(step_id).text
-            once = f"{path}|{STEP_SKIPPED}"
-            self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
+            once_key = f"{path}|{STEP_SKIPPED}"
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once_key=once_key))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Emit the event that an abandoned step returned a result, which was dropped."""
@@ -428,7 +430,7 @@ def _outputs_of(
     that ended the step.
     """
     if step.policy is None:
-        return _once(step.work, inputs, context)
+        return _execute_node(step.work, inputs, context)
     return _under_policy(step.policy, step, inputs, context, report)
 
 
@@ -452,7 +454,7 @@ async def _under_policy(
     return await recovering
 
 
-async def _once(
+async def _execute_node(
     work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
 ) -> Outputs:
     """Execute a node once and return its outputs by handle; holds its lock, if any."""
@@ -461,7 +463,7 @@ async def _once(
         async with work.lock.held(activity.waits(context.path)):
             await activity.start(context.path)
             unlocked = BoundNode(work.node, work.data)
-            return await _once(unlocked, inputs, context, timeout_ms)
+            return await _execute_node(unlocked, inputs, context, timeout_ms)
     execution = _begin(work, inputs, context, timeout_ms)
     if type(execution) is ExecutionResult:
         return execution.outputs
@@ -476,14 +478,14 @@ def _begin(
     Raises:
         StepTimeoutError: a synchronous node took too long; it could not be interrupted.
     """
-    begun = time.monotonic() if timeout_ms is not None else 0.0
+    started = time.monotonic() if timeout_ms is not None else 0.0
     try:
         execution = work.node.execute(work.data, inputs, context)
     except BaseException as error:
         raise _meant_by(error, context)  # noqa: B904 - the same error, or one that sets its cause
     if timeout_ms is None or type(execution) is not ExecutionResult:
         return execution
-    if (time.monotonic() - begun) * 1000 > timeout_ms:
+    if (time.monotonic() - started) * 1000 > timeout_ms:
         raise StepTimeoutError.after(timeout_ms)
     return execution
 
@@ -545,13 +547,13 @@ def _meant_by(error: BaseException, context: FlowContext) -> BaseException:
 
 def _stop_in(error: BaseException) -> Stop | None:
     """Return the stop in an error or in an exception group of a task group, or None."""
-    left = [error]
-    while left:
-        error = left.pop()
+    pending = [error]
+    while pending:
+        error = pending.pop()
         if isinstance(error, Stop):
             return error
         if isinstance(error, BaseExceptionGroup):
-            left += reversed(error.exceptions)
+            pending += reversed(error.exceptions)
     return None
 
 
@@ -601,7 +603,7 @@ async def _in_time(
         StepTimeoutError: the attempt timed out.
     """
     if policy.timeout_ms is None:
-        return await _once(work, inputs, context)
+        return await _execute_node(work, inputs, context)
     clock = asyncio.get_running_loop().time
     # Taken before ``_begin``: the timeout includes the synchronous part of the node.
     ends = clock() + policy.timeout_ms / 1000
@@ -612,7 +614,7 @@ async def _in_time(
             return execution.outputs  # already done: no task is needed to interrupt it
         working = _end_of(execution, context)
     else:
-        working = _once(work, inputs, context, policy.timeout_ms)
+        working = _execute_node(work, inputs, context, policy.timeout_ms)
     attempt = asyncio.create_task(working, name=f"step {context.path}")
     try:
         await asyncio.wait({attempt}, timeout=ends - clock())

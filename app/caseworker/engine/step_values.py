@@ -35,16 +35,16 @@ class Total:
     @classmethod
     def of_run(cls, limits: ValueLimits) -> "Total":
         """Return the limit for the result of a run."""
-        most = limits.max_result_bytes
-        return cls(most, most, RESULT_KEY, "The result of the run")
+        limit = limits.max_result_bytes
+        return cls(limit, limit, RESULT_KEY, "The result of the run")
 
     @classmethod
     def of_items(cls, limits: ValueLimits | None) -> "Total | None":
         """Return the limit for the result list of a map step, which counts as one value."""
         if limits is None:
             return None
-        most = limits.max_value_bytes
-        return cls(most, most, VALUE_KEY, "The list of results")
+        limit = limits.max_value_bytes
+        return cls(limit, limit, VALUE_KEY, "The list of results")
 
     def take(self, step_id: str, size: int) -> None:
         """Subtract the size, in bytes, of a step's outputs.
@@ -76,11 +76,11 @@ class StepValues:
         frozen: dict[str, FrozenJson] = {}
         size = 0
         for handle, value in outputs.items():
-            found = written.get(id(value))
-            if found is None:
-                found = written[id(value)] = self._written(step_id, handle, value)
-            frozen[handle] = found
-            size += found.size_bytes
+            json = written.get(id(value))
+            if json is None:
+                json = written[id(value)] = self._written(step_id, handle, value)
+            frozen[handle] = json
+            size += json.size_bytes
             if size > self._limits.max_outputs_bytes:
                 error = too_large(self._limits.max_outputs_bytes, OUTPUTS_KEY)
                 raise ValueTooLargeError(f"The output of step {step_id} {error}.")

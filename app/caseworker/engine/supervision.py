@@ -32,9 +32,9 @@ class DetachedWork:
 
     def end(self, area: Area) -> None:
         """Remove an area whose work has ended; call this once per :meth:`begin`."""
-        left = list(self.areas)
-        left.remove(area)
-        self.areas = tuple(left)
+        areas = list(self.areas)
+        areas.remove(area)
+        self.areas = tuple(areas)
 
     def covers_inside(self, path: StepPath) -> bool:
         """Return whether all work inside a path was cancelled."""
@@ -92,13 +92,13 @@ async def until_done(
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
     heard: asyncio.CancelledError | None = None
-    left = [task for task in tasks if not task.done()]
-    while left and clock() < until:
+    pending = [task for task in tasks if not task.done()]
+    while pending and clock() < until:
         try:
-            await asyncio.wait(left, timeout=until - clock())
+            await asyncio.wait(pending, timeout=until - clock())
         except asyncio.CancelledError as cancelled:
             heard = cancelled
-        left = [task for task in left if not task.done()]
+        pending = [task for task in pending if not task.done()]
     return heard
 
 
@@ -221,9 +221,9 @@ class TimeLimit:
     def _wait(self, share: float, *later: float) -> None:
         """Wait for a share of the limit to pass, then for the later ones, with a single timer."""
         limit, used = self._scope.budget.max_time_seconds, self._scope.usage.time_elapsed_seconds
-        left = max(0.0, share * (limit or 0.0) - used)
+        seconds = max(0.0, share * (limit or 0.0) - used)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(left, self._pass, share, *later)
+        self._timer = loop.call_later(seconds, self._pass, share, *later)
 
     def _pass(self, share: float, *later: float) -> None:
         if later:
@@ -242,10 +242,10 @@ def deadline_of(
 
 @contextmanager
 def _tripped_at(deadline: datetime, token: CancellationToken) -> Iterator[None]:
-    left, stop = (deadline - datetime.now(UTC)).total_seconds(), DeadlineExceededError(deadline)
-    if left <= 0:
+    seconds, stop = (deadline - datetime.now(UTC)).total_seconds(), DeadlineExceededError(deadline)
+    if seconds <= 0:
         token.trip(stop)
-    timer = asyncio.get_running_loop().call_later(max(0.0, left), token.trip, stop)
+    timer = asyncio.get_running_loop().call_later(max(0.0, seconds), token.trip, stop)
     try:
         yield
     finally:

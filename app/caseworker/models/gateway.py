@@ -134,9 +134,9 @@ class ModelGateway:
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
 
-    def shown(self, value: Any) -> Any:
+    def display(self, value: Any) -> Any:
         """Return a JSON value as traces may show it."""
-        return self._payloads.shown(value)
+        return self._payloads.display(value)
 
     async def aclose(self) -> None:
         """Flush pending rate-limit updates and close the providers' connections."""
@@ -216,12 +216,12 @@ class ModelGateway:
                 name=name,
                 model=chosen.model,
                 request_hash=hash_of(chosen, request, prompt),
-                once=once,
+                per_call=once,
                 per_attempt=ONE_API_CALL,
                 retry=self._retry,
                 timeout_seconds=chosen.timeout_seconds,
                 metadata=candidate.metadata(counts_for, asked),
-                shown=await self._shown(request, parameters, prompt),
+                trace_request=await self._shown(request, parameters, prompt),
                 chosen=chosen,
                 request=request,
                 messages_bytes=None if prompt is None else prompt.size_bytes,
@@ -317,12 +317,12 @@ class ModelGateway:
             kind="llm",
             name="llm",
             model=chosen.model,
-            once=dict.fromkeys(table.counted(Tier.SMALL, alias), 1),
+            per_call=dict.fromkeys(table.counted(Tier.SMALL, alias), 1),
             per_attempt=ONE_API_CALL,
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata={"provider": chosen.provider.name, "alias": alias},
-            shown=_after(stored, shown),
+            trace_request=_after(stored, shown),
             chosen=chosen,
             request=asked,
             content=content,

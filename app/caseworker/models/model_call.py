@@ -154,7 +154,7 @@ class ModelCall(Call):
             reason=f"The run limits its cost, and {unknown}",
         )
         self._refusal = Stop(cause)
-        self.external, self.once, self.per_attempt, self.timeout_seconds = False, {}, {}, None
+        self.external, self.per_call, self.per_attempt, self.timeout_seconds = False, {}, {}, None
 
     def maximum(self, room: Room) -> Spent | None:
         """Return the maximum usage with the hard bound of the input.
@@ -319,7 +319,7 @@ class ModelCall(Call):
             retryable=error.retryable,
             retry_after_seconds=error.retry_after_seconds,
             spent=FREE if refused else self.lost(),
-            raw_reply=self.payloads.shown(error.raw_reply and storable(error.raw_reply)),
+            raw_reply=self.payloads.display(error.raw_reply and storable(error.raw_reply)),
         )
 
     def _answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:

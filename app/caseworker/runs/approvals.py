@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
-from caseworker.engine.approvals import Asked, Decision, Question, Verdict
+from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
 from caseworker.nodes.reading import joined
@@ -80,7 +80,7 @@ class Deciding:
 class ApprovalStore(Protocol):
     """Stores the questions of all runs; every method is one transaction."""
 
-    async def ask(self, run: Run, asked: Asked) -> Approval | None:
+    async def ask(self, run: Run, asked: StoredQuestion) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -132,7 +132,7 @@ class RunDesk:
     run: Run
     token: CancellationToken
 
-    async def ask(self, asked: Asked) -> Decision | None:
+    async def ask(self, asked: StoredQuestion) -> Decision | None:
         """Store a question, unless it is already stored; return its decision, or None.
 
         Raises:

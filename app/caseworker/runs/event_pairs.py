@@ -132,9 +132,9 @@ def interrupted(start: Event, reason: str, node: TraceNode | None = None) -> Eve
 
 
 def _end_of(start: Event, kind: str, data: Mapping[str, Any], once: str | None = None) -> Event:
-    if start.once is not None:
+    if start.once_key is not None:
         once = f"{start.step_id}|{kind}{_place_of(start)}"
-    return Event(type=kind, step_id=start.step_id, node_id=start.node_id, data=data, once=once)
+    return Event(type=kind, step_id=start.step_id, node_id=start.node_id, data=data, once_key=once)
 
 
 def _pair_of(kind: str, event: Event) -> _Pair | None:
@@ -143,9 +143,9 @@ def _pair_of(kind: str, event: Event) -> _Pair | None:
         return kind, event.step_id, None
     if kind == _CALL:
         return kind, event.node_id, None
-    return None if event.once is None else (kind, event.step_id, _place_of(event))
+    return None if event.once_key is None else (kind, event.step_id, _place_of(event))
 
 
 def _place_of(event: Event) -> str:
     """Return the part of a deduplication key that follows the step and the type of the event."""
-    return (event.once or "").removeprefix(f"{event.step_id}|{event.type}")
+    return (event.once_key or "").removeprefix(f"{event.step_id}|{event.type}")

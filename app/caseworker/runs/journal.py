@@ -570,7 +570,7 @@ class EventLog:
             raise ValueError(
                 "An event's type is a dotted word, and run.* and call.* are not for nodes."
             )
-        if event.once is not None and event.once in self._stored_once:
+        if event.once_key is not None and event.once_key in self._stored_once:
             return
         if not self.open_starts.add(event):
             return
@@ -679,6 +679,6 @@ def _event_record(
         step_id=event.step_id,
         node_id=event.node_id,
         data=data,
-        once_key=event.once,
+        once_key=event.once_key,
         whole=whole,
     )

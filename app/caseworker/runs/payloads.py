@@ -114,7 +114,7 @@ class PayloadReading:
         stored = await self._store.conversation(
             run.key, began, until=record, max_bytes=self._max_shown_bytes
         )
-        whole = whole_request(record, stored, self._payloads.shown)
+        whole = whole_request(record, stored, self._payloads.display)
         return replace(payload, request=whole)
 
     async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
@@ -126,7 +126,7 @@ class PayloadReading:
         if sources is None:
             return None
         if not sources.keys:
-            return self._payloads.shown(sources.inputs({}))
+            return self._payloads.display(sources.inputs({}))
         # The step comes last, so if it is missing the size limit was reached before it.
         wanted = (*sources.keys.values(), record.call_key)
         found = await self._store.payloads(
@@ -135,7 +135,7 @@ class PayloadReading:
         outputs = {each.call_key: _reply_of(each) or {} for each in found if each.call_key}
         if record.call_key not in outputs:
             return None
-        return self._payloads.shown(sources.inputs(outputs))
+        return self._payloads.display(sources.inputs(outputs))
 
     def _shown(self, record: CallRecord, inputs: Any = None) -> Payload:
         request: Any = inputs if record.request is None else record.request
@@ -143,7 +143,7 @@ class PayloadReading:
             request = {"args": record.node["metadata"]["args"]}
         if self._payloads.mode == "none":
             request = None
-        return Payload(request=request, reply=self._payloads.shown(_reply_of(record)))
+        return Payload(request=request, reply=self._payloads.display(_reply_of(record)))
 
 
 def _reply_of(record: CallRecord) -> Any:

@@ -105,7 +105,7 @@ def spent_by_path(earlier: Sequence[CallRecord]) -> Mapping[str, Charge]:
     for record in earlier:
         if record.call_key and record.charge:
             charge = charge_of(record.charge)
-            for path in StepPath.of_record(record.call_key).around():
+            for path in StepPath.of_record(record.call_key).enclosing_paths():
                 found[path].append(charge)
     return {path: sum_of(charges) for path, charges in found.items()}
 

@@ -222,7 +222,7 @@ class ToolDispatch:
             )
         except CallFailedError as failed:
             timeout = failed.error_class == "TimeoutError"
-            said = str(failed) if self._expose_errors else failed.told
+            said = str(failed) if self._expose_errors else failed.model_message
             return failure(said, "timeout" if timeout else failed.error_class)
         if succeeded is not None:
             succeeded(answered.node_id)
@@ -269,7 +269,7 @@ class ToolDispatch:
     ) -> "_ToolCall":
         spec, limits = tool.spec, context.limits
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
-        redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
+        redact = partial(self._payloads.display, dict(args), text_chars=MAX_TEXT_CHARS)
         shown = await self._redaction.call(redact, len(asked))
         # Some endpoints encode thousands of characters of state in an ID.
         about: dict[str, Any] = {} if shown is None else {"args": shown}
@@ -343,7 +343,9 @@ class _ToolCall(Call):
             name = class_name(cause or error)
             said = f"The tool broke: {message_of_error(error)}"
             told = f"The tool broke ({name})."
-            raise AttemptError(said, error_class=name, retryable=False, told=told) from None
+            raise AttemptError(
+                said, error_class=name, retryable=False, model_message=told
+            ) from None
         if is_failure(result):
             # The error may quote arguments or data, and it appears in traces and events.
             said, code = result["error"], result.get("code")

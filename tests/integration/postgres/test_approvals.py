@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from caseworker.engine.approvals import Asked, Question, Verdict
+from caseworker.engine.approvals import Question, StoredQuestion, Verdict
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.approvals import Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError, InvalidRunError
@@ -31,7 +31,9 @@ async def ask(stores: Stores, approvals: PostgresApprovals, message: str) -> Any
     question = Question(
         subject="pay", message=message, arguments={}, schema=None, timeout_seconds=60.0
     )
-    asked = Asked(approval_id=message[:3], node_id="n000002", call_key="step", question=question)
+    asked = StoredQuestion(
+        approval_id=message[:3], node_id="n000002", call_key="step", question=question
+    )
     return await approvals.ask(run, asked)
 
 

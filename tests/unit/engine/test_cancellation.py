@@ -41,7 +41,7 @@ def test_after_a_cancel_every_check_raises_our_cancelled_error() -> None:
 def test_a_delayed_stop_needs_no_callback() -> None:
     """The stop is set after its delay, without a line in the log."""
     token = CancellationToken()
-    token.held = True
+    token.is_delaying = True
     with capture_logs() as lines:
         token.cancel("too slow", requested_by="ops")
         assert not token.is_cancelled

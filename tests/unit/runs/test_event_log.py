@@ -61,7 +61,7 @@ def test_an_event_with_a_key_is_stored_once_over_all_owners() -> None:
     """The next owner skips the same path again, or replays the same turn."""
     log = EventLog(last_seq=3, stored_once={"a|step.skipped"})
     for step in ("a", "b"):
-        log.add(Event(type=STEP_SKIPPED, step_id=step, once=f"{step}|{STEP_SKIPPED}"))
+        log.add(Event(type=STEP_SKIPPED, step_id=step, once_key=f"{step}|{STEP_SKIPPED}"))
 
     assert [(event.seq, event.step_id) for event in log.unconfirmed()] == [(4, "b")]
 
@@ -69,10 +69,10 @@ def test_an_event_with_a_key_is_stored_once_over_all_owners() -> None:
 @pytest.mark.parametrize(
     ("event", "stays"),
     [
-        (Event(type="usage", step_id="a", once="a|1", answer_of="a/turn/1"), True),
-        (Event(type="usage", step_id="a", once="a|2", answer_of="a/turn/2"), False),
+        (Event(type="usage", step_id="a", once_key="a|1", answer_of="a/turn/1"), True),
+        (Event(type="usage", step_id="a", once_key="a|2", answer_of="a/turn/2"), False),
         (Event(type="content_chunk", step_id="a", data={"offset": 0, "content": "A"}), False),
-        (Event(type="usage", step_id="b", once="b|1", answer_of="b/turn/1"), True),
+        (Event(type="usage", step_id="b", once_key="b|1", answer_of="b/turn/1"), True),
         (Event(type="thinking", step_id="a", data={"offset": 0, "content": "A"}), True),
     ],
 )

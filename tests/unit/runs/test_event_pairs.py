@@ -19,7 +19,7 @@ def step(step_id: str, kind: str = "step.started", **data: Any) -> Event:
 
 def turn(step_id: str, kind: str = "turn_start", number: int = 3) -> Event:
     once = f"{step_id}|{kind}|{number}"
-    return Event(type=kind, step_id=step_id, data={"turn_number": number}, once=once)
+    return Event(type=kind, step_id=step_id, data={"turn_number": number}, once_key=once)
 
 
 def tool_call(step_id: str, index: int) -> Event:
@@ -28,7 +28,7 @@ def tool_call(step_id: str, index: int) -> Event:
         type="tool_call_start",
         step_id=step_id,
         data={"turn_number": 3, "tool_call": about},
-        once=f"{step_id}|tool_call_start|3|{index}",
+        once_key=f"{step_id}|tool_call_start|3|{index}",
     )
 
 

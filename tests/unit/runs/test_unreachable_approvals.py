@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from caseworker.engine.approvals import Approvals, Asked, Decision, Question
+from caseworker.engine.approvals import Approvals, Decision, Question, StoredQuestion
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import RunStatus
 from tests.unit.runs.works import run_story
@@ -17,7 +17,7 @@ QUESTION = Question(subject="pay", message="?", arguments={}, schema=None, timeo
 class Unreachable:
     """Stores approvals, but does not return decisions."""
 
-    async def ask(self, asked: Asked) -> Decision | None:
+    async def ask(self, asked: StoredQuestion) -> Decision | None:
         return None
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
@@ -48,7 +48,7 @@ class UnreachableMeanwhile(Unreachable):
         self.asked = 0
         self.both_asked, self.failed = asyncio.Event(), asyncio.Event()
 
-    async def ask(self, asked: Asked) -> Decision | None:
+    async def ask(self, asked: StoredQuestion) -> Decision | None:
         self.asked += 1
         if self.asked == 2:
             self.both_asked.set()

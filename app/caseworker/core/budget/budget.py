@@ -185,11 +185,11 @@ class Budget:
 
     def limits(self) -> dict[Dimension, Amount]:
         """Return the limits that are set, by dimension. The cost limit is an exact Decimal."""
-        found: dict[Dimension, Amount] = {}
+        limits: dict[Dimension, Amount] = {}
         for dimension, name in _FIELDS.items():
             if (limit := getattr(self, name)) is not None:
-                found[dimension] = limit
-        return found
+                limits[dimension] = limit
+        return limits
 
     def to_json(self) -> dict[str, int | float | None]:
         """Return every limit as a JSON number under its JSON name; null means no limit."""

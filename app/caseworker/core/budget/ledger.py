@@ -107,13 +107,13 @@ class Scope(Account):
     def ask(
         self,
         charge: Charge,
-        wanted: Callable[[Room], Charge] | None = None,
+        preferred: Callable[[Room], Charge] | None = None,
         *,
         tracked: bool = True,
     ) -> Reservation | Waiter:
         """Reserve ``charge`` in this scope and all ancestors, or enqueue a request.
 
-        Once the capacity is free, ``wanted`` is called with the free capacity by dimension. It
+        Once the capacity is free, ``preferred`` is called with the free capacity by dimension. It
         returns the charge to reserve, which may be larger than ``charge``. A ``tracked``
         reservation is released at the latest when the step that made it ends.
 
@@ -124,14 +124,14 @@ class Scope(Account):
         """
         if type(charge) is not CheckedCharge:
             charge = checked(charge)
-        return self.line.ask(self.lineage(), charge, wanted, tracked=tracked)
+        return self.line.ask(self.lineage(), charge, preferred, tracked=tracked)
 
-    def reserve_now(self, wanted: Callable[[Room], Charge | None]) -> Reservation | None:
-        """Reserve the charge that ``wanted`` returns for the free capacity, without waiting.
+    def reserve_now(self, charge_for: Callable[[Room], Charge | None]) -> Reservation | None:
+        """Reserve the charge that ``charge_for`` returns for the free capacity, without waiting.
 
-        Returns None if ``wanted`` does, or if the charge does not fit.
+        Returns None if ``charge_for`` does, or if the charge does not fit.
         """
-        return self.line.reserve_now(self.lineage(), wanted)
+        return self.line.reserve_now(self.lineage(), charge_for)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
         """Release the unsettled reservations of each step whose path ``made_by`` accepts."""
@@ -149,16 +149,16 @@ class Scope(Account):
         try:
             lineage = (self, *self._ancestors)
             for scope in lineage:
-                limits, usage, held = scope.limits, scope.usage, scope.held
+                limits, usage, holds = scope.limits, scope.usage, scope.holds
                 if not limits:
                     continue
                 used = usage.amounts
                 fits = usage.checked_by is scope.mark
-                for dimension, asked in charge.items():
+                for dimension, amount in charge.items():
                     if (limit := limits.get(dimension)) is not None:
-                        taken = used.get(dimension, 0) + held.get(dimension, 0)
-                        fits = fits and taken + asked <= limit
-                if not fits and (refused := scope.refusal(charge, held)) is not None:
+                        occupied = used.get(dimension, 0) + holds.get(dimension, 0)
+                        fits = fits and occupied + amount <= limit
+                if not fits and (refused := scope.refusal(charge, holds)) is not None:
                     raise refused
             for scope in lineage:
                 usage = scope.usage
@@ -166,8 +166,8 @@ class Scope(Account):
                 if usage.checked_by is not scope.mark:
                     usage.checked_by = None
                 used = usage.amounts
-                for dimension, asked in charge.items():
-                    used[dimension] = used.get(dimension, 0) + asked
+                for dimension, amount in charge.items():
+                    used[dimension] = used.get(dimension, 0) + amount
                 if scope._warn is not None:
                     scope.warn_of(charge)
         finally:
@@ -224,12 +224,12 @@ class Scope(Account):
 
         None means unlimited. The result is never negative.
         """
-        least = room_in(self.lineage()).get(dimension)
-        return None if least is None else max(0, least)
+        capacity = room_in(self.lineage()).get(dimension)
+        return None if capacity is None else max(0, capacity)
 
     def reserved(self, dimension: Dimension) -> Amount:
         """Return how much of a dimension is reserved for work in flight."""
-        return self.held.get(dimension, 0)
+        return self.holds.get(dimension, 0)
 
     def to_dict(self) -> dict[str, int | float | None]:
         """Return the usage as JSON numbers.
@@ -239,7 +239,7 @@ class Scope(Account):
         spent = self.usage.fresh()
         with self.line.lock:
             spent.add(self.usage.amounts)
-            spent.add(as_estimated(self.held))
+            spent.add(as_estimated(self.holds))
         seconds = round(self.usage.time_elapsed_seconds, 3)
         return spent.to_dict() | {Dimension.SECONDS.value: seconds}
 
@@ -249,8 +249,10 @@ class Scope(Account):
         None means no time limit. The result is negative once a limit has passed.
         """
         limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
-        left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
-        return min(left, default=None)
+        remaining = (
+            limit - used.time_elapsed_seconds for limit, used in limits if limit is not None
+        )
+        return min(remaining, default=None)
 
     def out_of_own_time(self) -> BudgetExceededError:
         """Return the error to raise when this scope's own time limit has passed."""

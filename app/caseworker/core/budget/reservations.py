@@ -56,7 +56,7 @@ class Account:
         self.limits = budget.limits()
         """Upper limits by dimension, without the time limit, because time cannot be reserved."""
         self.limits.pop(Dimension.SECONDS, None)
-        self.held: dict[Dimension, Amount] = {}
+        self.holds: dict[Dimension, Amount] = {}
         self.mark = object()
         """Marker object: ``usage.checked_by`` is set to it once the usage was found to be within
         the limits."""
@@ -64,11 +64,11 @@ class Account:
         self._warned: tuple[tuple[Dimension, float], ...] = ()  # smaller than an empty set
 
     def refusal(
-        self, charge: Charge, held: Mapping[Dimension, Amount]
+        self, charge: Charge, holds: Mapping[Dimension, Amount]
     ) -> BudgetExceededError | None:
         """Return the error if a charge would exceed a limit, else None.
 
-        The usage so far and the amounts in ``held`` count as well.
+        The usage so far and the amounts in ``holds`` count as well.
         """
         usage, limits = self.usage, self.limits
         used = usage.amounts
@@ -77,16 +77,16 @@ class Account:
             usage.checked_by = self.mark
             # Tokens and cost can exceed their limit, because their amounts are known only
             # afterwards. Then everything is refused, even in a dimension that is not exceeded.
-            for dimension, most in limits.items():
-                if used.get(dimension, 0) > most:
+            for dimension, limit in limits.items():
+                if used.get(dimension, 0) > limit:
                     usage.checked_by = None
                     return self.stop(dimension, charge.get(dimension, 0))
-        for dimension, asked in charge.items():
-            limit = limits.get(dimension)
-            if limit is None or not asked:
+        for dimension, amount in charge.items():
+            bound = limits.get(dimension)
+            if bound is None or not amount:
                 continue
-            if used.get(dimension, 0) + held.get(dimension, 0) + asked > limit:
-                return self.stop(dimension, asked)
+            if used.get(dimension, 0) + holds.get(dimension, 0) + amount > bound:
+                return self.stop(dimension, amount)
         return None
 
     def stop(
@@ -101,7 +101,7 @@ class Account:
         ``requested`` is the refused amount; None if nothing was requested. ``kept_for_answer`` is
         the amount that an agent reserves for its final answer.
         """
-        limit, reserved = self.budget.limits()[dimension], self.held.get(dimension, 0)
+        limit, reserved = self.budget.limits()[dimension], self.holds.get(dimension, 0)
         if requested is None:
             described = self.usage.describe(dimension, limit)
         else:
@@ -163,7 +163,9 @@ class Holder:
 
 HOLDER: ContextVar[Holder] = ContextVar("holder", default=Holder())  # noqa: B039 - never changed
 
-_OWN: ContextVar[tuple["Reservation", ...]] = ContextVar("own_reservations", default=())
+_TASK_RESERVATIONS: ContextVar[tuple["Reservation", ...]] = ContextVar(
+    "own_reservations", default=()
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -194,13 +196,13 @@ class Reservation:
         if type(used) is not CheckedCharge:
             used = checked(used)
         with self.line.lock:
-            held = self._give_back()
+            is_released = self._give_back()
             accounts, self._accounts = self._accounts, ()
             if used:
                 for account in accounts:
                     account.usage.add(used)
                     account.warn_of(used)
-            if held:
+            if is_released:
                 self.line.serve()
 
     def release(self) -> None:
@@ -215,7 +217,7 @@ class Reservation:
             return False
         for account in self._accounts:
             for dimension, amount in self.charge.items():
-                account.held[dimension] -= amount  # type: ignore[operator]
+                account.holds[dimension] -= amount  # type: ignore[operator]
         self._released = True
         self.line.tracked.pop(self, None)
         return True
@@ -238,9 +240,9 @@ class Waiter:
 
     line: "WaitingLine"
     accounts: Sequence[Account]
-    least: Charge
-    wanted: Callable[[Room], Charge] | None
-    own: tuple[Reservation, ...]
+    minimum: Charge
+    preferred: Callable[[Room], Charge] | None
+    task_reservations: tuple[Reservation, ...]
     holder: object
     outcome: Reservation | BudgetExceededError | None = None
     """Reservation if the request was granted, error if it was refused; None while it is pending."""
@@ -271,7 +273,7 @@ class Waiter:
             RuntimeError: the request is still pending.
         """
         if isinstance(self.outcome, Reservation):
-            return self.line.kept(self.outcome, self.holder)
+            return self.line.with_owner(self.outcome, self.holder)
         raise self.outcome or RuntimeError("The request is still pending.")
 
     def leave(self) -> None:
@@ -304,50 +306,50 @@ class WaitingLine:
             refused = _refusal(accounts, charge, None)
             if refused is not None:
                 raise refused
-            return self.kept(self._hold(accounts, charge), HOLDER.get().path)
+            return self.with_owner(self._hold(accounts, charge), HOLDER.get().path)
 
     def ask(
         self,
         accounts: Sequence[Account],
-        least: Charge,
-        wanted: Callable[[Room], Charge] | None,
+        minimum: Charge,
+        preferred: Callable[[Room], Charge] | None,
         *,
         tracked: bool,
     ) -> "Reservation | Waiter":
-        """Reserve at least ``least`` now, or enqueue a request; see ``Scope.ask`` for details."""
+        """Reserve at least ``minimum`` now, or enqueue a request; see ``Scope.ask`` for details."""
         holder = HOLDER.get().path if tracked else None
-        own = _own_reservations()
-        if own:
-            own = tuple(each for each in own if each.line is self)
+        task_reservations = _own_reservations()
+        if task_reservations:
+            task_reservations = tuple(each for each in task_reservations if each.line is self)
         with self.lock:
-            refused = _refusal(accounts, least, own)
+            refused = _refusal(accounts, minimum, task_reservations)
             if refused is not None:
                 raise refused
-            claims = self._claims() if self._waiters and not own else {}
-            if _fits(accounts, least, claims):
-                charge = _sized(accounts, least, wanted, claims)
-                return self.kept(self._hold(accounts, charge), holder)
-            waiter = Waiter(self, accounts, least, wanted, own, holder)
+            claims = self._claims() if self._waiters and not task_reservations else {}
+            if _fits(accounts, minimum, claims):
+                charge = _sized(accounts, minimum, preferred, claims)
+                return self.with_owner(self._hold(accounts, charge), holder)
+            waiter = Waiter(self, accounts, minimum, preferred, task_reservations, holder)
             self._waiters.append(waiter)
             self._refuse_deadlocked()
             return waiter
 
     def reserve_now(
-        self, accounts: Sequence[Account], wanted: Callable[[Room], Charge | None]
+        self, accounts: Sequence[Account], charge_for: Callable[[Room], Charge | None]
     ) -> "Reservation | None":
-        """Reserve the charge that ``wanted`` returns for the free capacity, or nothing.
+        """Reserve the charge that ``charge_for`` returns for the free capacity, or nothing.
 
-        Returns None if ``wanted`` does, or if the charge does not fit next to the usage, the
+        Returns None if ``charge_for`` does, or if the charge does not fit next to the usage, the
         reservations and the earlier requests.
         """
         with self.lock:
             claims = self._claims() if self._waiters and not _own_reservations() else {}
-            charge = wanted(room_in(accounts, claims))
+            charge = charge_for(room_in(accounts, claims))
             if charge is None or _refusal(accounts, charge, None) is not None:
                 return None
             if claims and not _fits(accounts, charge, claims):
                 return None
-            return self.kept(self._hold(accounts, charge), None)
+            return self.with_owner(self._hold(accounts, charge), None)
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a request if it is still queued. The caller holds the lock."""
@@ -372,14 +374,14 @@ class WaitingLine:
 
     def _outcome(self, waiter: Waiter, claims: Claims) -> Reservation | BudgetExceededError | None:
         """Return the reservation or the refusal of a request; None if it stays pending."""
-        accounts, least = waiter.accounts, waiter.least
-        refused = _refusal(accounts, least, waiter.own)
+        accounts, minimum = waiter.accounts, waiter.minimum
+        refused = _refusal(accounts, minimum, waiter.task_reservations)
         if refused is not None:
             return refused
-        ahead = {} if waiter.own else claims
-        if not _fits(accounts, least, ahead):
+        ahead = {} if waiter.task_reservations else claims
+        if not _fits(accounts, minimum, ahead):
             return None
-        return self._hold(accounts, _sized(accounts, least, waiter.wanted, ahead))
+        return self._hold(accounts, _sized(accounts, minimum, waiter.preferred, ahead))
 
     def _refuse_deadlocked(self) -> None:
         """Refuse the most recent of the deadlocked requests until no deadlock is left."""
@@ -394,10 +396,12 @@ class WaitingLine:
 
         Requests that hold reservations are deadlocked if none of them fits next to their own holds.
         """
-        stuck = [waiter for waiter in self._waiters if waiter.own]
+        stuck = [waiter for waiter in self._waiters if waiter.task_reservations]
         while stuck:
-            held = {reservation for waiter in stuck for reservation in waiter.own}
-            refusals = ((w, _refusal(w.accounts, w.least, held)) for w in stuck)
+            reservations = {
+                reservation for waiter in stuck for reservation in waiter.task_reservations
+            }
+            refusals = ((w, _refusal(w.accounts, w.minimum, reservations)) for w in stuck)
             still = [(waiter, refused) for waiter, refused in refusals if refused is not None]
             if len(still) == len(stuck):
                 return still[-1]
@@ -412,22 +416,22 @@ class WaitingLine:
 
     def _hold(self, accounts: Sequence[Account], charge: Charge) -> Reservation:
         for account in accounts:
-            held = account.held
+            holds = account.holds
             for dimension, amount in charge.items():
-                held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
+                holds[dimension] = holds.get(dimension, 0) + amount  # type: ignore[operator]
         return Reservation(self, accounts, charge)
 
-    def kept(self, reservation: Reservation, holder: object) -> Reservation:
+    def with_owner(self, reservation: Reservation, holder: object) -> Reservation:
         """Record the current task, and the step ``holder`` if given, as owner of a reservation."""
-        _OWN.set((*_own_reservations(), reservation))
+        _TASK_RESERVATIONS.set((*_own_reservations(), reservation))
         if holder is not None:
             self.tracked[reservation] = holder
         return reservation
 
 
 def _own_reservations() -> tuple[Reservation, ...]:
-    known = _OWN.get()
-    return tuple(each for each in known if each.accounts) if known else known
+    reservations = _TASK_RESERVATIONS.get()
+    return tuple(each for each in reservations if each.accounts) if reservations else reservations
 
 
 def _refusal(
@@ -440,12 +444,12 @@ def _refusal(
     for account in accounts:
         if not account.limits:
             continue
-        held: Mapping[Dimension, Amount] = NOTHING
+        holds: Mapping[Dimension, Amount] = NOTHING
         if beside is None:
-            held = account.held
+            holds = account.holds
         elif beside:
-            held = sum_of([each.charge for each in beside if account in each.accounts])
-        refused = account.refusal(charge, held)
+            holds = sum_of([each.charge for each in beside if account in each.accounts])
+        refused = account.refusal(charge, holds)
         if refused is not None:
             return refused
     return None
@@ -455,10 +459,10 @@ def room_in(accounts: Iterable[Account], claims: Claims = NO_CLAIMS) -> dict[Dim
     """Return how much all accounts can still reserve; ``claims`` are not free either."""
     room: dict[Dimension, Any] = {}
     for account in accounts:
-        used, held = account.usage.amounts, account.held
+        used, holds = account.usage.amounts, account.holds
         for dimension, limit in account.limits.items():
-            taken = used.get(dimension, 0) + held.get(dimension, 0)
-            free = limit - (taken + claims.get((account, dimension), 0))
+            occupied = used.get(dimension, 0) + holds.get(dimension, 0)
+            free = limit - (occupied + claims.get((account, dimension), 0))
             if dimension not in room or free < room[dimension]:
                 room[dimension] = free
     return room
@@ -467,34 +471,34 @@ def room_in(accounts: Iterable[Account], claims: Claims = NO_CLAIMS) -> dict[Dim
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
     """Return whether a charge fits next to the usage, the reservations and the claims."""
     for account in accounts:
-        used, held = account.usage.amounts, account.held
-        for dimension, asked in charge.items():
+        used, holds = account.usage.amounts, account.holds
+        for dimension, amount in charge.items():
             limit = account.limits.get(dimension)
-            if limit is None or not asked:
+            if limit is None or not amount:
                 continue
-            taken = used.get(dimension, 0) + held.get(dimension, 0)
-            if taken + claims.get((account, dimension), 0) + asked > limit:
+            occupied = used.get(dimension, 0) + holds.get(dimension, 0)
+            if occupied + claims.get((account, dimension), 0) + amount > limit:
                 return False
     return True
 
 
 def _claim(claims: Claims, waiter: Waiter) -> None:
     for account in waiter.accounts:
-        for dimension, asked in waiter.least.items():
+        for dimension, amount in waiter.minimum.items():
             if dimension in account.limits:
                 place = (account, dimension)
-                claims[place] = claims.get(place, 0) + asked  # type: ignore[operator]
+                claims[place] = claims.get(place, 0) + amount  # type: ignore[operator]
 
 
 def _sized(
     accounts: Sequence[Account],
-    least: Charge,
-    wanted: Callable[[Room], Charge] | None,
+    minimum: Charge,
+    preferred: Callable[[Room], Charge] | None,
     claims: Claims,
 ) -> Charge:
-    """Return the charge to hold: the one that ``wanted`` returns if it fits, else ``least``."""
-    if wanted is None:
-        return least
-    asked = wanted(room_in(accounts, claims))
-    charge: Charge = asked if type(asked) is CheckedCharge else checked(asked)
-    return charge if _fits(accounts, charge, claims) else least
+    """Return the charge to hold: that of ``preferred`` if it fits, else ``minimum``."""
+    if preferred is None:
+        return minimum
+    preference = preferred(room_in(accounts, claims))
+    charge: Charge = preference if type(preference) is CheckedCharge else checked(preference)
+    return charge if _fits(accounts, charge, claims) else minimum

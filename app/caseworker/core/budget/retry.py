@@ -115,8 +115,8 @@ class ErrorPolicy:
             return False
         names = {kind.__name__ for kind in type(error).__mro__}
         names.add(str(getattr(error, "error_class", "")))
-        wanted = self.retry_on is None or not names.isdisjoint(self.retry_on)
-        return wanted and names.isdisjoint(self.no_retry_on)
+        is_listed = self.retry_on is None or not names.isdisjoint(self.retry_on)
+        return is_listed and names.isdisjoint(self.no_retry_on)
 
     @property
     def retry(self) -> RetryPolicy:
@@ -167,14 +167,20 @@ def verdict(
     """
     if failed_attempts < 1 or not -1 <= jitter <= 1:
         raise ValueError("failed_attempts must be at least 1 and jitter from -1 to 1.")
-    asked = retry_after_seconds if retry_after_seconds and retry_after_seconds > 0 else 0.0
+    requested_delay = (
+        retry_after_seconds if retry_after_seconds and retry_after_seconds > 0 else 0.0
+    )
     if failed_attempts > policy.max_retries:
         return None
-    delay = delay_seconds(policy, failed_attempts - 1, jitter, asked)
-    if max(delay, asked) >= seconds_left:
-        return WaitTooLong(max(delay, asked), "the time that is left", seconds_left, asked > 0)
-    if asked > policy.max_delay_seconds:
-        return WaitTooLong(asked, "the maximum back-off", policy.max_delay_seconds, asked > 0)
+    delay = delay_seconds(policy, failed_attempts - 1, jitter, requested_delay)
+    if max(delay, requested_delay) >= seconds_left:
+        return WaitTooLong(
+            max(delay, requested_delay), "the time that is left", seconds_left, requested_delay > 0
+        )
+    if requested_delay > policy.max_delay_seconds:
+        return WaitTooLong(
+            requested_delay, "the maximum back-off", policy.max_delay_seconds, requested_delay > 0
+        )
     return delay
 
 

@@ -79,8 +79,8 @@ class StopCause:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as a JSON object without the fields that are None."""
-        known = ((name, getattr(self, name)) for name in _FIELDS)
-        values = {name: value for name, value in known if value is not None}
+        fields = ((name, getattr(self, name)) for name in _FIELDS)
+        values = {name: value for name, value in fields if value is not None}
         values["kind"] = self.kind.value
         for name in _TIMES & values.keys():
             values[name] = rfc3339(values[name])

@@ -187,8 +187,8 @@ class ResourceUsage:
         amounts: dict[str, Amount | None] = {"used": used}
         if for_answer or used < limit:
             amounts |= {"reserved": reserved or None, "requested": requested}
-        known = ((name, amount) for name, amount in amounts.items() if amount is not None)
-        parts = [f"{shown_amount(dimension, amount)} {name}" for name, amount in known]
+        present = ((name, amount) for name, amount in amounts.items() if amount is not None)
+        parts = [f"{shown_amount(dimension, amount)} {name}" for name, amount in present]
         if for_answer:
             parts[1] = f"of which {parts[1]} for the last answer"
         title = _TITLES[dimension].format(owner=owner)
@@ -209,9 +209,9 @@ class ResourceUsage:
     def _put(self, dimension: Dimension, amount: Any) -> None:
         """Set an amount and apply the same change to all ancestors."""
         with self.lock:
-            known = self.amounts.get(dimension, 0)
-            known = self._read_in_threads.pop((threading.get_ident(), dimension), known)
-            change = _change(dimension, known, amount)
+            previous = self.amounts.get(dimension, 0)
+            previous = self._read_in_threads.pop((threading.get_ident(), dimension), previous)
+            change = _change(dimension, previous, amount)
             usage: ResourceUsage | None = self
             while usage is not None:
                 usage.amounts[dimension] = usage.amounts.get(dimension, 0) + change
@@ -262,12 +262,12 @@ def checked(charge: Charge) -> dict[Dimension, Amount]:
     return exact
 
 
-def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
+def _change(dimension: Dimension, previous: Any, amount: Any) -> Any:
     """Return the difference of two amounts; a float of money is rounded to 12 decimal places."""
     if dimension in _FRACTIONS and not isinstance(amount, Decimal):
-        change: Any = money(round(amount - float(known), _MONEY_DIGITS))
+        change: Any = money(round(amount - float(previous), _MONEY_DIGITS))
     else:
-        change = amount - known
+        change = amount - previous
     return checked({dimension: change})[dimension]
 
 

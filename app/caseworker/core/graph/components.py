@@ -37,7 +37,7 @@ def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
     for source, targets in successors.items():
         for target in targets:
             predecessors.setdefault(target, []).append(source)
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     placed: set[str] = set()
     for root in reversed(_left_in_order(steps, successors)):
         if root in placed:
@@ -48,8 +48,8 @@ def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
             fresh = {s: None for s in predecessors.get(step, ()) if s not in placed}
             placed.update(fresh)
             component += fresh
-        found.append(sorted(component, key=at.__getitem__))
-    return found
+        groups.append(sorted(component, key=at.__getitem__))
+    return groups
 
 
 def cycle_in(component: Sequence[str], successors: Successors) -> tuple[str, ...] | None:
@@ -77,7 +77,7 @@ def _left_in_order(steps: Sequence[str], successors: Successors) -> list[str]:
     Visits ``steps`` and successors last to first, so that independent steps keep their order once
     the caller reverses the result.
     """
-    left: list[str] = []
+    finished: list[str] = []
     seen: set[str] = set()
     for root in reversed(steps):
         if root in seen:
@@ -88,12 +88,12 @@ def _left_in_order(steps: Sequence[str], successors: Successors) -> list[str]:
             step, rest = path[-1]
             target = next((one for one in rest if one not in seen), None)
             if target is None:
-                left.append(step)
+                finished.append(step)
                 path.pop()
             else:
                 seen.add(target)
                 path.append((target, reversed(successors.get(target, ()))))
-    return left
+    return finished
 
 
 def _way(start: str, end: str, came_from: Mapping[str, str]) -> list[str]:

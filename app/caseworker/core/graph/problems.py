@@ -18,19 +18,19 @@ def quoted(name: object) -> str:
 def listed(names: Iterable[str]) -> str:
     """List up to ten ``names`` in alphabetical order, then say how many more there are."""
     ordered = sorted(names)
-    shown = ", ".join(quoted(name) for name in ordered[:_MOST_NAMES])
+    text = ", ".join(quoted(name) for name in ordered[:_MOST_NAMES])
     more = len(ordered) - _MOST_NAMES
-    return shown if more <= 0 else f"{shown} and {more} more"
+    return text if more <= 0 else f"{text} and {more} more"
 
 
 def path_of(steps: Sequence[str]) -> str:
     """Format a path of steps as ``a -> b -> a``; beyond ten steps, the middle is omitted."""
-    shown = [_cut(repr(step)[1:-1]) for step in steps]
-    left_out = len(shown) - _MOST_NAMES
+    labels = [_cut(repr(step)[1:-1]) for step in steps]
+    left_out = len(labels) - _MOST_NAMES
     if left_out > 0:
         half = _MOST_NAMES // 2
-        shown = [*shown[:half], f"({left_out} more)", *shown[-half:]]
-    return " -> ".join(shown)
+        labels = [*labels[:half], f"({left_out} more)", *labels[-half:]]
+    return " -> ".join(labels)
 
 
 def _cut(text: str) -> str:

@@ -39,17 +39,17 @@ class Scheduler:
         self._topology = topology
         self._outgoing, self._start = topology.outgoing, topology.start
         self._undecided = dict(topology.undecided)
-        self._left = len(self._undecided)
+        self._unfinished = len(self._undecided)
         self._live: set[str] = set()
         self._running: set[str] = set()
         self._ready: list[str] = []
-        self._begun = False
+        self._is_started = False
         self._failed = False
 
     @property
     def done(self) -> bool:
         """Whether no step is running and no further step will be ordered."""
-        return not self._running and (self._failed or self._left == 0)
+        return not self._running and (self._failed or self._unfinished == 0)
 
     def begin(self) -> list[Order]:
         """Start the graph: return the orders to start its entries.
@@ -57,9 +57,9 @@ class Scheduler:
         Raises:
             UnexpectedFactError: the graph was started before.
         """
-        if self._begun:
+        if self._is_started:
             raise UnexpectedFactError("The graph was already started.")
-        self._begun = True
+        self._is_started = True
         self._ready.extend(self._topology.entries)
         return self._start_ready([])
 
@@ -85,7 +85,7 @@ class Scheduler:
         if step_id not in running:
             raise UnexpectedFactError(f"Step {step_id!r} was not running.")
         running.remove(step_id)
-        self._left -= 1
+        self._unfinished -= 1
         if self._failed:
             return []
         edges = self._outgoing.get(step_id, ())
@@ -98,7 +98,7 @@ class Scheduler:
         dead = self._decide(edges, handles)
         for skipped in dead:  # grows while it is walked
             orders.append(SkipStep(skipped))
-            self._left -= 1
+            self._unfinished -= 1
             dead += self._decide(self._outgoing.get(skipped, ()), _NO_HANDLES)
         return self._start_ready(orders)
 
@@ -107,10 +107,10 @@ class Scheduler:
         undecided, live, dead = self._undecided, self._live, list[str]()
         for edge in edges:
             target = edge.target
-            left = undecided[target] = undecided[target] - 1
+            edges_left = undecided[target] = undecided[target] - 1
             if edge.source_handle in produced:
                 live.add(target)
-            if left == 0:
+            if edges_left == 0:
                 (self._ready if target in live else dead).append(target)
         return dead
 

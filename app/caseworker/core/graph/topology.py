@@ -61,8 +61,8 @@ class Topology:
         self.active = tuple(step_id for step_id in self.steps if step_id in reached)
         sources = {t: [e.source for e in es] for t, es in self.links_into.items()}
         self.linked = frozenset(_reached(self.active, sources) - reached)
-        begun = frozenset(self.entries)
-        routes = [edge for edge in flows if edge.source in reached and edge.target not in begun]
+        entry_ids = frozenset(self.entries)
+        routes = [edge for edge in flows if edge.source in reached and edge.target not in entry_ids]
         self.incoming = _grouped((edge.target, edge) for edge in routes)
         self.outgoing = _grouped((edge.source, edge) for edge in routes)
         self.undecided = {step_id: len(self.incoming.get(step_id, ())) for step_id in self.active}
@@ -111,12 +111,12 @@ class Topology:
             sorter.prepare()
         except CycleError as error:
             raise GraphError(f"Edges form a cycle: {path_of(error.args[1])}.") from None
-        found = []
+        layers_ = []
         while sorter.is_active():
             layer = sorter.get_ready()
             sorter.done(*layer)
-            found.append(tuple(sorted(layer, key=place.__getitem__)))
-        return tuple(found)
+            layers_.append(tuple(sorted(layer, key=place.__getitem__)))
+        return tuple(layers_)
 
 
 def _by_id(graph: StepGraph) -> dict[str, GraphStep]:
@@ -151,8 +151,8 @@ def _entries(
         for entry in graph.entry:
             if entry not in steps:
                 raise GraphError(f"entry lists step {quoted(entry)}, which does not exist.")
-        named = set(graph.entry)
-        return tuple(step_id for step_id in steps if step_id in named)
+        entry_ids = set(graph.entry)
+        return tuple(step_id for step_id in steps if step_id in entry_ids)
     targets = {edge.target for edge in flows}
     only_link_sources = {edge.source for edge in links} - {edge.source for edge in flows}
     return tuple(
@@ -161,17 +161,17 @@ def _entries(
 
 
 def _grouped(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
-    found: dict[str, list[Edge]] = {}
+    groups: dict[str, list[Edge]] = {}
     for step_id, edge in edges:
-        found.setdefault(step_id, []).append(edge)
-    return {step_id: tuple(group) for step_id, group in found.items()}
+        groups.setdefault(step_id, []).append(edge)
+    return {step_id: tuple(group) for step_id, group in groups.items()}
 
 
 def _reached(starts: Iterable[str], following: Mapping[str, Iterable[str]]) -> set[str]:
     reached = set(starts)
-    left = list(reached)
-    while left:
-        fresh = {step_id for step_id in following.get(left.pop(), ()) if step_id not in reached}
+    pending = list(reached)
+    while pending:
+        fresh = {step_id for step_id in following.get(pending.pop(), ()) if step_id not in reached}
         reached |= fresh
-        left += fresh
+        pending += fresh
     return reached

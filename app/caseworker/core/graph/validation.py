@@ -49,20 +49,22 @@ def problems_of(
     at: dict[str, int] = {}
     for index, step in enumerate(graph.steps):
         at.setdefault(step.id, index)
-    known = {step_id: found for step_id, index in at.items() if (found := traits[index])}
-    whole = _Whole(graph, sound, Topology(sound), known, at)
+    traits_by_id = {
+        step_id: step_traits for step_id, index in at.items() if (step_traits := traits[index])
+    }
+    view = _GraphView(graph, sound, Topology(sound), traits_by_id, at)
     return (
         *shape_problems(graph, traits, types),
-        *_execution_problems(whole),
-        *_entry_warnings(whole),
-        *_cycle_problems(whole),
-        *_sharing_problems(whole),
-        *_left_out(whole),
+        *_execution_problems(view),
+        *_entry_warnings(view),
+        *_cycle_problems(view),
+        *_sharing_problems(view),
+        *_left_out(view),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _GraphView:
     """The graph under validation, with its valid part and the look-ups that the checks share."""
 
     graph: StepGraph
@@ -84,14 +86,14 @@ def shape_problems(
     ``traits`` has one element per step, None for an unknown type; the messages then list ``types``.
     If several steps have the same ID, all of them are checked with the traits of the first.
     """
-    known: dict[str, Traits | None] = {}
+    traits_by_id: dict[str, Traits | None] = {}
     for step, its_traits in zip(graph.steps, traits, strict=True):
-        known.setdefault(step.id, its_traits)
+        traits_by_id.setdefault(step.id, its_traits)
     yield from _step_problems(graph, traits, types)
     yield from _repeated_edges(graph.edges)
     for index, edge in enumerate(graph.edges):
-        yield from _end_problems(index, edge, known)
-    yield from _entry_problems(graph, known)
+        yield from _end_problems(index, edge, traits_by_id)
+    yield from _entry_problems(graph, traits_by_id)
     if graph.max_parallel < 1:
         yield Problem("max_parallel", "max_parallel must be at least 1.")
 
@@ -127,12 +129,12 @@ def _step_problems(
     there_are = ", ".join(sorted(types)) or "(no types are registered)"
     if not graph.steps:
         yield Problem("steps", "The graph has no steps. Add at least one.")
-    taken = dict(_repeated(step.id for step in graph.steps))
+    first_uses = dict(_repeated(step.id for step in graph.steps))
     for index, step in enumerate(graph.steps):
-        if index in taken:
+        if index in first_uses:
             yield Problem(
                 f"steps.{index}.id",
-                f"The id {quoted(step.id)} is already used by steps.{taken[index]}."
+                f"The id {quoted(step.id)} is already used by steps.{first_uses[index]}."
                 " Give each step a unique id.",
             )
         if traits[index] is None:
@@ -158,10 +160,12 @@ def _repeated_edges(edges: Sequence[Edge]) -> Iterator[Problem]:
         )
 
 
-def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+def _end_problems(
+    index: int, edge: Edge, traits_by_id: Mapping[str, Traits | None]
+) -> Iterator[Problem]:
     """Yield the problems of an edge's channel and of its two ends."""
     for end, step_id in (("source", edge.source), ("target", edge.target)):
-        if step_id not in known:
+        if step_id not in traits_by_id:
             yield Problem(f"edges.{index}.{end}", _no_step(step_id, edge))
     if edge.channel not in _CHANNELS:
         yield Problem(
@@ -169,10 +173,10 @@ def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) ->
             f"The channel must be flow or link, not {quoted(edge.channel)}.",
         )
         return
-    if (source := known.get(edge.source)) is not None:
+    if (source := traits_by_id.get(edge.source)) is not None:
         names = source.handles.outputs(edge.channel)
         yield from _handle_problems(index, edge, "source", names)
-    if (target := known.get(edge.target)) is not None:
+    if (target := traits_by_id.get(edge.target)) is not None:
         names = target.handles.inputs(edge.channel)
         yield from _handle_problems(index, edge, "target", names)
         other = Channel.LINK if edge.channel == Channel.FLOW else Channel.FLOW
@@ -201,7 +205,9 @@ def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator
     yield Problem(place, f"Step {quoted(step_id)} has no {lacks} on channel {edge.channel}. {mend}")
 
 
-def _entry_problems(graph: StepGraph, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+def _entry_problems(
+    graph: StepGraph, traits_by_id: Mapping[str, Traits | None]
+) -> Iterator[Problem]:
     if graph.entry is None:
         return
     if not graph.entry:
@@ -210,12 +216,12 @@ def _entry_problems(graph: StepGraph, known: Mapping[str, Traits | None]) -> Ite
             "entry is empty, so nothing would be executed."
             " List the steps to start with, or omit entry.",
         )
-    named = dict(_repeated(graph.entry))
+    first_uses = dict(_repeated(graph.entry))
     for index, step_id in enumerate(graph.entry):
-        if index in named:
-            again = f"Step {quoted(step_id)} is already listed as entry.{named[index]}."
-            yield Problem(f"entry.{index}", f"{again} List it only once.")
-        elif step_id not in known:
+        if index in first_uses:
+            problem = f"Step {quoted(step_id)} is already listed as entry.{first_uses[index]}."
+            yield Problem(f"entry.{index}", f"{problem} List it only once.")
+        elif step_id not in traits_by_id:
             yield Problem(f"entry.{index}", _no_step(step_id))
 
 
@@ -224,9 +230,9 @@ def _no_step(step_id: str, edge: Edge | None = None) -> str:
     return f"There is no step {quoted(step_id)}{ends}. Correct the id, or add the step."
 
 
-def _execution_problems(whole: _Whole) -> Iterator[Problem]:
+def _execution_problems(view: _GraphView) -> Iterator[Problem]:
     """Yield a problem if no step would be executed, and one per active step that cannot be."""
-    graph, active = whole.graph, whole.topology.active
+    graph, active = view.graph, view.topology.active
     if graph.steps and graph.entry is None and not active:
         yield Problem(
             "steps",
@@ -235,20 +241,20 @@ def _execution_problems(whole: _Whole) -> Iterator[Problem]:
         )
     entry_at = {step_id: index for index, step_id in enumerate(graph.entry or ())}
     for step_id in active:
-        if step_id not in whole.traits or whole.traits[step_id].executes:
+        if step_id not in view.traits or view.traits[step_id].executes:
             continue
-        named = step_id in entry_at
+        is_entry = step_id in entry_at
         yield Problem(
-            f"entry.{entry_at[step_id]}" if named else f"steps.{whole.at[step_id]}.type",
+            f"entry.{entry_at[step_id]}" if is_entry else f"steps.{view.at[step_id]}.type",
             f"Step {quoted(step_id)} cannot be executed; it can only be linked."
             " Connect it only by edges on channel link, to the steps that need it.",
         )
 
 
-def _entry_warnings(whole: _Whole) -> Iterator[Problem]:
+def _entry_warnings(view: _GraphView) -> Iterator[Problem]:
     """Warn about flow edges from an active step to an entry, which does not wait for them."""
-    entries, active = set(whole.topology.entries), set(whole.topology.active)
-    for index, edge in enumerate(whole.graph.edges):
+    entries, active = set(view.topology.entries), set(view.topology.active)
+    for index, edge in enumerate(view.graph.edges):
         if edge.channel == Channel.FLOW and edge.target in entries and edge.source in active:
             yield Problem(
                 f"edges.{index}",
@@ -259,14 +265,14 @@ def _entry_warnings(whole: _Whole) -> Iterator[Problem]:
             )
 
 
-def _cycle_problems(whole: _Whole) -> Iterator[Problem]:
-    topology = whole.topology
+def _cycle_problems(view: _GraphView) -> Iterator[Problem]:
+    topology = view.topology
     active = frozenset(topology.active)
     for channel, inside in (
         (Channel.FLOW, active),
         (Channel.LINK, active | topology.linked),
     ):
-        for place, cycle in _cycles(whole, channel):
+        for place, cycle in _cycles(view, channel):
             yield Problem(
                 place,
                 f"The edges on channel {channel} form a cycle: {path_of(cycle)}."
@@ -275,40 +281,40 @@ def _cycle_problems(whole: _Whole) -> Iterator[Problem]:
             )
 
 
-def _cycles(whole: _Whole, channel: Channel) -> list[tuple[str, tuple[str, ...]]]:
+def _cycles(view: _GraphView, channel: Channel) -> list[tuple[str, tuple[str, ...]]]:
     """Return one cycle per component, with the location of the edge that closes it.
 
     A flow component is active either as a whole or not at all, because every successor of an active
     step is active. The same holds for links: every source of a linked or active step takes part.
     """
     closing: dict[tuple[str, str], str] = {}
-    for index, edge in enumerate(whole.graph.edges):
+    for index, edge in enumerate(view.graph.edges):
         if edge.channel == channel:
             closing.setdefault((edge.source, edge.target), f"edges.{index}")
-    following = successors_of(edge for edge in whole.sound.edges if edge.channel == channel)
-    parts = components(tuple(whole.topology.steps), following)
-    found = (cycle for part in parts if (cycle := cycle_in(part, following)) is not None)
-    ordered = sorted(found, key=lambda cycle: whole.at[cycle[0]])
+    following = successors_of(edge for edge in view.sound.edges if edge.channel == channel)
+    parts = components(tuple(view.topology.steps), following)
+    cycles = (cycle for part in parts if (cycle := cycle_in(part, following)) is not None)
+    ordered = sorted(cycles, key=lambda cycle: view.at[cycle[0]])
     return [(closing[cycle[-2], cycle[-1]], cycle) for cycle in ordered]
 
 
-def _sharing_problems(whole: _Whole) -> Iterator[Problem]:
-    if whole.graph.max_parallel <= 1:
+def _sharing_problems(view: _GraphView) -> Iterator[Problem]:
+    if view.graph.max_parallel <= 1:
         return
-    active, entries = frozenset(whole.topology.active), frozenset(whole.topology.entries)
+    active, entries = frozenset(view.topology.active), frozenset(view.topology.entries)
     users: dict[tuple[bool, Hashable], list[str]] = {}
-    for step_id in whole.topology.steps:
-        for node in whole.traits[step_id].holds if step_id in whole.traits else ():
+    for step_id in view.topology.steps:
+        for node in view.traits[step_id].holds if step_id in view.traits else ():
             users.setdefault((step_id in active, node), []).append(step_id)
     waiting = successors_of(
         edge
-        for edge in whole.sound.edges
+        for edge in view.sound.edges
         if edge.channel == Channel.FLOW and edge.target not in entries
     )
     pairs = [
-        (whole.at[later], quoted(earlier), quoted(later), quoted(node), inside)
+        (view.at[later], quoted(earlier), quoted(later), quoted(node), inside)
         for earlier, later, (inside, node) in parallel_pairs(
-            users, tuple(whole.topology.steps), waiting
+            users, tuple(view.topology.steps), waiting
         )
     ]
     for index, earlier, later, node, inside in sorted(pairs):
@@ -320,19 +326,19 @@ def _sharing_problems(whole: _Whole) -> Iterator[Problem]:
         )
 
 
-def _left_out(whole: _Whole) -> Iterator[Problem]:
+def _left_out(view: _GraphView) -> Iterator[Problem]:
     """Warn about steps that are neither active nor linked.
 
     Yields nothing while an entry is invalid, because that would cause most of these warnings.
     """
-    topology, entry = whole.topology, whole.graph.entry
-    if not topology.active or entry != whole.sound.entry:
+    topology, entry = view.topology, view.graph.entry
+    if not topology.active or entry != view.sound.entry:
         return
     taking_part = topology.linked.union(topology.active)
     for step_id in topology.steps:
         if step_id not in taking_part:
             yield Problem(
-                f"steps.{whole.at[step_id]}",
+                f"steps.{view.at[step_id]}",
                 f"Step {quoted(step_id)} is never executed: no path leads to it from an entry.",
                 Severity.WARNING,
             )

@@ -112,17 +112,17 @@ def time_shares(times: WorkTimes) -> list[TimeShare]:
     """Return the self time by kind, name and model, longest first; retries included."""
     snapshot, children, ends = times.snapshot, times.within, times.ends_ms
     names = _items(snapshot)
-    own = defaultdict[tuple[str, str, str | None], list[int]](list)
+    self_times = defaultdict[tuple[str, str, str | None], list[int]](list)
     for node_id, node in snapshot["nodes"].items():
         if not is_attempt(node):
             own_ms = _end_ms(node, snapshot) - node["start_ts_ms"]
             if node_id in children:
                 own_ms -= _covered_ms(node, calls_of(children[node_id]), ends)
             name = names.get(node_id) or node["name"]
-            own[node["kind"], name, node["model"]].append(max(own_ms, 0))
+            self_times[node["kind"], name, node["model"]].append(max(own_ms, 0))
     shares = [
         TimeShare(kind=kind, name=name, model=model, count=len(times), own_ms=sum(times))
-        for (kind, name, model), times in own.items()
+        for (kind, name, model), times in self_times.items()
     ]
     return sorted(shares, key=lambda share: -share.own_ms)
 
@@ -172,12 +172,12 @@ def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
     cut_off: dict[str | None, TraceNode] = {}
     halted: list[TraceNode] = []
     for node in nodes:
-        again = latest[_work_of(node)]
-        around = cut_off.get(node["parent_id"])
-        if around is not None and number(node) < number(around):
-            cut_off[node["node_id"]] = around
-        elif _began_anew(node, again):
-            cut_off[node["node_id"]] = again
+        repetition = latest[_work_of(node)]
+        cut_ancestor = cut_off.get(node["parent_id"])
+        if cut_ancestor is not None and number(node) < number(cut_ancestor):
+            cut_off[node["node_id"]] = cut_ancestor
+        elif _began_anew(node, repetition):
+            cut_off[node["node_id"]] = repetition
         elif node["status"] == "halt":
             halted.append(node)
     return halted
@@ -190,10 +190,10 @@ def _work_of(node: TraceNode) -> tuple[str | None, str, str]:
     return node["parent_id"], node["kind"], name
 
 
-def _began_anew(node: TraceNode, again: TraceNode) -> bool:
-    """Return whether a halted call was repeated, as ``again``, after it had ended."""
-    halted = node["status"] == "halt" and again is not node
-    return halted and again["start_ts_ms"] >= (node["end_ts_ms"] or 0)
+def _began_anew(node: TraceNode, repetition: TraceNode) -> bool:
+    """Return whether a halted call was repeated, as ``repetition``, after it had ended."""
+    halted = node["status"] == "halt" and repetition is not node
+    return halted and repetition["start_ts_ms"] >= (node["end_ts_ms"] or 0)
 
 
 def critical_path(times: WorkTimes) -> list[Segment]:
@@ -229,8 +229,8 @@ def critical_path(times: WorkTimes) -> list[Segment]:
 def waited_for_people_ms(snapshot: Snapshot) -> int:
     """Return for how many milliseconds the run waited for approvals; overlaps count once."""
     waited = reached = 0
-    asked = [node for node in _with_waits(snapshot)["nodes"].values() if _question_of(node)]
-    for node in sorted(asked, key=lambda node: node["start_ts_ms"]):
+    approvals = [node for node in _with_waits(snapshot)["nodes"].values() if _question_of(node)]
+    for node in sorted(approvals, key=lambda node: node["start_ts_ms"]):
         end = _end_ms(node, snapshot)
         waited += max(end - max(node["start_ts_ms"], reached), 0)
         reached = max(reached, end)
@@ -282,12 +282,12 @@ def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
         latest[_work_of(node)] = node_id
         if node["parent_id"] is None:
             continue
-        above = nodes[node["parent_id"]]
-        around = nodes.get(above["parent_id"] or "") if above["kind"] == "llm" else None
-        if around is not None and _end_ms(above, snapshot) <= node["start_ts_ms"]:
-            within[latest[_work_of(around)]].append(node)
+        parent = nodes[node["parent_id"]]
+        grandparent = nodes.get(parent["parent_id"] or "") if parent["kind"] == "llm" else None
+        if grandparent is not None and _end_ms(parent, snapshot) <= node["start_ts_ms"]:
+            within[latest[_work_of(grandparent)]].append(node)
         else:
-            within[above["node_id"]].append(node)
+            within[parent["node_id"]].append(node)
     return within
 
 
@@ -373,19 +373,19 @@ def _items(snapshot: Snapshot) -> dict[str, str]:
     names: dict[str, str] = {}
     nearest: dict[str | None, TraceNode] = {}
     for node_id, node in nodes.items():
-        above = nearest.get(node["parent_id"])
+        enclosing = nearest.get(node["parent_id"])
         if "step_type" not in node["metadata"]:
-            if above is not None:
-                nearest[node_id] = above
+            if enclosing is not None:
+                nearest[node_id] = enclosing
             continue
         nearest[node_id] = node
-        if above is None:
+        if enclosing is None:
             continue
-        prefix = names.get(above["node_id"])
-        if above["metadata"]["step_type"] == _MAP:
-            names[node_id] = f"{prefix or above['name']}/*"
+        prefix = names.get(enclosing["node_id"])
+        if enclosing["metadata"]["step_type"] == _MAP:
+            names[node_id] = f"{prefix or enclosing['name']}/*"
         elif prefix is not None:
-            names[node_id] = prefix + node["name"].removeprefix(above["name"])
+            names[node_id] = prefix + node["name"].removeprefix(enclosing["name"])
     return names
 
 
@@ -405,18 +405,18 @@ def _sums(
     for node in snapshot["nodes"].values():
         if node["model"] is not None and made_by(node) is None:
             groups[group(node)].append(node)
-    found = []
+    sums = []
     for key, nodes in groups.items():
         tokens = {name: sum(node[name] or 0 for node in nodes) for name in _TOKENS}
-        found.append((key, {"count": len(nodes), **_costs_of(nodes)} | tokens))
-    return sorted(found, key=lambda pair: -(pair[1]["cost_usd"] or 0))
+        sums.append((key, {"count": len(nodes), **_costs_of(nodes)} | tokens))
+    return sorted(sums, key=lambda pair: -(pair[1]["cost_usd"] or 0))
 
 
 def _costs_of(nodes: Iterable[TraceNode]) -> dict[str, float | None]:
     costs = [node["cost_usd"] for node in nodes]
-    known = [Decimal(str(cost)) for cost in costs if cost is not None]
+    prices = [Decimal(str(cost)) for cost in costs if cost is not None]
     return {
-        "cost_usd": float(sum(known)) if len(known) == len(costs) else None,
+        "cost_usd": float(sum(prices)) if len(prices) == len(costs) else None,
         "cost_usd_estimated": float(sum(Decimal(str(estimated_of(n)[1])) for n in nodes)),
     }
 

@@ -40,11 +40,11 @@ def first_in_tree(snapshot: Snapshot, count: int) -> list[str]:
     """Return the IDs of the first nodes of the tree of calls, each parent before its children."""
     children = children_of(snapshot)
     pending = [] if snapshot["root_id"] is None else [snapshot["root_id"]]
-    found: list[str] = []
-    while pending and len(found) < count:
-        found.append(pending.pop())
-        pending += [child["node_id"] for child in reversed(children[found[-1]])]
-    return found
+    ids: list[str] = []
+    while pending and len(ids) < count:
+        ids.append(pending.pop())
+        pending += [child["node_id"] for child in reversed(children[ids[-1]])]
+    return ids
 
 
 class CallRows:
@@ -71,7 +71,7 @@ class CallRows:
         self._cancelled = cancelled
         self._waiting = waiting_nodes(snapshot) if waiting else frozenset[str]()
         self._children = children_of(snapshot)
-        self._told: list[str] = []
+        self._reported: list[str] = []
 
     def status(self, node: TraceNode) -> ShownStatus:
         """Return the status of a node, with the same names as for runs."""
@@ -85,8 +85,8 @@ class CallRows:
         by_reason: dict[tuple[str, str], list[TraceNode]] = {}
         for node in self._nodes.values():
             if node["status"] == "fail" and not is_attempt(node) and self._began(node):
-                known = self._recovered(node), reason_of(node)
-                by_reason.setdefault(known, []).append(node)
+                failure = self._recovered(node), reason_of(node)
+                by_reason.setdefault(failure, []).append(node)
         for (label, _), nodes in list(by_reason.items())[:_TOP]:
             more = f" and {counted(len(nodes) - 1, 'more call')}" if len(nodes) > 1 else ""
             yield f"{label}: {called(nodes[0])}{more}: {self._tell(nodes[0])}"
@@ -96,46 +96,48 @@ class CallRows:
     def tree(self, max_nodes: int) -> Iterator[str]:
         """Yield lines for the first ``max_nodes`` nodes as a tree, with requests and replies."""
         pending = [(self._root, "", "")]
-        shown = 0
-        while pending and shown < max_nodes:
+        count = 0
+        while pending and count < max_nodes:
             node, prefix, indent = pending.pop()
-            below = self._children[node["node_id"]]
-            shown += 1
+            children = self._children[node["node_id"]]
+            count += 1
             yield self._row(node, prefix)
             for line in self._details(node):
-                yield f"{'':8}{indent}{'│  ' if below else '   '}{line}"
-            for child in reversed(below):
-                last = child is below[-1]
+                yield f"{'':8}{indent}{'│  ' if children else '   '}{line}"
+            for child in reversed(children):
+                last = child is children[-1]
                 branch, trunk = ("└─ ", "   ") if last else ("├─ ", "│  ")
                 pending.append((child, indent + branch, indent + trunk))
-        if hidden := len(self._nodes) - shown:
+        if hidden := len(self._nodes) - count:
             yield f"… and {counted(hidden, 'more call')}; the snapshot contains all calls"
 
     def _began(self, node: TraceNode) -> bool:
         """Return whether a failure originated here: no child of the node failed."""
-        below = calls_of(self._children[node["node_id"]])
-        return all(child["status"] != "fail" for child in below)
+        children = calls_of(self._children[node["node_id"]])
+        return all(child["status"] != "fail" for child in children)
 
     def _recovered(self, node: TraceNode) -> str:
         """Return the label of a failure, which names the ancestor that succeeded despite it."""
         parent_id = node["parent_id"]
         while parent_id is not None:
-            around = self._nodes[parent_id]
-            if around["status"] == "success":
+            ancestor = self._nodes[parent_id]
+            if ancestor["status"] == "success":
                 return (
-                    f"Failed, but {around['name']} continued" if around["parent_id"] else "Failed"
+                    f"Failed, but {ancestor['name']} continued"
+                    if ancestor["parent_id"]
+                    else "Failed"
                 )
-            parent_id = around["parent_id"]
+            parent_id = ancestor["parent_id"]
         return "Failed"
 
     def _tell(self, node: TraceNode) -> str:
-        self._told.append(node["stop_reason"] or reason_of(node))
+        self._reported.append(node["stop_reason"] or reason_of(node))
         return reason_of(node)
 
     def _knows(self, reason: str) -> bool:
         """Return whether a reason, or one that it wraps, was shown before."""
-        return reason in self._told or any(
-            len(told) >= _TELLING and told in reason for told in self._told
+        return reason in self._reported or any(
+            len(report) >= _TELLING and report in reason for report in self._reported
         )
 
     def _details(self, node: TraceNode) -> Iterator[str]:
@@ -152,11 +154,11 @@ class CallRows:
         payload = self._payloads.get(node["node_id"])
         if payload is None:
             return
-        if asked := _asked(payload.request):
-            yield f"asked: {asked}"
+        if excerpt := _request_excerpt(payload.request):
+            yield f"asked: {excerpt}"
         raw = isinstance(payload.reply, Mapping) and "raw_reply" in payload.reply
         if payload.reply is not None and not raw:  # the error already shows a raw reply
-            yield f"got: {_excerpt(_said(payload.reply))}"
+            yield f"got: {_excerpt(_reply_text(payload.reply))}"
 
     def _was_first(self, node: TraceNode, run_id: str) -> bool:
         """Return whether an imported node has no parent that was imported from the same run."""
@@ -171,8 +173,8 @@ class CallRows:
         return sum(max(begin - end, 0) for end, begin in zip(ends, begins[1:], strict=False))
 
     def _row(self, node: TraceNode, prefix: str) -> str:
-        again = node["retries_used"]
-        retries = f" +{counted(again, 'retry', 'retries')}" if again else ""
+        repetitions = node["retries_used"]
+        retries = f" +{counted(repetitions, 'retry', 'retries')}" if repetitions else ""
         sort = sort_of(node["kind"], node["name"], node["model"] or _step_type(node))
         label = cut(prefix + plain(f"{sort}{retries}"), _LABEL)
         tokens = ""
@@ -227,18 +229,18 @@ def _step_type(node: TraceNode) -> str | None:
     return kind if isinstance(kind, str) and kind != node["name"] else None
 
 
-def _asked(request: Any) -> str:
+def _request_excerpt(request: Any) -> str:
     """Return an excerpt of a request: the last message of a prompt, or the arguments."""
     if not isinstance(request, Mapping):
         return ""
     if messages := request.get("messages"):
         last = messages[-1]
-        named = last.get("result_of") or last.get("reply_of")  # a reference to another call's reply
-        return _excerpt(str(last.get("content") or f"the result of {named}"))
-    return _excerpt(_said(request.get("args", request)))
+        call = last.get("result_of") or last.get("reply_of")  # a reference to another call's reply
+        return _excerpt(str(last.get("content") or f"the result of {call}"))
+    return _excerpt(_reply_text(request.get("args", request)))
 
 
-def _said(value: Any) -> str:
+def _reply_text(value: Any) -> str:
     if isinstance(value, Mapping) and isinstance(value.get("text"), str) and "model" in value:
         calls = [each for each in value.get("tool_calls") or () if isinstance(each, Mapping)]
         called = (f"calls {each.get('name')} {each.get('arguments')}" for each in calls)

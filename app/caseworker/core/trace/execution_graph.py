@@ -66,8 +66,8 @@ def steady_ticks() -> Ticks:
     return Ticks(monotonic_ns, time.time_ns() - monotonic_ns())
 
 
-_MANY: Final = 1_024
-_FIRST_IDS: Final = tuple(f"n{number:06}" for number in range(_MANY))
+_LARGE: Final = 1_024
+_FIRST_IDS: Final = tuple(f"n{number:06}" for number in range(_LARGE))
 """Precomputed IDs shared by all graphs; few graphs have more nodes."""
 
 
@@ -331,14 +331,14 @@ class ExecutionGraph:
             self._tree.end(node_id, status, end_ts_ms, stop_reason, error_class)
             return node_id
 
-    def close_open(self, stop_reason: str, *, below: str | None = None) -> list[str]:
-        """Halt all open nodes below the node ``below`` (default: the root), deepest first.
+    def close_open(self, stop_reason: str, *, top: str | None = None) -> list[str]:
+        """Halt all open nodes below the node ``top`` (default: the root), deepest first.
 
-        Return the IDs of the halted nodes. The node ``below`` itself stays open. Ending the root
+        Return the IDs of the halted nodes. The node ``top`` itself stays open. Ending the root
         halts all open nodes first, so none is left below an ended root.
         """
         with self._lock:
-            top_id = self._tree.root_id if below is None else below
+            top_id = self._tree.root_id if top is None else top
             if top_id is None:
                 return []
             self._tree.refuse_unknown(top_id)
@@ -527,7 +527,7 @@ class CallTree:
         depth = 0 if parent_id is None else self.depths[parent_id] + 1
         self.last_number = number = self.last_number + 1
         # Inlined: a function call, or a format spec, would each double the cost.
-        node_id = _FIRST_IDS[number] if number < _MANY else f"n{str(number).zfill(6)}"
+        node_id = _FIRST_IDS[number] if number < _LARGE else f"n{str(number).zfill(6)}"
         record = NEW_NODE.copy()
         record["node_id"] = node_id
         record["parent_id"] = parent_id
@@ -619,8 +619,8 @@ class CallTree:
             raise RuntimeError(f"{node_id} is still open; pass the usage when it ends")
         record = self.record(node_id).copy()
         before = record["cost_usd"]
-        known = before is not None and cost_usd is not None
-        record["cost_usd"] = float(Decimal(str(before)) + cost) if known else None
+        is_priced = before is not None and cost_usd is not None
+        record["cost_usd"] = float(Decimal(str(before)) + cost) if is_priced else None
         record["tokens_in"] = sum_of_known(record["tokens_in"], tokens_in)
         record["tokens_out"] = sum_of_known(record["tokens_out"], tokens_out)
         self.late[node_id] = record

@@ -131,19 +131,19 @@ def _skipped(steps: Sequence[str]) -> Iterator[str]:
 def _total_cost(snapshot: Snapshot) -> str:
     """Format the cost of a run, with its estimated part and the number of unpriced calls."""
     nodes = snapshot["nodes"].values()
-    known = money(snapshot["aggregates"]["total_cost_usd"])
+    total = money(snapshot["aggregates"]["total_cost_usd"])
     estimated = sum(estimated_of(node)[1] for node in nodes)
     unknown = sum(node["cost_usd"] is None for node in nodes)
     parts = [f"{money(estimated)} of it is an estimate"] if estimated else []
     if unknown:
         parts.append(f"plus {counted(unknown, 'call')} at an unknown price")
-    return f"{known} ({', '.join(parts)})" if parts else known
+    return f"{total} ({', '.join(parts)})" if parts else total
 
 
 def _cost_there(node: TraceNode) -> float:
     """Return the cost of an imported call in its original run, 0 if unknown."""
-    made: Any = node["metadata"][TAKEN_OVER]
-    return float((made.get("usage") or {}).get("cost_usd") or 0)
+    origin: Any = node["metadata"][TAKEN_OVER]
+    return float((origin.get("usage") or {}).get("cost_usd") or 0)
 
 
 def _was_made(node: TraceNode) -> bool:

@@ -58,12 +58,12 @@ def _misshapen(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         types = tuple(map(type, map(node.get, _TYPES)))
         if types not in valid:
             wrong = [
-                (field, found)
-                for (field, allowed), found in zip(_TYPES.items(), types, strict=True)
-                if found not in allowed
+                (field, kind)
+                for (field, allowed), kind in zip(_TYPES.items(), types, strict=True)
+                if kind not in allowed
             ]
-            for field, found in wrong:
-                yield f"{node_id}.{field} is {found.__name__}"
+            for field, kind in wrong:
+                yield f"{node_id}.{field} is {kind.__name__}"
             if wrong:
                 continue
             valid.add(types)

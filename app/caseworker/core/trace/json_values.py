@@ -105,15 +105,15 @@ def as_json(value: object) -> Json:
 class _Reader:
     """Renders one payload and counts its values."""
 
-    __slots__ = ("_enclosing", "_left")
+    __slots__ = ("_enclosing", "_values_left")
 
     def __init__(self) -> None:
         self._enclosing: set[int] = set()
         """The containers around the value that is being read, by identity."""
-        self._left = MAX_VALUES
+        self._values_left = MAX_VALUES
 
     def read(self, value: Any, depth: int) -> Json:
-        self._left -= 1
+        self._values_left -= 1
         kind = type(value)  # isinstance would also ask the value for its __class__
         for sort, convert in _ATOMS.items():
             if issubclass(kind, sort):
@@ -134,7 +134,7 @@ class _Reader:
     def _pairs(self, items: list[tuple[Any, Any]], depth: int) -> Iterator[tuple[str, Json]]:
         """Yield keys and values up to ``MAX_VALUES``, then the number of omitted items."""
         for index, (key, value) in enumerate(items):
-            if self._left <= 0:
+            if self._values_left <= 0:
                 yield _OMITTED, {"omitted": len(items) - index}
                 return
             yield _key(key), self.read(value, depth)

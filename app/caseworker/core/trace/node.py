@@ -154,8 +154,8 @@ run and node."""
 
 def made_by(node: Mapping[str, Any]) -> str | None:
     """Return the ID of the run that an imported call or step comes from; None if not imported."""
-    made = (node.get("metadata") or {}).get(TAKEN_OVER)
-    return str(made.get("run_id")) if isinstance(made, dict) else None
+    origin = (node.get("metadata") or {}).get(TAKEN_OVER)
+    return str(origin.get("run_id")) if isinstance(origin, dict) else None
 
 
 def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:

@@ -44,7 +44,7 @@ class Payloads:
     max_chars: int = MAX_CHARS
     """Maximum length of one request or reply in mode ``redacted``, in characters."""
 
-    def shown(self, value: Any, *, text_chars: int | None = None) -> Any:
+    def display(self, value: Any, *, text_chars: int | None = None) -> Any:
         """Return the displayable form of a JSON value; None in mode ``none``.
 
         ``text_chars`` limits the length of each string in it.
@@ -73,17 +73,19 @@ class Payloads:
         """
         if self.mode != "redacted":
             return 0
-        left, chars, last = self.max_chars, 0, len(messages) - 1
+        budget, chars, last = self.max_chars, 0, len(messages) - 1
         for at, message in enumerate(messages):
-            if left <= 0:  # all further texts are omitted
+            if budget <= 0:  # all further texts are omitted
                 return chars + _MESSAGE_CHARS * (len(messages) - at)
             text = message.get("content", "")
-            known = _redacted.get((text, max(left, 0))) if _is_cached(message, at, last) else None
-            left -= len(text if known is None else known)
-            chars += _MESSAGE_CHARS + (len(text) if known is None else 0)
+            cached = (
+                _redacted.get((text, max(budget, 0))) if _is_cached(message, at, last) else None
+            )
+            budget -= len(text if cached is None else cached)
+            chars += _MESSAGE_CHARS + (len(text) if cached is None else 0)
             if len(message) > 2:
-                rest = _chars_of(message, left)
-                left, chars = left - rest, chars + rest
+                rest = _chars_of(message, budget)
+                budget, chars = budget - rest, chars + rest
         return chars
 
     def prompt(
@@ -96,26 +98,26 @@ class Payloads:
         """
         if self.mode == "none":
             return None
-        given = {name: value for name, value in parameters.items() if value is not None}
+        options = {name: value for name, value in parameters.items() if value is not None}
         if self.mode == "full":
-            return {"messages": [dict(message) for message in messages], **given}
-        given = _Room(self.max_chars).of(given)
-        left, shown, last = self.max_chars, [], len(messages) - 1
+            return {"messages": [dict(message) for message in messages], **options}
+        options = _Room(self.max_chars).of(options)
+        budget, entries, last = self.max_chars, [], len(messages) - 1
         for at, message in enumerate(messages):
             if "content" not in message:
-                shown.append(dict(message))  # a reference to the call that stores the content
+                entries.append(dict(message))  # a reference to the call that stores the content
                 continue
             role, text = message["role"], message["content"]
-            is_cached = left > 0 and _is_cached(message, at, last)
+            is_cached = budget > 0 and _is_cached(message, at, last)
             show = _redacted_once if is_cached else redact_text
-            text = show(text, max_chars=max(left, 0))
-            left -= len(text)
-            shown.append({"role": role, "content": text})
+            text = show(text, max_chars=max(budget, 0))
+            budget -= len(text)
+            entries.append({"role": role, "content": text})
             if len(message) > 2:
-                rest = {name: message[name] for name in message if name not in shown[-1]}
-                shown[-1] |= redact_value(_Room(left).of(rest), max_chars=max(left, 0))
-                left -= _chars_of(rest, left)
-        return {"messages": shown, **redact_value(given, max_chars=self.max_chars)}
+                rest = {name: message[name] for name in message if name not in entries[-1]}
+                entries[-1] |= redact_value(_Room(budget).of(rest), max_chars=max(budget, 0))
+                budget -= _chars_of(rest, budget)
+        return {"messages": entries, **redact_value(options, max_chars=self.max_chars)}
 
 
 @dataclass(slots=True)
@@ -126,46 +128,46 @@ class _Room:
     a secret that is cut before redaction would not be recognised.
     """
 
-    _left: int
+    _chars_left: int
 
     def of(self, value: Any) -> Any:
         """Return a value up to the limit, with counts of the omitted parts."""
         if isinstance(value, str):
-            if self._left <= 0:
+            if self._chars_left <= 0:
                 return f"[{len(value)} characters]"
-            self._left -= len(value)
+            self._chars_left -= len(value)
             return value
         if value is None or isinstance(value, int | float):
             return value
         if isinstance(value, Mapping):
             pairs: dict[str, Any] = {}
             for name, item in value.items():
-                if self._left <= 0:
+                if self._chars_left <= 0:
                     return {**pairs, "...": len(value) - len(pairs)}
-                self._left -= len(name)
+                self._chars_left -= len(name)
                 pairs[name] = self.of(item)
             return pairs
         if isinstance(value, list | tuple):
             items: list[Any] = []
             for item in value:
-                if self._left <= 0:
+                if self._chars_left <= 0:
                     return [*items, f"[{len(value) - len(items)} more items]"]
-                self._left -= 1
+                self._chars_left -= 1
                 items.append(self.of(item))
             return items
         return value
 
 
-def _chars_of(message: Mapping[str, Any], most: int) -> int:
+def _chars_of(message: Mapping[str, Any], limit: int) -> int:
     """Return about how many characters the fields of a message have, without its content.
 
-    Counting stops above ``most``, so that long fields take no longer.
+    Counting stops above ``limit``, so that long fields take no longer.
     """
     waiting = [each for name, each in message.items() if name != "content"]
     chars = 0
     for value in waiting:
         chars += len(value) + 4 if isinstance(value, str | dict | list) else 4
-        if chars > max(most, 0):
+        if chars > max(limit, 0):
             break
         if isinstance(value, dict):
             chars += sum(map(len, value))
@@ -186,14 +188,14 @@ def _is_cached(message: Mapping[str, Any], at: int, last: int) -> bool:
 
 def _redacted_once(text: str, *, max_chars: int) -> str:
     key = text, max_chars
-    found = _redacted.pop(key, None)
-    if found is None:
-        found = redact_text(text, max_chars=max_chars)
+    redacted = _redacted.pop(key, None)
+    if redacted is None:
+        redacted = redact_text(text, max_chars=max_chars)
         if len(_redacted) >= _REMEMBERED_TEXTS:
             with suppress(StopIteration, RuntimeError):  # another thread changes the cache
                 _redacted.pop(next(iter(_redacted)), None)
-    _redacted[key] = found
-    return found
+    _redacted[key] = redacted
+    return redacted
 
 
 REDACTED = Payloads()

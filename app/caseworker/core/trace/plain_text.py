@@ -32,6 +32,6 @@ def money(usd: float | None) -> str:
     return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def counted(number: int, one: str, plural: str = "") -> str:
     """Format a number with its noun, in the singular or plural."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else plural or one + 's'}"

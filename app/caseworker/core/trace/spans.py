@@ -67,10 +67,10 @@ class TraceContext:
     @classmethod
     def parse(cls, header: str) -> "TraceContext | None":
         """Parse a ``traceparent`` header; return None if it is invalid."""
-        found = _TRACEPARENT.fullmatch(header[:200].strip())
-        if found is None or not _NONE.isdisjoint(found.groups()):
+        match = _TRACEPARENT.fullmatch(header[:200].strip())
+        if match is None or not _NONE.isdisjoint(match.groups()):
             return None
-        return cls(found[1], found[2], bool(int(found[3], 16) & 1))
+        return cls(match[1], match[2], bool(int(match[3], 16) & 1))
 
     @property
     def header(self) -> str:
@@ -102,14 +102,14 @@ class Span:
 
 def context_of_run(tenant: str, run_id: str, traceparent: str | None) -> TraceContext:
     """Return the trace context that the caller sent with a run, or else a new trace."""
-    given = None if traceparent is None else TraceContext.parse(traceparent)
-    return given or TraceContext(_digest(tenant, run_id)[:32])
+    parent = None if traceparent is None else TraceContext.parse(traceparent)
+    return parent or TraceContext(_digest(tenant, run_id)[:32])
 
 
 def spans_of_nodes(tenant: str, run_id: str, traceparent: str | None) -> SpanOf:
     """Return a function that maps the node IDs of a run to the trace contexts to propagate."""
-    above = context_of_run(tenant, run_id, traceparent)
-    return lambda node_id: replace(above, span_id=span_id_of(tenant, run_id, node_id))
+    run_context = context_of_run(tenant, run_id, traceparent)
+    return lambda node_id: replace(run_context, span_id=span_id_of(tenant, run_id, node_id))
 
 
 def resource_of(version: str) -> Mapping[str, str]:
@@ -179,22 +179,22 @@ def _described(node: Mapping[str, Any], name: str | None) -> tuple[dict[str, Att
                 about[RESPONSE_MODEL] = metadata.get("response_model", node["model"])
             if (reason := metadata.get("finish_reason")) is not None:
                 about[FINISH_REASONS] = (reason,)
-            known = {key: value for key, value in about.items() if value is not None}
-            return known, f"{CHAT} {node['model']}", CLIENT
+            attributes = {key: value for key, value in about.items() if value is not None}
+            return attributes, f"{CHAT} {node['model']}", CLIENT
         case "tool":
             tool = {OPERATION: TOOL, TOOL_NAME: node["name"], TOOL_TYPE: "function"}
             if (call_id := metadata.get("tool_call_id")) is not None:
                 tool[TOOL_CALL_ID] = call_id
             return tool, f"{TOOL} {node['name']}", INTERNAL
     if node["parent_id"] is None:
-        named = name or node["name"]
-        return {OPERATION: WORKFLOW, AGENT_NAME: named}, f"{WORKFLOW} {named}", INTERNAL
+        agent_name = name or node["name"]
+        return {OPERATION: WORKFLOW, AGENT_NAME: agent_name}, f"{WORKFLOW} {agent_name}", INTERNAL
     if node["name"] == ATTEMPT:
         return {ATTEMPTED: metadata.get("attempt", 0)}, ATTEMPT, INTERNAL
     agent = metadata.get("agent")
     if agent is not None or metadata.get("step_type") == "agent":
-        named = str(agent or node["name"])
-        return {OPERATION: AGENT, AGENT_NAME: named}, f"{AGENT} {named}", INTERNAL
+        agent_name = str(agent or node["name"])
+        return {OPERATION: AGENT, AGENT_NAME: agent_name}, f"{AGENT} {agent_name}", INTERNAL
     step = {STEP: node["name"], STEP_TYPE: metadata.get("step_type", "system")}
     return step, f"step {node['name']}", INTERNAL
 

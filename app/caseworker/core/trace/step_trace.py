@@ -105,8 +105,8 @@ class StepUse:
 
     def add_step(self, nested: "StepUse") -> None:
         """Add the usage of a step that is nested in this one."""
-        known = self.cost_usd is not None and nested.cost_usd is not None
-        self.cost_usd = self.cost_usd + nested.cost_usd if known else None  # type: ignore[operator]
+        is_priced = self.cost_usd is not None and nested.cost_usd is not None
+        self.cost_usd = self.cost_usd + nested.cost_usd if is_priced else None  # type: ignore[operator]
         self.tokens_in += nested.tokens_in
         self.tokens_out += nested.tokens_out
         self.tokens_estimated += nested.tokens_estimated

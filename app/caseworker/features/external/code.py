@@ -207,7 +207,7 @@ class StepWork:
                 json.dumps([name, given], sort_keys=True),
                 per_attempt={Dimension.TOOL_CALLS: 1},
                 repeatable=idempotent,
-                metadata={"args": self.context.service(ModelGateway).shown(given)},
+                metadata={"args": self.context.service(ModelGateway).display(given)},
             )
 
         blocking = self.is_in_thread

@@ -68,7 +68,7 @@ def reported_tool(context: FlowContext, requested: RequestedTool, result: Any) -
     name, arguments = str(requested.call["name"]), str(requested.call["arguments"])
     identity = [requested.position, requested.call["id"], name, arguments]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    shown = context.service(ModelGateway).shown(_read(arguments))
+    shown = context.service(ModelGateway).display(_read(arguments))
     return Reported(
         key=context.path.call("tool", digest),
         kind="tool",

@@ -164,7 +164,7 @@ class TurnActivity:
             step_id=path,
             node_id=context.trace_parent,
             data={"turn_number": self._number, **data},
-            once=None if key is None else f"{path}|{key}",
+            once_key=None if key is None else f"{path}|{key}",
             answer_of=answer_of,
         )
         context.run.events.emit(event)

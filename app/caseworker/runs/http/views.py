@@ -271,9 +271,9 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
     given: Sequence[Any] = [asked, inputs or None]
     if inputs or (asked is not None and not (isinstance(asked, str) and len(asked) < _SHORT)):
         # Redacting a long text would block the event loop.
-        given = await asyncio.to_thread(lambda: [*map(payloads.shown, given)])
+        given = await asyncio.to_thread(lambda: [*map(payloads.display, given)])
     elif asked is not None:
-        given = payloads.shown(asked), None
+        given = payloads.display(asked), None
     members = _members(run, root)
     if run.kind is RunKind.EXTERNAL:
         members["parent_run_id"] = parent_of(run.request)

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.engine.approvals import Asked, Decision, Question, Verdict
+from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
 from caseworker.runs.approvals import Approval, Deciding
@@ -108,7 +108,7 @@ class PostgresApprovals:
         self._engines = engines
         self.notifier = RunNotifier()
 
-    async def ask(self, run: Run, asked: Asked) -> Approval | None:
+    async def ask(self, run: Run, asked: StoredQuestion) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -233,7 +233,7 @@ async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> A
     return None if row is None else _of_row(row)
 
 
-def _row_of(key: RunKey, asked: Asked) -> dict[str, Any]:
+def _row_of(key: RunKey, asked: StoredQuestion) -> dict[str, Any]:
     question = asked.question
     return {
         "tenant_id": key.tenant,

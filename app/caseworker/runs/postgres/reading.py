@@ -426,7 +426,7 @@ def _start_event(row: RowMapping) -> Event:
     step_id, once = row["step_id"], row["once_key"]
     if once is not None:
         once = whole_once(step_id, row["type"], once)
-    return Event(type=kind, step_id=step_id, node_id=row["node_id"], data=data, once=once)
+    return Event(type=kind, step_id=step_id, node_id=row["node_id"], data=data, once_key=once)
 
 
 async def once_keys_of(connection: AsyncConnection, key: RunKey) -> frozenset[str]:

@@ -39,10 +39,10 @@ def test_closing_halts_what_is_open_deepest_first(deep: ExecutionGraph, clock: M
 
 def test_one_branch_can_be_closed(deep: ExecutionGraph) -> None:
     """Closing one branch, even below an ended node, leaves the other branch open."""
-    assert deep.close_open("timeout", below="n000002") == ["n000004"]
+    assert deep.close_open("timeout", top="n000002") == ["n000004"]
     assert statuses(deep) == ["created", "created", "success", "halt", "created", "created"]
-    assert deep.close_open("timeout", below="n000005") == ["n000006"]
-    assert deep.close_open("cancelled", below="n000001") == ["n000002", "n000005"]
+    assert deep.close_open("timeout", top="n000005") == ["n000006"]
+    assert deep.close_open("cancelled", top="n000001") == ["n000002", "n000005"]
 
 
 def test_an_empty_graph_has_nothing_to_close() -> None:

@@ -235,7 +235,7 @@ def test_a_success_that_was_never_marked_running_passes_through_it(
         lambda graph: graph.annotate("n000042", {"waited_ms": 1}),
         lambda graph: graph.step_of("n000042"),
         lambda graph: graph.node("n000042"),
-        lambda graph: graph.close_open("stop", below="n000042"),
+        lambda graph: graph.close_open("stop", top="n000042"),
     ],
 )
 def test_an_unknown_node_is_a_key_error(

@@ -33,9 +33,9 @@ def test_payloads_are_shown_as_they_are_or_not_at_all_where_that_is_configured()
     full, none = Payloads("full"), Payloads("none")
 
     assert full.prompt(ASKED, {})["messages"][1]["content"] == "Write to alice@example.org."  # type: ignore[index]
-    assert full.shown({"to": "alice@example.org"}) == {"to": "alice@example.org"}
+    assert full.display({"to": "alice@example.org"}) == {"to": "alice@example.org"}
     assert none.prompt(ASKED, {}) is None
-    assert none.shown({"to": "alice@example.org"}) is None
+    assert none.display({"to": "alice@example.org"}) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_payloads_are_shown_as_they_are_or_not_at_all_where_that_is_configured()
 )
 def test_what_is_shown_of_a_value_has_a_length(value: Any) -> None:
     """A shown value has a bounded length, and a cut text states the missing amount."""
-    shown = Payloads(max_chars=2_000).shown(value)
+    shown = Payloads(max_chars=2_000).display(value)
 
     assert len(json.dumps(shown)) < 4_000
     assert "more" in json.dumps(shown) or "..." in json.dumps(shown)
